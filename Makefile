@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+.PHONY: run test test-slow lint dashboard bench setup clean
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+run: $(INSTALLED)
+	$(BIN)/gnn-encoder run --preset quickstart
+
+test: $(INSTALLED) lint
+	$(BIN)/python -m pytest
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+dashboard: $(INSTALLED)
+	$(BIN)/gnn-encoder dashboard
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/encode.py
+
+setup: $(INSTALLED)
+
+# The stamp is written last: an interrupted installation is made again.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch" -e ".[dev,bench]"
+	touch $(INSTALLED)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist build

@@ -1,0 +1,35 @@
+"""One thin component per step: typed inputs and outputs, an image, one call of the library."""
+
+from components.bm25_retrieve import bm25_retrieve
+from components.build_graph import build_graph
+from components.dense_retrieve import dense_retrieve
+from components.encode_corpus import encode_corpus
+from components.evaluate import evaluate
+from components.generate_queries import generate_queries
+from components.ingest import ingest
+from components.promote import promote
+from components.score_candidates import score_candidates
+from components.select_training_set import select_training_set
+from components.train_cross_encoder import train_cross_encoder
+from components.train_dpr import train_dpr
+from components.train_dual_encoder import train_dual_encoder
+from components.train_gnn import train_gnn
+from components.train_query_generator import train_query_generator
+
+__all__ = [
+    "bm25_retrieve",
+    "build_graph",
+    "dense_retrieve",
+    "encode_corpus",
+    "evaluate",
+    "generate_queries",
+    "ingest",
+    "promote",
+    "score_candidates",
+    "select_training_set",
+    "train_cross_encoder",
+    "train_dpr",
+    "train_dual_encoder",
+    "train_gnn",
+    "train_query_generator",
+]

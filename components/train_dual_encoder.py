@@ -1,0 +1,22 @@
+"""The component of `train_dual_encoder`."""
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Model, Output
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def train_dual_encoder(
+    arguments: str,
+    dataset: Input[Dataset],
+    training_set: Input[Dataset],
+    dpr: Input[Model],
+    dual_encoder: Output[Model],
+) -> None:
+    """Train M_de, the initial dual encoder."""
+    from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
+
+    train_dual_encoder(
+        arguments, dataset=dataset.path, training_set=training_set.path, dpr=dpr.path, dual_encoder=dual_encoder.path
+    )

@@ -1,0 +1,35 @@
+"""What each artifact's folder holds: the only place that knows a file name inside one."""
+
+from gnn_encoder.artifacts.arrays import Graph, create_vectors, read_vectors, reverse_csr
+from gnn_encoder.artifacts.bundle import Bundle
+from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
+from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest, verify
+from gnn_encoder.artifacts.report import Decision, Report
+from gnn_encoder.artifacts.tables import ORIGINS, GeneratedQueries, PairScores, Run, TrainingSet, pair_keys
+
+__all__ = [
+    "ORIGINS",
+    "Bundle",
+    "Dataset",
+    "DatasetWriter",
+    "Decision",
+    "Draft",
+    "GeneratedQueries",
+    "Graph",
+    "Manifest",
+    "PairScores",
+    "PassageTable",
+    "Passages",
+    "Qrels",
+    "Report",
+    "Run",
+    "TrainingSet",
+    "create_vectors",
+    "drafting",
+    "pair_keys",
+    "passage_text",
+    "read_manifest",
+    "read_vectors",
+    "reverse_csr",
+    "verify",
+]

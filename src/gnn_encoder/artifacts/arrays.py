@@ -1,0 +1,92 @@
+"""Artifacts that are memory-mapped arrays: vectors and the query–passage graph."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts.folder import Draft, read_manifest
+
+VECTORS = "vectors.npy"
+NODES, EDGES, LABELLED, FEATURES = "queries.npy", "edges.npy", "labelled.npy", "edge_features.npy"
+INDPTR, INDICES = "reverse_indptr.npy", "reverse_edges.npy"
+QUERY_LOOPS, PASSAGE_LOOPS = "query_self_loops.npy", "passage_self_loops.npy"
+
+
+def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
+    """The memory-mapped [rows, width] array of a vectors draft; row i is row i of the dataset."""
+    draft.rows(vectors=rows)
+    return np.lib.format.open_memmap(draft / VECTORS, mode="w+", dtype=dtype, shape=(rows, width))
+
+
+def read_vectors(path: str | Path) -> np.ndarray:
+    """The array of a vectors artifact, memory-mapped read-only."""
+    read_manifest(path, "vectors")
+    array: np.ndarray = np.load(Path(path) / VECTORS, mmap_mode="r")
+    return array
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The query–passage graph; every array memory-mapped.
+
+    queries    int32 [n]        dataset rows of the graph's queries (node i is query row queries[i])
+    edges      int32 [n, k]     passage rows, best first; -1: no edge
+    labelled   bool  [n, k]     the edge is a labelled positive
+    features   fp16  [n, k, d]  cross-encoder [CLS] of (query, passage), or None (ablation)
+    indptr     int64 [m + 1]    reverse CSR: passage p's edges are reverse[indptr[p]:indptr[p + 1]],
+    reverse    int64 [edges]    each a flat position in [n, k], ascending (query = position // k)
+    query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
+    """
+
+    queries: np.ndarray
+    edges: np.ndarray
+    labelled: np.ndarray
+    features: np.ndarray | None
+    indptr: np.ndarray
+    reverse: np.ndarray
+    query_loops: np.ndarray | None = None
+    passage_loops: np.ndarray | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Graph":
+        """Read a graph artifact."""
+        read_manifest(path, "graph")
+
+        def load(name: str) -> np.ndarray | None:
+            file = Path(path) / name
+            return np.load(file, mmap_mode="r") if file.is_file() else None
+
+        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS)
+        return cls(*(load(name) for name in names))  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_features(draft: Draft, name: str, shape: tuple[int, ...]) -> np.memmap:
+        """A memory-mapped fp16 feature array of a draft (`FEATURES`, `QUERY_LOOPS` or `PASSAGE_LOOPS`)."""
+        return np.lib.format.open_memmap(draft / name, mode="w+", dtype=np.float16, shape=shape)
+
+    @staticmethod
+    def write_structure(
+        draft: Draft, queries: np.ndarray, edges: np.ndarray, labelled: np.ndarray, passages: int
+    ) -> None:
+        """Write nodes, edges and the reverse CSR over `passages` passages."""
+        indptr, reverse = reverse_csr(edges, passages)
+        arrays = ((NODES, queries), (EDGES, edges), (LABELLED, labelled), (INDPTR, indptr), (INDICES, reverse))
+        for name, array in arrays:
+            np.save(draft / name, array, allow_pickle=False)
+        draft.rows(queries=len(queries), passages=passages, edges=len(reverse))
+
+    @property
+    def feature_width(self) -> int:
+        """d of the edge features, 0 without."""
+        return 0 if self.features is None else int(self.features.shape[2])
+
+
+def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each passage the flat positions in `edges` [n, k] where it stands, as (indptr, positions)."""
+    flat = edges.ravel()
+    order = np.argsort(flat, kind="stable")
+    order = order[np.searchsorted(flat[order], 0) :]  # the -1 of missing edges sort first
+    indptr = np.zeros(passages + 1, dtype=np.int64)
+    np.cumsum(np.bincount(flat[order], minlength=passages), out=indptr[1:])
+    return indptr, order.astype(np.int64)

@@ -1,0 +1,113 @@
+"""The bundle: all that answering a question needs, in one folder that can be copied anywhere.
+
+index.faiss     flat inner-product index over the passage vectors
+vectors.npy     the same vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
+corpus.parquet  the passages, as in the dataset
+query_encoder/  E_Q with its tokenizer
+bundle.json     what the above are, for readers that are not this program
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts.arrays import VECTORS
+from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
+from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.errors import UserError
+
+INDEX, QUERY_ENCODER, CARD = "index.faiss", "query_encoder", "bundle.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A complete bundle artifact; nothing large is read before it is asked for."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Bundle":
+        """Open a bundle.
+
+        Raises:
+            UserError: no bundle, or its parts do not belong together.
+        """
+        bundle = cls(Path(path), read_manifest(path, "bundle"))
+        counts = {"vectors": len(bundle.vectors), "passages": len(bundle.passages)}
+        if len(set(counts.values())) > 1:
+            raise UserError(f"{path} is inconsistent ({counts}): run encode_corpus again")
+        return bundle
+
+    @staticmethod
+    def write(
+        draft: Draft,
+        vectors: np.ndarray,
+        dataset: Dataset,
+        *,
+        save_index: Callable[[np.ndarray, Path], None],
+        save_query_encoder: Callable[[Path], None],
+    ) -> None:
+        """Fill a bundle draft.
+
+        Args:
+            draft: the bundle to be.
+            vectors: h'_p [m, d]; not copied where it is the draft's own array, made by
+                `create_vectors(draft, m, d)` and filled since.
+            dataset: whose corpus the vectors belong to.
+            save_index: writes an index over vectors to a file (`index.build_index`).
+            save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
+
+        Raises:
+            ValueError: not one vector per passage.
+        """
+        own = (draft / VECTORS).is_file()
+        if own and isinstance(vectors, np.memmap) and (draft / VECTORS).samefile(str(vectors.filename)):
+            vectors.flush()
+        else:
+            np.save(draft / VECTORS, np.asarray(vectors, dtype=np.float32), allow_pickle=False)
+        stored: np.ndarray = np.load(draft / VECTORS, mmap_mode="r")
+        if len(stored) != len(dataset.passages):
+            raise ValueError(f"{len(stored)} vectors for {len(dataset.passages)} passages")
+        save_index(stored, draft / INDEX)
+        shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
+        (draft / QUERY_ENCODER).mkdir()
+        save_query_encoder(draft / QUERY_ENCODER)
+        card = {
+            "index": INDEX,
+            "vectors": VECTORS,
+            "corpus": CORPUS,
+            "query_encoder": QUERY_ENCODER,
+            "similarity": "inner product",
+            "passages": stored.shape[0],
+            "width": stored.shape[1],
+            "dataset_digest": dataset.manifest.digest,
+        }
+        (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
+        draft.rows(vectors=stored.shape[0], passages=len(dataset.passages))
+
+    @property
+    def index_path(self) -> Path:
+        """The FAISS index."""
+        return self.path / INDEX
+
+    @property
+    def query_encoder_path(self) -> Path:
+        """The folder of E_Q."""
+        return self.path / QUERY_ENCODER
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        """h'_p fp32 [m, d], memory-mapped read-only."""
+        array: np.ndarray = np.load(self.path / VECTORS, mmap_mode="r")
+        return array
+
+    @cached_property
+    def passages(self) -> PassageTable:
+        """The corpus, m rows."""
+        return PassageTable(self.path / CORPUS)

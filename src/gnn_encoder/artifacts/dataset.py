@@ -1,0 +1,187 @@
+"""The canonical dataset: three Parquet tables, row numbers instead of text ids inside.
+
+corpus.parquet   passage_id, title, text
+queries.parquet  query_id, text, split, answers (list of strings)
+qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+
+CORPUS, QUERIES, QRELS = "corpus.parquet", "queries.parquet", "qrels.parquet"
+ROW_GROUP = 10_000
+"""Rows that a reader holds at a time."""
+
+CORPUS_SCHEMA = pa.schema([("passage_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+QUERIES_SCHEMA = pa.schema(
+    [("query_id", pa.string()), ("text", pa.string()), ("split", pa.string()), ("answers", pa.list_(pa.string()))]
+)
+QRELS_SCHEMA = pa.schema(
+    [
+        ("query_id", pa.string()),
+        ("passage_id", pa.string()),
+        ("relevance", pa.int32()),
+        ("query", pa.int32()),
+        ("passage", pa.int32()),
+    ]
+)
+SPLITS = ("train", "dev", "test")
+
+
+def passage_text(title: str, text: str) -> str:
+    """What models and BM25 read of a passage."""
+    return f"{title} {text}" if title else text
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Relevance labels as row numbers: `query`, `passage` int32 [r], `relevance` int32 [r]."""
+
+    query: np.ndarray
+    passage: np.ndarray
+    relevance: np.ndarray
+
+    def positive(self) -> "Qrels":
+        """Those with relevance of at least 1."""
+        keep = self.relevance >= 1
+        return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Some passages: ids, titles and texts, aligned."""
+
+    ids: list[str]
+    titles: list[str]
+    texts: list[str]
+
+    def full_texts(self) -> list[str]:
+        """Title and text of each, as models read them."""
+        return [passage_text(title, text) for title, text in zip(self.titles, self.texts, strict=True)]
+
+
+class PassageTable:
+    """`corpus.parquet` of a dataset or a bundle: streamed in order, or read by row number."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = pq.ParquetFile(path, memory_map=True)
+        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        self._starts = np.cumsum([0, *sizes])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def stream(self) -> Iterator[Passages]:
+        """All passages in row order, a row group at a time."""
+        for batch in self._file.iter_batches(batch_size=ROW_GROUP):
+            yield _passages(batch)
+
+    def take(self, rows: np.ndarray) -> Passages:
+        """The passages at `rows` [b], in that order; reads only the row groups they lie in."""
+        rows = np.asarray(rows, dtype=np.int64)
+        order = np.argsort(rows, kind="stable")
+        groups = np.searchsorted(self._starts, rows[order], side="right") - 1
+        parts = [
+            self._file.read_row_group(int(group)).take(pa.array(rows[order][groups == group] - self._starts[group]))
+            for group in np.unique(groups)
+        ]
+        if not parts:
+            return Passages([], [], [])
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        return _passages(pa.concat_tables(parts).take(pa.array(inverse)))
+
+    def ids(self) -> pa.ChunkedArray:
+        """Every passage's text id, as an Arrow column [m]."""
+        return self._file.read(columns=["passage_id"]).column(0)
+
+
+def _passages(table: pa.Table | pa.RecordBatch) -> Passages:
+    return Passages(*(table.column(name).to_pylist() for name in CORPUS_SCHEMA.names))
+
+
+class Dataset:
+    """Reads a dataset artifact."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.manifest: Manifest = read_manifest(self.path, "dataset")
+
+    @cached_property
+    def passages(self) -> PassageTable:
+        """The corpus, m rows."""
+        return PassageTable(self.path / CORPUS)
+
+    @cached_property
+    def queries(self) -> pa.Table:
+        """All queries of all splits, in row order (columns of `QUERIES_SCHEMA`)."""
+        return pq.read_table(self.path / QUERIES)
+
+    def query_rows(self, split: str) -> np.ndarray:
+        """Row numbers of a split's queries, int32, ascending."""
+        return np.flatnonzero(self.queries.column("split").to_numpy() == split).astype(np.int32)
+
+    def query_texts(self, rows: np.ndarray) -> list[str]:
+        """Texts of the queries at `rows`, in that order."""
+        texts: list[str] = self.queries.column("text").take(pa.array(rows)).to_pylist()
+        return texts
+
+    @cached_property
+    def qrels(self) -> Qrels:
+        """Labels of all splits, as row numbers."""
+        table = pq.read_table(self.path / QRELS, columns=["query", "passage", "relevance"])
+        return Qrels(*(table.column(name).to_numpy() for name in ("query", "passage", "relevance")))
+
+    def split_qrels(self, split: str) -> Qrels:
+        """Labels of one split's queries."""
+        keep = np.isin(self.qrels.query, self.query_rows(split))
+        return Qrels(self.qrels.query[keep], self.qrels.passage[keep], self.qrels.relevance[keep])
+
+
+class DatasetWriter:
+    """Streams rows into a dataset draft: all passages and queries first, then the qrels.
+
+    Rows come as batches of columns, so that memory stays that of one row group.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._writers = {
+            name: pq.ParquetWriter(draft / name, schema, compression="zstd")
+            for name, schema in ((CORPUS, CORPUS_SCHEMA), (QUERIES, QUERIES_SCHEMA), (QRELS, QRELS_SCHEMA))
+        }
+        self._rows = dict.fromkeys(self._writers, 0)
+
+    def passages(self, ids: list[str], titles: list[str], texts: list[str]) -> None:
+        """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
+        self._write(CORPUS, CORPUS_SCHEMA, [ids, titles, texts])
+
+    def queries(self, ids: list[str], texts: list[str], splits: list[str], answers: list[list[str]]) -> None:
+        """Append queries."""
+        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers])
+
+    def qrels(
+        self, query_ids: list[str], passage_ids: list[str], relevance: list[int], query: list[int], passage: list[int]
+    ) -> None:
+        """Append labels, with the row numbers of their query and passage."""
+        self._write(QRELS, QRELS_SCHEMA, [query_ids, passage_ids, relevance, query, passage])
+
+    def _write(self, name: str, schema: pa.Schema, columns: Iterable[list[Any]]) -> None:
+        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+        self._writers[name].write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP)
+        self._rows[name] += len(arrays[0])
+
+    def close(self) -> None:
+        """Close the files and record the counts."""
+        for writer in self._writers.values():
+            writer.close()
+        self._draft.rows(**{Path(name).stem: count for name, count in self._rows.items()})

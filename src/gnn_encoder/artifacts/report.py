@@ -1,0 +1,94 @@
+"""The artifacts at the pipeline's end: the report of an evaluation, and what was decided on it.
+
+report     metrics.json       figures, p-values, query counts and digests of every split
+           per_query.parquet  split, query_id, query (row number), system, and a column for each measure
+           plots/*.png
+           report.html        all of it on one page that needs nothing else
+decision   decision.json      the decision, its reason, the figures it rests on, the registered version
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+
+METRICS, PER_QUERY, PLOTS, PAGE, DECISION = (
+    "metrics.json",
+    "per_query.parquet",
+    "plots",
+    "report.html",
+    "decision.json",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A complete report artifact."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Report":
+        """Open a report."""
+        return cls(Path(path), read_manifest(path, "report"))
+
+    @staticmethod
+    def write(
+        draft: Draft, *, metrics: dict[str, Any], per_query: pa.Table, plots: dict[str, bytes], page: str
+    ) -> None:
+        """Fill a report draft; `plots` are PNGs by name."""
+        (draft / METRICS).write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+        pq.write_table(per_query, draft / PER_QUERY)
+        (draft / PLOTS).mkdir()
+        for name, image in plots.items():
+            (draft / PLOTS / f"{name}.png").write_bytes(image)
+        (draft / PAGE).write_text(page, encoding="utf-8")
+        draft.rows(per_query=len(per_query), plots=len(plots))
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What `metrics.json` holds."""
+        return _read_json(self.path / METRICS)
+
+    def per_query(self) -> pa.Table:
+        """Every measure of every query and system."""
+        return pq.read_table(self.path / PER_QUERY)
+
+    @property
+    def page(self) -> Path:
+        """The HTML page."""
+        return self.path / PAGE
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A complete decision artifact."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Decision":
+        """Open a decision."""
+        return cls(Path(path), read_manifest(path, "decision"))
+
+    @staticmethod
+    def write(draft: Draft, facts: dict[str, Any]) -> None:
+        """Fill a decision draft."""
+        (draft / DECISION).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `decision.json` holds."""
+        return _read_json(self.path / DECISION)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value

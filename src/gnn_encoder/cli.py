@@ -1,0 +1,192 @@
+"""The command line: `gnn-encoder run · data check · compile · search · dashboard · presets`.
+
+Whatever is heavy is imported by the command that needs it; `--help` stays fast.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gnn_encoder import __version__
+from gnn_encoder.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gnn_encoder.local_run import Outcome
+
+app = typer.Typer(
+    help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT, else ./gnn-encoder-runs]."),
+]
+
+
+@app.command()
+def run(
+    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
+    from rich.console import Console
+
+    from gnn_encoder import console, local_run
+    from gnn_encoder.settings import STEPS
+
+    screen = Console()
+    folder = root or local_run.default_root()
+    with console.open_console(STEPS, screen) as audience:
+        outcome = local_run.run(preset, dataset, overrides or [], folder, audience)
+    if outcome.status == "FINISHED":
+        _show_results(screen, outcome, folder)
+    else:
+        _show_failure(outcome)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _show_results(screen: "Console", outcome: "Outcome", root: Path) -> None:
+    from gnn_encoder.artifacts import Dataset, Report, read_manifest
+    from gnn_encoder.evaluation.table import results_table
+
+    screen.print()
+    screen.print(results_table(Report.read(outcome.outputs["report"]).metrics))
+    data = Dataset(outcome.outputs["dataset"])
+    (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
+    chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
+    lines = {
+        "decision": read_manifest(outcome.outputs["decision"]).metrics.get("headline", ""),
+        "report": outcome.outputs["report"] / "report.html",
+        "bundle": outcome.outputs["bundle"],
+        "log": outcome.log,
+        "dashboard": f"gnn-encoder dashboard{chosen}   (in a clone: make dashboard)",
+        "search": shlex.join(["gnn-encoder", "search", question, "--bundle", str(outcome.outputs["bundle"])]),
+    }
+    screen.print()
+    for name, value in lines.items():
+        screen.print(f"{name:<10} {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_failure(outcome: "Outcome") -> None:
+    again = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
+    if outcome.status == "KILLED":
+        typer.echo(f"\ninterrupted. {again}\nlog: {outcome.log}", err=True)
+        return
+    where = f"{outcome.failed_step}: " if outcome.failed_step else ""
+    typer.echo(f"\nerror: {where}{outcome.message}\nlog: {outcome.log}\n{again}", err=True)
+
+
+@app.command()
+def presets() -> None:
+    """List the presets, each with its data set."""
+    from gnn_encoder.settings import load_settings, preset_names
+
+    for name in preset_names():
+        typer.echo(f"{name:<20} {load_settings(name).ingest.dataset}")
+
+
+@app.command(name="compile")
+def compile_(
+    check: Annotated[bool, typer.Option("--check", help="Only say whether train.yaml is up to date.")] = False,
+) -> None:
+    """Compile pipelines/train.py to pipelines/train.yaml, which is what runs."""
+    from gnn_encoder import launch
+
+    if check:
+        if not launch.is_compiled():
+            raise UserError("pipelines/train.yaml is not what pipelines/train.py compiles to: run gnn-encoder compile")
+        typer.echo("pipelines/train.yaml is up to date")
+    else:
+        launch.compile_pipeline(launch.pipeline_file())
+        typer.echo(f"wrote {launch.pipeline_file()}")
+
+
+@app.command()
+def search(
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    bundle: Annotated[Path, typer.Option(help="Bundle folder: of a run, ROOT/latest/bundle.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
+) -> None:
+    """Search a trained bundle: ranked passages with their scores."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from rich.console import Console
+
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.search import search_bundle
+
+    screen = Console()
+    for hit in search_bundle(Bundle.read(bundle), question, k):
+        title = f"{hit.title}  " if hit.title else ""
+        screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
+        screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+
+
+@app.command()
+def dashboard(
+    root: Root = None,
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
+) -> None:
+    """Open MLflow's user interface on this root's runs."""
+    from gnn_encoder.local_run import default_root
+    from gnn_encoder.pipeline_run import tracking_uri
+
+    folder = (root or default_root()).expanduser().resolve()
+    uri = tracking_uri(folder)
+    if uri.startswith("http"):
+        typer.echo(f"The runs are at {uri}")
+        return
+    if uri == f"sqlite:///{folder / 'mlflow.db'}" and not (folder / "mlflow.db").is_file():
+        raise UserError(f"no runs under {folder} yet: start one with gnn-encoder run, or give its --root")
+    typer.echo(f"MLflow at http://127.0.0.1:{port} (Ctrl-C ends it)")
+    sys.stdout.flush()
+    artifacts = (folder / "artifacts").as_uri()
+    command = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--default-artifact-root", artifacts]
+    # One reader needs one worker, and none of the eight processes that run evaluation jobs.
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    os.execv(sys.executable, [sys.executable, *command, "--port", str(port), "--workers", "1"])
+
+
+@app.command(hidden=True)
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+@data.command()
+def check(
+    dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
+    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
+) -> None:
+    """Validate a data set: counts, and every kind of problem with file and line."""
+    from gnn_encoder.data import check as check_dataset
+
+    typer.echo(check_dataset(dataset, format))
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2 (as is a wrong option)."""
+    try:
+        app()
+    except UserError as error:
+        message = str(error)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        message = f"{error.strerror}: {error.filename or 'while writing'}"
+    typer.echo(f"error: {message}", err=True)
+    raise SystemExit(2)

@@ -1,0 +1,34 @@
+"""What a step, and the training inside it, see of the run they are part of."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnn_encoder import tracking
+from gnn_encoder.progress import Progress
+
+CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
+"""Environment variable: the folder that checkpoints live in, apart from any step's outputs."""
+
+
+@dataclass
+class Context:
+    """One call of one step."""
+
+    step: str
+    run: tracking.StepRun
+    key: str
+    """Digest of code, settings and inputs: two calls with the same key do the same work."""
+
+    def progress(self, stage: str, total: int, unit: str) -> Progress:
+        """Report a stage of `total` units; call `.advance()` on it."""
+        return Progress(self.step, stage, total, unit)
+
+    def metric(self, name: str, value: float, at: int) -> None:
+        """A point of a curve, at step or epoch `at`."""
+        self.run.metric(name, value, at)
+
+    def checkpoint_folder(self) -> Path:
+        """Where this call's checkpoints live: a rerun of the same work finds them there."""
+        root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
+        return Path(root) / f"{self.step}-{self.key[:20]}"

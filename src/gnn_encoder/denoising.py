@@ -1,0 +1,74 @@
+"""Which candidates are positives and which are hard negatives, by M_ce's probability (RocketQA's rule).
+
+A candidate that no label names is a denoised positive above one threshold; one that no label calls
+relevant is a hard negative below another; between the two it is used for neither.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts import PairScores, Qrels, pair_keys
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of dataset rows, `query` and `passage` int32 [r], sorted by query and then as said where made."""
+
+    query: np.ndarray
+    passage: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+    def where(self, keep: np.ndarray) -> "Pairs":
+        """Those that `keep` [r] bool marks."""
+        return Pairs(self.query[keep], self.passage[keep])
+
+    def ranks(self) -> np.ndarray:
+        """Each pair's place among its query's, from 0, int64 [r]."""
+        begins = np.flatnonzero(np.diff(self.query, prepend=-1))
+        lengths = np.diff(begins, append=len(self.query))
+        return np.arange(len(self.query)) - np.repeat(begins, lengths)
+
+    def first(self, count: int) -> "Pairs":
+        """At most `count` of each query."""
+        return self.where(self.ranks() < count)
+
+    def table(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """Passages int32 [n, width] of `queries` [n] (any order, may repeat), -1 where a query has fewer."""
+        names, place = np.unique(queries, return_inverse=True)
+        own = self.where(np.isin(self.query, names)).first(width)
+        rows = np.full((len(names), width), -1, dtype=np.int32)
+        rows[np.searchsorted(names, own.query), own.ranks()] = own.passage
+        table: np.ndarray = rows[place]
+        return table
+
+
+def labelled_positives(labels: Qrels) -> Pairs:
+    """The pairs that a label calls relevant, by query and passage."""
+    positive = labels.positive()
+    order = np.lexsort((positive.passage, positive.query))
+    return Pairs(positive.query[order], positive.passage[order])
+
+
+def hard_negatives(pairs: PairScores, labels: Qrels, below: float) -> Pairs:
+    """Candidates with a probability below `below` that are no labelled positives, highest score first."""
+    keep = pairs.probability() < below
+    return _by_score(pairs, keep & ~_among(pairs, labels.positive()))
+
+
+def denoised_positives(pairs: PairScores, labels: Qrels, above: float) -> Pairs:
+    """Candidates with a probability above `above` that carry no label at all, highest score first."""
+    keep = pairs.probability() > above
+    return _by_score(pairs, keep & ~_among(pairs, labels))
+
+
+def _among(pairs: PairScores, labels: Qrels) -> np.ndarray:
+    return np.isin(pair_keys(pairs.query, pairs.passage), pair_keys(labels.query, labels.passage))
+
+
+def _by_score(pairs: PairScores, keep: np.ndarray) -> Pairs:
+    rows = np.flatnonzero(keep)
+    rows = rows[np.lexsort((pairs.passage[rows], -pairs.score[rows], pairs.query[rows]))]
+    return Pairs(pairs.query[rows], pairs.passage[rows])

@@ -1,0 +1,1 @@
+"""Measures, significance, and the report that shows them."""

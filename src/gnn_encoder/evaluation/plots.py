@@ -1,0 +1,75 @@
+"""Two plots of an evaluation, as PNG bytes. Colours are Okabe and Ito's, which colour-blind people can tell apart."""
+
+import io
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gnn_encoder.evaluation.measures import MEAN_NAMES
+
+COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
+SHAPES = ("s", "v", "^", "D", "o", "P", "X")
+"""A system is told by shape too, for print without colour."""
+WON, LOST = "#0072B2", "#D55E00"
+DOTS_PER_INCH = 150
+
+
+def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
+    """Every system's figure on every measure: a row for each measure, a mark for each system."""
+    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    axes = figure.subplots()
+    measures, systems = metrics["measures"], metrics["results"][split]
+    rows = np.arange(len(measures))[::-1]
+    for i, (system, values) in enumerate(systems.items()):
+        colour, shape = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
+        # The later systems are the ones compared: drawn above, and a little larger.
+        axes.plot(
+            [values[measure] for measure in measures], rows, shape,
+            color=colour, markersize=6 + 0.5 * i, markeredgecolor="white", markeredgewidth=0.7,
+            label=system, zorder=3 + i,
+        )  # fmt: skip
+    axes.set_yticks(rows, [MEAN_NAMES.get(measure, measure) for measure in measures])
+    axes.set_xlabel(f"mean over {metrics['queries'][split]:,} {split} queries")
+    axes.set_xlim(-0.01, 1.01)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+    _open_frame(axes)
+    figure.legend(loc="outside upper center", ncols=min(len(systems), 5), frameon=False, handletextpad=0.2)
+    return _png(figure)
+
+
+def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> bytes:
+    """Per-query gains [n] of a system over the baseline, sorted; queries where they are equal are only counted."""
+    figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+    axes = figure.subplots()
+    differing = np.sort(gains[gains != 0])[::-1]
+    won = int((differing > 0).sum())
+    # Bars without gaps between them: n may be thousands.
+    edges = np.arange(len(differing) + 1)
+    axes.stairs(differing[:won], edges[: won + 1], fill=True, color=WON)
+    axes.stairs(differing[won:], edges[won:], fill=True, color=LOST)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_ylim(-1.05, 1.05)
+    axes.set_xlim(0, max(len(differing), 1))
+    axes.set_ylabel(f"{measure} gained")
+    axes.set_xlabel("queries whose figure differs, by gain")
+    equal = len(gains) - len(differing)
+    lost = len(differing) - won
+    axes.set_title(f"{system} against {baseline}: {won:,} won, {lost:,} lost, {equal:,} equal", fontsize="medium")
+    _open_frame(axes)
+    return _png(figure)
+
+
+def _open_frame(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    # No version of the plotting library in the file: the same figures give the same bytes.
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()

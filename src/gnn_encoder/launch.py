@@ -1,0 +1,153 @@
+"""The only door to KFP: compiles the pipeline, and executes what was compiled.
+
+`execute` runs in a process of its own (`python -m gnn_encoder.launch JOB`), because kfp.local prints
+each step's whole input and swallows Ctrl-C; `gnn_encoder.local_run` starts it and listens.
+"""
+
+import importlib.util
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder import lifeline
+from gnn_encoder.artifacts.folder import Manifest, read_manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.progress import emit
+
+SOURCE_TREE = Path(__file__).parents[2]
+
+
+def pipeline_file() -> Path:
+    """The compiled training pipeline: in the wheel, or in the source tree it was installed from."""
+    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "train.yaml"
+    return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / "train.yaml"
+
+
+def compile_pipeline(target: Path) -> None:
+    """Compile pipelines/train.py to KFP's intermediate representation.
+
+    Raises:
+        UserError: this is an installed package without the pipeline's source.
+    """
+    source = SOURCE_TREE / "pipelines" / "train.py"
+    if not source.is_file():
+        raise UserError("compile needs the project's source tree: run it in a clone installed with pip install -e")
+    from kfp import compiler
+
+    sys.path.insert(0, str(SOURCE_TREE))  # where `components` lies
+    try:
+        spec = importlib.util.spec_from_file_location("train_pipeline", source)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        compiler.Compiler().compile(module.train, str(target))
+    finally:
+        sys.path.remove(str(SOURCE_TREE))
+
+
+def is_compiled() -> bool:
+    """Whether the committed train.yaml is what pipelines/train.py compiles to."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / "train.yaml"
+        compile_pipeline(fresh)
+        committed = pipeline_file()
+        return committed.is_file() and committed.read_text("utf-8") == fresh.read_text("utf-8")
+
+
+def execute(pipeline: Path, arguments: Mapping[str, str], pipeline_root: Path) -> None:
+    """Run a compiled pipeline on this machine, step after step, reusing what is done already.
+
+    Raises:
+        RuntimeError: a step failed.
+    """
+    # kfp puts sys.executable wherever a command says "python3": into paths among the arguments too,
+    # and unquoted. As "python3" it changes nothing, if that is the interpreter which PATH finds.
+    found = shutil.which("python3")
+    if found and Path(found).samefile(sys.executable):
+        sys.executable = "python3"
+    from kfp import components, local
+    from kfp.local import cache
+
+    cache.LocalCache = _content_cache(cache.LocalCache)
+    local.init(
+        local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(pipeline_root),
+        workspace_root=tempfile.mkdtemp(prefix="workspace-"),
+        enable_caching=True,
+    )
+    components.load_component_from_file(str(pipeline))(**arguments)
+
+
+def _content_cache(base: type) -> type:
+    """kfp.local's cache, keyed on what artifacts hold, not on where they lie; tells the launcher."""
+
+    class ContentCache(base):  # type: ignore[misc]
+        def __init__(self, cache_root: str) -> None:
+            super().__init__(cache_root)
+            self._steps: dict[str, str] = {}
+
+        @staticmethod
+        def _serialize_value_for_key(value: Any) -> Any:
+            if hasattr(value, "uri"):
+                return {"schema": read_manifest(value.uri).schema, "digest": read_manifest(value.uri).digest}
+            return base._serialize_value_for_key(value)  # type: ignore[attr-defined]
+
+        def compute_key(self, component_name: str, **facts: Any) -> str:
+            key = str(super().compute_key(component_name, **facts))
+            self._steps[key] = component_name.removeprefix("comp-").replace("-", "_")
+            return key
+
+        def get(self, key: str) -> dict[str, Any] | None:
+            step = self._steps[key]
+            if _interrupted:
+                raise KeyboardInterrupt
+            outputs: dict[str, Any] | None = super().get(key)
+            manifests: list[Manifest] = []
+            try:
+                manifests = [read_manifest(artifact.uri) for artifact in (outputs or {}).values()]
+            except UserError as error:
+                emit(step, "note", message=f"cannot reuse its last output: {error}")
+                outputs = None
+            if outputs is None:
+                emit(step, "starting")
+            else:
+                emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
+            return outputs
+
+        def put(self, key: str, outputs: dict[str, Any]) -> None:
+            super().put(key, outputs)
+            emit(self._steps[key], "outputs", outputs=_uris(outputs))
+
+    return ContentCache
+
+
+def _uris(outputs: Mapping[str, Any]) -> dict[str, str]:
+    return {name: artifact.uri for name, artifact in outputs.items()}
+
+
+_interrupted: list[int] = []
+
+
+def main(job_file: str) -> int:
+    """The engine's process: execute a job (`pipeline`, `arguments`, `pipeline_root` as JSON)."""
+    lifeline.attach()
+    # A handler, not SIG_IGN, which steps would inherit. The step in progress ends by itself and kfp returns.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, frame: _interrupted.append(signum))
+    job = json.loads(Path(job_file).read_text("utf-8"))
+    try:
+        execute(Path(job["pipeline"]), job["arguments"], Path(job["pipeline_root"]))
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

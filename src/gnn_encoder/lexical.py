@@ -1,0 +1,140 @@
+"""BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
+
+The corpus is tokenized as a stream into one flat int32 array (4 bytes a token); bm25s reads it through
+a view that makes one passage's list at a time. Its index is then the largest thing in memory: about
+8 bytes per distinct term of each passage, three times that while it is built.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import bm25s
+import numpy as np
+import Stemmer
+from bm25s.tokenization import Tokenized, Tokenizer
+
+from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.errors import UserError
+from gnn_encoder.progress import Progress
+
+
+class FlatTokens(Sequence[list[int]]):
+    """Token ids of n texts, `ids` int32 [total] and `offsets` int64 [n + 1], seen as a list of lists."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def gather(cls, texts: Iterator[list[int]]) -> "FlatTokens":
+        """From a stream of lists, of which one is held at a time."""
+        lengths = [0]
+
+        def tokens() -> Iterator[int]:
+            for text in texts:
+                lengths.append(len(text))
+                yield from text
+
+        ids = np.fromiter(tokens(), dtype=np.int32)
+        return cls(ids, np.cumsum(lengths, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, row: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[list[int]]: ...
+    def __getitem__(self, row: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        row %= len(self)
+        tokens: list[int] = self.ids[self.offsets[row] : self.offsets[row + 1]].tolist()
+        return tokens
+
+
+class Bm25:
+    """A BM25 index over passages, title and text as one field."""
+
+    def __init__(self, tokenizer: Tokenizer, index: bm25s.BM25) -> None:
+        self._tokenizer = tokenizer
+        self._index = index
+
+    @classmethod
+    def build(
+        cls,
+        passages: PassageTable,
+        *,
+        k1: float,
+        b: float,
+        stemmer: str = "english",
+        stopwords: str = "english",
+        progress: Progress | None = None,
+    ) -> "Bm25":
+        """Index all passages.
+
+        Args:
+            passages: the corpus, read as a stream.
+            k1: saturation of the term frequency.
+            b: share of length normalisation.
+            stemmer: a Snowball language, or `none`.
+            stopwords: a language whose stop words bm25s knows, or `none`.
+            progress: counts passages.
+
+        Raises:
+            UserError: no passage has a word.
+        """
+        tokenizer = Tokenizer(
+            stemmer=None if stemmer == "none" else Stemmer.Stemmer(stemmer),
+            stopwords=None if stopwords == "none" else stopwords,
+        )
+        texts = _texts(passages, progress)
+        # Without `allow_empty`: an empty query would otherwise find every empty passage.
+        tokens = FlatTokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
+        if len(tokens.ids) == 0:
+            raise UserError(
+                "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"
+            )
+        index = bm25s.BM25(method="lucene", k1=k1, b=b)
+        vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
+        index.index(Tokenized(ids=tokens, vocab=dict(vocabulary)), create_empty_token=False, show_progress=False)
+        return cls(tokenizer, index)
+
+    def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The best `k` passages of each query that share a term with it.
+
+        Returns:
+            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row; row -1
+            with score -inf where fewer passages match.
+        """
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int32)
+        # `update_vocab=False` still maps an unseen word to a known stem.
+        tokens = self._tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False)
+        for query, ids in enumerate(tokens):
+            if ids:
+                exact = self._index.get_scores_from_ids(ids)
+                best = top_positive(exact, k)
+                scores[query, : len(best)], rows[query, : len(best)] = exact[best], best
+            if progress:
+                progress.advance()
+        return scores, rows
+
+
+def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
+    """Rows of the `k` largest positive entries of [m], fewer if there are fewer; ties by ascending row."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > k:
+        cut = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
+        above, level = rows[scores[rows] > cut], rows[scores[rows] == cut]
+        rows = np.concatenate([above, level[: k - len(above)]])
+    order: np.ndarray = rows[np.lexsort((rows, -scores[rows]))]
+    return order
+
+
+def _texts(passages: PassageTable, progress: Progress | None) -> Iterator[str]:
+    for batch in passages.stream():
+        yield from batch.full_texts()
+        if progress:
+            progress.advance(len(batch.ids))

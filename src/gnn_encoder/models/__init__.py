@@ -1,0 +1,1 @@
+"""The nn.Modules: dual encoder, cross-encoder, query generator, GNN."""

@@ -1,0 +1,59 @@
+"""M_ce reads `[CLS] query [SEP] passage [SEP]`; a linear head on `[CLS]` gives the score (GNN-encoder 3.4)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+
+LAYOUT, HEAD = "cross_encoder.json", "head.safetensors"
+
+
+class CrossEncoder(nn.Module):
+    """A transformer over token pairs with a linear head."""
+
+    def __init__(self, backbone: Any, tokenizer: Any, max_length: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
+        self.head = nn.Linear(backbone.config.hidden_size, 1)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def from_backbone(cls, name: str, max_length: int) -> "CrossEncoder":
+        """From a pretrained encoder with a new head."""
+        return cls(load_encoder(name), load_tokenizer(name), max_length)
+
+    @property
+    def width(self) -> int:
+        """d_e, the length of a pair's [CLS] vector."""
+        return int(self.backbone.config.hidden_size)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
+        types = {"token_type_ids": token_type_ids} if getattr(self.backbone.config, "type_vocab_size", 0) > 1 else {}
+        cls = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0].float()
+        return self.head(cls).squeeze(-1), cls
+
+    def save(self, folder: Path) -> None:
+        """Write the backbone, tokenizer, head and layout."""
+        from safetensors.torch import save_file
+
+        self.backbone.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        save_file(self.head.state_dict(), folder / HEAD)
+        (folder / LAYOUT).write_text(json.dumps({"max_length": self.max_length}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "CrossEncoder":
+        """Read what `save` wrote."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        model = cls.from_backbone(str(folder), json.loads((folder / LAYOUT).read_text("utf-8"))["max_length"])
+        model.head.load_state_dict(load_file(folder / HEAD))
+        return model

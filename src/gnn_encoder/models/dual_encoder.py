@@ -1,0 +1,117 @@
+"""E_Q and E_P: text in, one vector out; relevance is their dot product (GNN-encoder eq. 1)."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gnn_encoder.models.backbone import load_encoder, load_tokenizer, sentence_transformers_layout
+
+LAYOUT = "text_encoder.json"
+Pooling = Literal["cls", "mean"]
+
+
+class TextEncoder(nn.Module):
+    """A transformer, its pooling and its tokenizer.
+
+    `normalize` scales vectors to unit length, as cosine-trained backbones expect.
+    """
+
+    def __init__(self, backbone: Any, tokenizer: Any, pooling: Pooling, normalize: bool, max_length: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling: Pooling = pooling
+        self.normalize = normalize
+        limit = getattr(backbone.config, "max_position_embeddings", max_length)
+        self.max_length = min(max_length, limit)
+
+    @classmethod
+    def from_backbone(
+        cls, name: str, pooling: str = "auto", normalize: str = "auto", max_length: int = 128
+    ) -> "TextEncoder":
+        """From a pretrained backbone; `auto` follows its sentence-transformers files, else `[CLS]`, unscaled."""
+        own_pooling, own_normalize = sentence_transformers_layout(name)
+        return cls(
+            load_encoder(name),
+            load_tokenizer(name),
+            (own_pooling or "cls") if pooling == "auto" else pooling,  # type: ignore[arg-type]
+            own_normalize if normalize == "auto" else normalize == "yes",
+            max_length,
+        )
+
+    @property
+    def width(self) -> int:
+        """d, the length of a vector."""
+        return int(self.backbone.config.hidden_size)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Vectors [b, d] fp32 of tokens [b, l]; mask 1 for tokens, 0 for padding."""
+        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0]
+        if self.pooling == "cls":
+            vectors = hidden[:, 0].float()
+        else:
+            weights = attention_mask.unsqueeze(-1).float()
+            vectors = (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def save(self, folder: Path) -> None:
+        """Write config, tokenizer, safetensors and the layout."""
+        self.backbone.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        layout = {"pooling": self.pooling, "normalize": self.normalize, "max_length": self.max_length}
+        (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> "TextEncoder":
+        """Read what `save` wrote."""
+        layout = json.loads((folder / LAYOUT).read_text("utf-8"))
+        name = str(folder)
+        return cls(load_encoder(name), load_tokenizer(name), **layout)
+
+
+class DualEncoder(nn.Module):
+    """Query and passage encoder; one module in both places when they share weights."""
+
+    def __init__(self, query_encoder: TextEncoder, passage_encoder: TextEncoder) -> None:
+        super().__init__()
+        self.query_encoder = query_encoder
+        self.passage_encoder = passage_encoder
+
+    @classmethod
+    def from_backbone(
+        cls, name: str, *, pooling: str, normalize: str, query_length: int, passage_length: int, share_encoders: bool
+    ) -> "DualEncoder":
+        """Both encoders from one checkpoint, separate unless `share_encoders`."""
+        passage = TextEncoder.from_backbone(name, pooling, normalize, passage_length)
+        if not share_encoders:
+            return cls(TextEncoder.from_backbone(name, pooling, normalize, query_length), passage)
+        query = TextEncoder(passage.backbone, passage.tokenizer, passage.pooling, passage.normalize, query_length)
+        return cls(query, passage)
+
+    @property
+    def shared(self) -> bool:
+        """Whether both encoders are one set of weights."""
+        return self.query_encoder.backbone is self.passage_encoder.backbone
+
+    def save(self, folder: Path) -> None:
+        """Write `query_encoder/` and `passage_encoder/`; shared weights are written to both."""
+        self.query_encoder.save(folder / "query_encoder")
+        self.passage_encoder.save(folder / "passage_encoder")
+        (folder / "dual_encoder.json").write_text(json.dumps({"shared": self.shared}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "DualEncoder":
+        """Read what `save` wrote."""
+        folder = Path(folder)
+        model = cls(TextEncoder.load(folder / "query_encoder"), TextEncoder.load(folder / "passage_encoder"))
+        if json.loads((folder / "dual_encoder.json").read_text("utf-8"))["shared"]:
+            model.query_encoder.backbone = model.passage_encoder.backbone
+        return model
+
+
+def device() -> torch.device:
+    """The GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,197 @@
+"""The GNN on the query–passage graph: two GAT layers and a filter gate (GNN-encoder 3.3, eq. 3–10).
+
+Two facts shape the code. A logit is a sum of three scalars per head, a_tᵀW_t h_i + a_sᵀW_s h_j +
+a_eᵀW_e h_ij, so a folds into W and a node costs d·H. And on the query side every target has the same
+number of sources: a dense contraction that aggregates first and projects after,
+Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, with no scatter and no [n, k, d] projection.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class GnnConfig:
+    """Everything that fixes the GNN's shape and arithmetic.
+
+    width d of the node vectors; edge_width d_e of the edge features, 0 without; heads H divide d; layers
+    1: passage side only, 0: h'_p = h_p (the ablations "one layer" and "without GNN").
+    """
+
+    width: int
+    edge_width: int
+    heads: int = 4
+    negative_slope: float = 0.2
+    activation: Literal["identity", "elu"] = "identity"
+    layers: Literal[0, 1, 2] = 2
+    gate: Literal["filter", "fixed"] = "filter"
+    gate_alpha: float = 0.5
+    learned_loops: bool = True
+    normalize_passages: bool = False
+
+
+class GATLayer(nn.Module):
+    """Multi-head graph attention from sources to targets with edge features and an explicit self-loop.
+
+    Eq. 3–5 per head; heads are concatenated: [·, H · d/H].
+    """
+
+    def __init__(self, config: GnnConfig) -> None:
+        super().__init__()
+        d, heads = config.width, config.heads
+        if d % heads:
+            raise ValueError(f"heads = {heads} must divide the encoder's width {d}")
+        self.heads, self.slope, self.activation = heads, config.negative_slope, config.activation
+        self.target = nn.Linear(d, d, bias=False)  # W_t
+        self.source = nn.Linear(d, d, bias=False)  # W_s
+        self.edge = nn.Linear(config.edge_width, d, bias=False) if config.edge_width else None  # W_e
+        self.attention = nn.Parameter(torch.empty(3, heads, d // heads))  # a, its three parts [t, s, e]
+        nn.init.xavier_uniform_(self.target.weight)
+        nn.init.xavier_uniform_(self.source.weight)
+        nn.init.xavier_uniform_(self.attention)
+        if self.edge:
+            nn.init.xavier_uniform_(self.edge.weight)
+
+    def _scalars(self, linear: nn.Linear, part: int, vectors: Tensor) -> Tensor:
+        """aᵀW h for every head: [..., d_in] → [..., H]."""
+        weight = linear.weight.view(self.heads, -1, linear.in_features)
+        return vectors @ torch.einsum("ho,hoi->ih", self.attention[part], weight)
+
+    def _logits(self, targets: Tensor, sources: Tensor, features: Tensor | None) -> Tensor:
+        """LeakyReLU(e_ij) from target and source scalars [..., H], broadcast, and edge features [..., d_e]."""
+        logits = targets + sources
+        if self.edge is not None and features is not None:
+            logits = logits + self._scalars(self.edge, 2, features)
+        return nn.functional.leaky_relu(logits, self.slope)
+
+    def _activate(self, out: Tensor) -> Tensor:
+        return nn.functional.elu(out) if self.activation == "elu" else out
+
+    def dense(
+        self, targets: Tensor, sources: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None
+    ) -> Tensor:
+        """Every target with k sources of its own and itself.
+
+        Args:
+            targets: [u, d]. sources: [u, k, d]. mask: [u, k] bool, True where the edge exists.
+            features: [u, k, d_e] or None. loops: [d_e] or [u, d_e], features of the self-loops, or None.
+
+        Returns:
+            [u, d].
+        """
+        at = self._scalars(self.target, 0, targets)  # [u, H]
+        edges = self._logits(at[:, None], self._scalars(self.source, 1, sources), features)
+        edges = edges.masked_fill(~mask[:, :, None], float("-inf"))
+        own = self._logits(at, self._scalars(self.source, 1, targets), loops)
+        weights = torch.softmax(torch.cat([own[:, None], edges], dim=1), dim=1)  # [u, 1 + k, H]
+        mixed = torch.einsum("ukh,ukd->uhd", weights[:, 1:], sources) + weights[:, 0, :, None] * targets[:, None]
+        weight = self.source.weight.view(self.heads, -1, self.source.in_features)
+        return self._activate(torch.einsum("uhd,hod->uho", mixed, weight).flatten(1))
+
+    def ragged(
+        self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
+    ) -> Tensor:
+        """Targets with any number of sources, none included, and themselves.
+
+        Args:
+            targets: [t, d]. sources: [s, d]. edges: [2, e] int64, source row and target row.
+            features: [e, d_e] or None. loops: [d_e] or [t, d_e], or None.
+
+        Returns:
+            [t, d].
+        """
+        source, target = edges
+        at, own = self._scalars(self.target, 0, targets), self._scalars(self.source, 1, targets)
+        incoming = self._logits(at[target], self._scalars(self.source, 1, sources)[source], features)  # [e, H]
+        itself = self._logits(at, own, loops)  # [t, H]
+        # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
+        index = target[:, None].expand_as(incoming)
+        largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
+        incoming, itself = torch.exp(incoming - largest[target]), torch.exp(itself - largest)
+        total = itself.index_add(0, target, incoming)
+        projected, own_projected = (self.source(x).unflatten(1, (self.heads, -1)) for x in (sources, targets))
+        out = itself[..., None] * own_projected
+        out = out.index_add(0, target, incoming[..., None] * projected[source])
+        return self._activate((out / total[..., None]).flatten(1))
+
+
+class GNN(nn.Module):
+    """Passage-interactive query vectors, then query-interactive passage vectors."""
+
+    def __init__(self, config: GnnConfig) -> None:
+        super().__init__()
+        self.config = config
+        d = config.width
+        if config.layers == 0:
+            return
+        if config.layers == 2:
+            self.query_attention = GATLayer(config)  # GAT_1
+            self.query_merge = nn.Linear(2 * d, d)  # W_pq, b_pq
+        self.passage_attention = GATLayer(config)  # GAT_2
+        if config.gate == "filter":
+            self.gate = nn.Linear(2 * d, d)  # W_qp, b_qp
+        if config.learned_loops and config.edge_width:
+            if config.layers == 2:
+                self.query_loop = nn.Parameter(torch.zeros(config.edge_width))
+            self.passage_loop = nn.Parameter(torch.zeros(config.edge_width))
+
+    def query_vectors(
+        self, queries: Tensor, passages: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None = None
+    ) -> Tensor:
+        """h'_q [u, d], eq. 6–7; with fewer than two layers the queries themselves.
+
+        Args:
+            queries: h_q [u, d]. passages: h_p of their neighbours [u, k, d]. mask: [u, k] bool.
+            features: [u, k, d_e] or None. loops: [u, d_e] where self-loop features are not learned.
+        """
+        if self.config.layers < 2:
+            return queries
+        loops = self.query_loop if self.config.learned_loops and self.config.edge_width else loops
+        aggregated = self.query_attention.dense(queries, passages, mask, features, loops)
+        merged: Tensor = self.query_merge(torch.cat([aggregated, queries], dim=1))
+        return merged
+
+    def passage_vectors(
+        self, passages: Tensor, queries: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None = None
+    ) -> Tensor:
+        """h'_p [t, d], eq. 8–10.
+
+        Args:
+            passages: h_p [t, d]. queries: h'_q [s, d]. edges: [2, e], row of `queries`, row of `passages`.
+            features: [e, d_e] or None. loops: [t, d_e] where self-loop features are not learned.
+        """
+        if self.config.layers == 0:
+            return self._scaled(passages)
+        loops = self.passage_loop if self.config.learned_loops and self.config.edge_width else loops
+        aggregated = self.passage_attention.ragged(passages, queries, edges, features, loops)
+        if self.config.gate == "filter":
+            opening = torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
+        else:
+            opening = torch.full_like(aggregated, self.config.gate_alpha)
+        return self._scaled(opening * aggregated + passages)
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
+        return nn.functional.normalize(vectors, dim=-1) if self.config.normalize_passages else vectors
+
+    def start_from_mean(self, gate_bias: float) -> None:
+        """Start at a plain attention mean: W_s = I, h'_q halfway between its context and itself, and the
+        gate's bias at `gate_bias` with no other input. A deviation from the paper, which leaves the
+        start open: with few training steps a random W_s only adds noise to h_p."""
+        if self.config.layers == 0:
+            return
+        with torch.no_grad():
+            d = self.config.width
+            layers = [self.passage_attention] + ([self.query_attention] if self.config.layers == 2 else [])
+            for layer in layers:
+                nn.init.eye_(layer.source.weight)
+                layer.attention.mul_(0.1)
+            if self.config.layers == 2:
+                half = 0.5 * torch.eye(d)
+                self.query_merge.weight.copy_(torch.cat([half, half], dim=1))
+                nn.init.zeros_(self.query_merge.bias)
+            if self.config.gate == "filter":
+                nn.init.zeros_(self.gate.weight)
+                nn.init.constant_(self.gate.bias, gate_bias)

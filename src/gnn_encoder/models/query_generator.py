@@ -1,0 +1,157 @@
+"""Passage in, query out: a sequence-to-sequence model (SS-BERT 3.2).
+
+A Hugging Face seq2seq is used as it is. A plain encoder becomes an encoder–decoder pair: both halves
+start from its weights, the decoder's cross-attention and output head from random ones (the
+embeddings are the output matrix).
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnn_encoder.encoding import Tokens, budget_batches, inference_dtype
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.backbone import load_pretrained, load_tokenizer
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.progress import Progress
+
+LAYOUT = "query_generator.json"
+IGNORED = -100
+"""Label of a position that is padding."""
+
+
+class QueryGenerator(nn.Module):
+    """A seq2seq model with its tokenizer and the lengths it was trained for.
+
+    `passage_length` and `query_length` count special tokens; both are cut to the model's positions.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.passage_length = min(passage_length, _positions(model, "encoder", passage_length))
+        self.query_length = min(query_length, _positions(model, "decoder", query_length))
+
+    @classmethod
+    def from_pretrained(cls, name: str, passage_length: int, query_length: int) -> "QueryGenerator":
+        """From a seq2seq or an encoder: a hub name, a folder, or `minilm`.
+
+        Raises:
+            UserError: it cannot be loaded, or is neither of the two.
+        """
+        from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+        tokenizer = load_tokenizer(name)
+        if load_pretrained(AutoConfig, name).is_encoder_decoder:
+            model = load_pretrained(AutoModelForSeq2SeqLM, name, use_safetensors=True)
+        else:
+            model = _pair(name, tokenizer)
+        return cls(model.float(), tokenizer, passage_length, query_length)
+
+    def passage_tokens(self, texts: Sequence[str]) -> Tokens:
+        """What the encoder reads of passages."""
+        return Tokens.of(self.tokenizer, texts, self.passage_length)
+
+    def query_tokens(self, texts: Sequence[str]) -> Tokens:
+        """What the decoder is to write: the query and its end.
+
+        A first token that is the decoder's own start is left out: the model is shown that one anyway.
+        """
+        if not texts:
+            return Tokens.flatten([])
+        ids = self.tokenizer(text_target=list(texts), truncation=True, max_length=self.query_length)["input_ids"]
+        start = self.model.config.decoder_start_token_id
+        return Tokens.flatten([line[1:] if line[:1] == [start] else line for line in ids])
+
+    def batch(self, passages: Tokens, queries: Tokens, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        """Passage ids and mask [b, l], and labels [b, t] with `IGNORED` as padding, of some pairs."""
+        ids, mask = passages.padded(rows, self.tokenizer.pad_token_id)
+        labels, real = queries.padded(rows, self.tokenizer.pad_token_id)
+        labels[real == 0] = IGNORED
+        where = device()
+        return torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where), torch.from_numpy(labels).to(where)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy (nats) summed over the label tokens: −Σ log P(tok_t | tok_<t, passage)."""
+        begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=begun).logits
+        real = labels != IGNORED
+        # Only real positions are widened to fp32: with 50,000 words, the padding would cost most.
+        return nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="sum")
+
+    def generate(
+        self,
+        passages: Tokens,
+        *,
+        beams: int = 1,
+        precision: str = "auto",
+        tokens_per_batch: int = 4096,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """A query for each of n tokenized passages: the likeliest next token, or beam search.
+
+        Deterministic; passages of like length go together, and a beam counts as a passage in the budget.
+        """
+        where = device()
+        was_training = self.training
+        self.to(device=where, dtype=inference_dtype(precision)).eval()
+        texts = [""] * len(passages)
+        with torch.inference_mode():
+            for rows in budget_batches(passages.lengths, max(1, tokens_per_batch // beams)):
+                ids, mask = passages.padded(rows, self.tokenizer.pad_token_id)
+                written = self.model.generate(
+                    input_ids=torch.from_numpy(ids).to(where),
+                    attention_mask=torch.from_numpy(mask).to(where),
+                    max_length=self.query_length,
+                    num_beams=beams,
+                    do_sample=False,
+                )
+                for row, text in zip(rows, self.tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
+                    texts[row] = " ".join(text.split())
+                if progress:
+                    progress.advance(len(rows))
+        self.float().train(was_training)
+        return texts
+
+    def save(self, folder: Path) -> None:
+        """Write config, tokenizer, safetensors and the lengths."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        layout = {"passage_length": self.passage_length, "query_length": self.query_length}
+        (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "QueryGenerator":
+        """Read what `save` wrote."""
+        layout = json.loads((Path(folder) / LAYOUT).read_text("utf-8"))
+        return cls.from_pretrained(str(folder), **layout)
+
+
+def _pair(name: str, tokenizer: Any) -> Any:
+    """An encoder as both halves of an `EncoderDecoderModel`; queries begin with [CLS] and end with [SEP]."""
+    from transformers import AutoModel, AutoModelForCausalLM, EncoderDecoderModel
+
+    if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
+        raise UserError(f"generator {name!r} is neither a seq2seq nor an encoder with [CLS] and [SEP]: choose another")
+    encoder = load_pretrained(AutoModel, name, use_safetensors=True)
+    decoder = load_pretrained(
+        AutoModelForCausalLM, name, use_safetensors=True, is_decoder=True, add_cross_attention=True
+    )  # fmt: skip
+    model = EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id = tokenizer.cls_token_id
+        config.bos_token_id = tokenizer.cls_token_id
+        config.eos_token_id = tokenizer.sep_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def _positions(model: Any, half: str, default: int) -> int:
+    config = getattr(model.config, half, model.config)
+    return int(getattr(config, "max_position_embeddings", None) or default)

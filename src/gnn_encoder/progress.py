@@ -1,0 +1,79 @@
+"""How far a step is: events for whoever launched it, plain lines in the log.
+
+The launcher names a file in `GNN_ENCODER_EVENTS`; a step appends one JSON object per line to it:
+{"step": ..., "event": "started" | "progress" | "finished" | "failed", "time": seconds, ...}.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+EVENTS = "GNN_ENCODER_EVENTS"
+EVENT_SECONDS = 0.5
+LINE_SECONDS = 10.0
+
+Item = TypeVar("Item")
+
+
+def emit(step: str, event: str, **facts: Any) -> None:
+    """Append an event to the launcher's file, if there is a launcher."""
+    path = os.environ.get(EVENTS)
+    if path:
+        line = json.dumps({"step": step, "event": event, "time": time.time(), **facts}, default=str)
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+class Progress:
+    """Counts work done in one stage of a step and tells it now and then."""
+
+    def __init__(self, step: str, stage: str, total: int, unit: str) -> None:
+        self.step, self.stage, self.total, self.unit = step, stage, total, unit
+        self.done = 0
+        self.note = ""
+        self.began = time.monotonic()
+        self._emitted = self._printed = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Units per second so far."""
+        return self.done / max(time.monotonic() - self.began, 1e-9)
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more units; `note` is a short figure to show beside them, as in `loss 0.31`."""
+        self.done += count
+        self.note = note or self.note
+        now = time.monotonic()
+        last = self.done >= self.total
+        if last or now - self._emitted >= EVENT_SECONDS:
+            self._emitted = now
+            facts = {"stage": self.stage, "done": self.done, "total": self.total, "unit": self.unit, "note": self.note}
+            emit(self.step, "progress", **facts)
+        if last or now - self._printed >= LINE_SECONDS:
+            self._printed = now
+            rate = f"{self.rate:,.1f} {self.unit}/s"
+            tail = f" {self.note}" if self.note else ""
+            print(f"{self.step}: {self.stage} {self.done:,}/{self.total:,} {self.unit}, {rate}{tail}", file=sys.stderr)
+
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items, counting one for each when the consumer is done with it."""
+        for item in items:
+            yield item
+            self.advance()
+
+
+@contextmanager
+def reporting(step: str) -> Iterator[None]:
+    """Say that a step started, and that it failed if it did (`finished` carries figures: `steps.step`)."""
+    emit(step, "started", pid=os.getpid())
+    try:
+        yield
+    except BaseException as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        emit(step, "failed", message=message, kind=type(error).__name__)
+        raise

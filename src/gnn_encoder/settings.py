@@ -1,0 +1,407 @@
+"""One typed, validated settings class per step, and the presets that fill them.
+
+A paper's number is a default with its source beside it; a deviation from a paper is a setting and
+says so. A preset is a YAML file with one section per step and a `shared` section, whose values
+become the defaults of every section that has a field of that name.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+import pydantic
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from gnn_encoder.errors import UserError
+
+MINILM = "minilm"
+"""Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveInt = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0.0)]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+class StepSettings(BaseModel):
+    """What every step's settings share: unknown keys are refused, values are fixed once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Speed(TypedDict):
+    """How models run over texts, as keyword arguments of the encoding functions."""
+
+    precision: str
+    tokens_per_batch: int
+
+
+class Inference(StepSettings):
+    """What every step that encodes or scores shares."""
+
+    precision: Precision = "auto"
+    """`auto`: bf16 where the hardware has it natively, else fp32."""
+    tokens_per_batch: PositiveInt = 4096
+    """Tokens, padding included, that go through a model at once."""
+
+    @property
+    def speed(self) -> Speed:
+        """The two as keyword arguments."""
+        return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
+
+
+class Ingest(StepSettings):
+    """Reading a data set and making it canonical."""
+
+    dataset: str = "python-docs"
+    """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`."""
+    format: Literal["auto", "beir", "msmarco", "dpr", "ir_datasets", "python-docs"] = "auto"
+    on_bad_rows: Literal["refuse", "drop"] = "refuse"
+    dev_fraction: Fraction = 0.1
+    """Share of the training queries set apart as dev where the data has no dev split."""
+    packages: list[str] = []
+    """python-docs: installed packages to read besides the standard library."""
+    max_passages: Count = 0
+    """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
+    seed: int = 0
+
+
+class Bm25Retrieve(StepSettings):
+    """BM25 by bm25s: the first candidates, and a system of the final table."""
+
+    k1: PositiveFloat = 1.5
+    b: Fraction = 0.75
+    stemmer: Literal["english", "none"] = "english"
+    stopwords: Literal["english", "none"] = "english"
+    train_depth: PositiveInt = 100
+    """Hits kept for each training query (the source of negatives)."""
+    eval_depth: PositiveInt = 1000
+    """Hits kept for each dev and test query (R@1000 needs 1000)."""
+
+
+class Backbone(StepSettings):
+    """Which pretrained encoder to start from and how to read a vector off it."""
+
+    backbone: str = "bert-base-uncased"
+    """A Hugging Face name, a local folder, or `minilm`."""
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
+    normalize: Literal["auto", "yes", "no"] = "auto"
+    """Unit-length vectors. `auto`: as the backbone's sentence-transformers files say, else no."""
+    query_length: PositiveInt = 32
+    """Tokens of a query, special tokens included."""
+    passage_length: PositiveInt = 128
+    """Tokens of title and text, special tokens included."""
+
+
+class Optimization(StepSettings):
+    """What every training step shares. AdamW, linear schedule with warm-up (GNN-encoder 4.3)."""
+
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 64
+    """Queries (or pairs) in a batch."""
+    learning_rate: PositiveFloat = 2e-5
+    warmup: Fraction = 0.1
+    """Share of all steps in which the learning rate rises to its full value."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    max_gradient_norm: PositiveFloat = 1.0
+    dropout: Fraction | Literal["backbone"] = "backbone"
+    """Of every dropout in the model; `backbone`: as its config says (0.1 for BERT and BART). 0 trains up to
+    1.9 times as fast on a CPU, whose fused attention has no dropout."""
+    precision: Precision = "auto"
+    """`auto`: bf16 autocast where the hardware has it natively, else fp32."""
+    seed: int = 0
+    checkpoint_seconds: PositiveFloat = 60.0
+    """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
+    dev_queries: Count = 200
+    """Dev queries looked at after each epoch, 0: none."""
+    dev_pool: PositiveInt = 2000
+    """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
+
+
+class ContrastiveTraining(Optimization):
+    """A dual encoder trained with the contrastive loss (eq. 2)."""
+
+    negatives: Count = 1
+    """Hard negatives per query, besides everything else in the batch."""
+    share_encoders: bool = False
+    """One encoder for queries and passages. The paper's are separate."""
+    score_scale: PositiveFloat | Literal["auto"] = "auto"
+    """Factor on s(q, p) inside the loss. 1 is eq. 2. `auto`: 1, or 20 where vectors have unit length,
+    whose dot products lie in [-1, 1] and would leave the softmax nearly flat."""
+
+
+class TrainDpr(Backbone, ContrastiveTraining):
+    """The dual encoder that finds candidates: BM25 negatives and in-batch negatives."""
+
+    negative_depth: PositiveInt = 50
+    """Negatives are drawn from the first hits of BM25, positives excluded."""
+
+
+class DenseRetrieve(Inference):
+    """Encode the corpus and search it for every query."""
+
+    train_depth: PositiveInt = 50
+    eval_depth: PositiveInt = 1000
+    tokens_per_batch: PositiveInt = 4096
+
+
+class TrainCrossEncoder(Optimization):
+    """M_ce: a linear head on [CLS], positives against retrieved negatives, pointwise."""
+
+    backbone: str = "bert-base-uncased"
+    pair_length: PositiveInt = 160
+    """Tokens of `[CLS] query [SEP] passage [SEP]`; the passage is cut first."""
+    negatives: PositiveInt = 4
+    """Negatives per positive, drawn anew each epoch."""
+    negative_depth: PositiveInt = 50
+    """They come from the first hits of DPR and of BM25."""
+
+
+class ScoreCandidates(Inference):
+    """Scores and [CLS] vectors of the candidates, once per distinct pair."""
+
+    candidates: PositiveInt = 50
+    """Candidates per training query: DPR's first, BM25's filling up, positives always among them."""
+    tokens_per_batch: PositiveInt = 4096
+
+
+class TrainQueryGenerator(Optimization):
+    """Positive passage → query (SS-BERT: BART-base, 5 epochs, batch 64, dropout 0.1)."""
+
+    generator: str = "facebook/bart-base"
+    """A Hugging Face seq2seq, or an encoder (`minilm`), which becomes an encoder–decoder pair."""
+    passage_length: PositiveInt = 256
+    query_length: PositiveInt = 32
+    max_pairs: Count = 0
+    """Labelled pairs trained on, by a seeded draw. 0: all."""
+    held_out: Fraction = 0.1
+    """Share of the pairs kept back for ROUGE (SS-BERT splits 8:1:1; dev and test are one here)."""
+    rouge_pairs: PositiveInt = 200
+    """Held-out pairs that ROUGE is computed on."""
+
+
+class GenerateQueries(Inference):
+    """One query per distinct negative (SS-BERT 3.2)."""
+
+    negatives_per_query: PositiveInt = 8
+    """Hard negatives per training query, highest cross-encoder rank first, that get a query."""
+    max_passages: Count = 0
+    """Distinct negatives that get a query, by a seeded draw. 0: all."""
+    beams: PositiveInt = 1
+    sentence_encoder: str = MINILM
+    """sim(q, q_G) is the cosine of this model's sentence embeddings."""
+    seed: int = 0
+    negative_below: Fraction = 0.1
+    """Must equal `select_training_set.negative_below`: only those negatives are written about."""
+
+
+class SelectTrainingSet(StepSettings):
+    """Denoising (RocketQA), negative selection and augmentation (SS-BERT)."""
+
+    negative_below: Fraction = 0.1
+    """A candidate whose probability lies below is a hard negative."""
+    positive_above: Fraction = 0.9
+    """A candidate whose probability lies above is a denoised positive."""
+    negatives_per_example: PositiveInt = 8
+    """Hard negatives stored with an example; training draws from them."""
+    selection: bool = True
+    """Add the triples whose negative's generated query resembles the query, 1:1 with the originals."""
+    selection_threshold: Fraction = 0.3
+    """t_G."""
+    augmentation: bool = True
+    """Turn unlike negatives into new positives of their generated query."""
+    augmentation_threshold: Fraction = 0.1
+    """t_A."""
+    seed: int = 0
+
+
+class TrainDualEncoder(Backbone, ContrastiveTraining):
+    """M_de, the initial dual encoder (10 epochs, warm-up 0.1, lr 2e-5)."""
+
+    start_from: Literal["backbone", "dpr"] = "backbone"
+
+
+class BuildGraph(Inference):
+    """The query–passage graph (GNN-encoder 3.2)."""
+
+    neighbors: PositiveInt = 25
+    """k: passages per training query, the first under M_de."""
+    edges: Literal["retrieved", "retrieved+labelled"] = "retrieved"
+    """The paper's edges, or each training query's labelled positives too, marked as such."""
+    edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
+    """`none` is the ablation "without edge features"."""
+    self_loop_features: Literal["learned", "cross_encoder"] = "learned"
+    """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
+    tokens_per_batch: PositiveInt = 4096
+
+
+class TrainGnn(Optimization):
+    """Masked Graph Training, dual encoder and GNN jointly (GNN-encoder 3.4, Algorithm 1)."""
+
+    epochs: PositiveInt = 5
+    learning_rate: PositiveFloat = 2e-6
+    """Of the two encoders."""
+    gnn_learning_rate: PositiveFloat = 5e-5
+    negatives: Count = 1
+    heads: PositiveInt = 4
+    negative_slope: Fraction = 0.2
+    activation: Literal["identity", "elu"] = "identity"
+    """σ of eq. 5."""
+    layers: Literal[0, 1, 2] = 2
+    """1 is the ablation "one layer": the passage side only, over E_Q(q); 0 is "without GNN": h'_p = h_p."""
+    gate: Literal["filter", "fixed"] = "filter"
+    """`fixed` is the ablation "without filter gate": h'_p = gate_alpha · h~_p + h_p."""
+    gate_alpha: Fraction = 0.5
+    mask: Literal["folds", "sample", "none"] = "folds"
+    """`folds`: an epoch visits every query once, over disjoint folds; `sample`: each round draws its
+    queries afresh (the paper's wording); `none` is the ablation "without MGT": all queries in the
+    graph, the edges from training queries to their positives dropped."""
+    mask_fraction: Annotated[float, Field(gt=0.0, le=0.9)] = 0.05
+    """β, the share of queries that a round trains on and takes out of the graph."""
+    start: Literal["random", "mean"] = "random"
+    """The GNN's first weights: Xavier (the paper names none), or a plain attention mean behind a gate
+    that is open by sigmoid(gate_bias). With few training steps a random start only adds noise to h_p."""
+    gate_bias: float = -2.0
+    """Of `start: mean`."""
+    max_queries_per_passage: Count = 0
+    """Neighbour queries of a passage in training, by a seeded draw. 0: all, as in encoding."""
+    normalize_passages: Literal["auto", "yes", "no"] = "auto"
+    """Scale h'_p to unit length. `auto`: where the backbone's own vectors have unit length."""
+    score_scale: PositiveFloat | Literal["auto"] = "auto"
+
+
+class EncodeCorpus(Inference):
+    """h'_p of all passages by the full graph, and the index over them."""
+
+    chunk: PositiveInt = 8192
+    """Passages propagated at a time. The result does not depend on it."""
+
+
+class Evaluate(Inference):
+    """Dev and test figures of every system."""
+
+    untrained_backbone: str = MINILM
+    """Also a row of the table. Empty: no such row."""
+    depth: PositiveInt = 1000
+    permutations: PositiveInt = 10000
+    """Of the paired randomization test against M_de."""
+    seed: int = 0
+
+
+class Promote(StepSettings):
+    """Registers the bundle and decides whether it becomes the champion."""
+
+    model_name: str = "gnn-encoder"
+    measure: str = "RR@10"
+    """Test measure that the rule looks at."""
+    minimum_gain: float = 0.0
+    """How far the GNN-encoder must lie above the plain dual encoder."""
+
+
+class Settings(StepSettings):
+    """All steps' settings, in the pipeline's order. Field names are the steps' names."""
+
+    ingest: Ingest = Ingest()
+    bm25_retrieve: Bm25Retrieve = Bm25Retrieve()
+    train_dpr: TrainDpr = TrainDpr()
+    dense_retrieve: DenseRetrieve = DenseRetrieve()
+    train_cross_encoder: TrainCrossEncoder = TrainCrossEncoder()
+    score_candidates: ScoreCandidates = ScoreCandidates()
+    train_query_generator: TrainQueryGenerator = TrainQueryGenerator()
+    generate_queries: GenerateQueries = GenerateQueries()
+    select_training_set: SelectTrainingSet = SelectTrainingSet()
+    train_dual_encoder: TrainDualEncoder = TrainDualEncoder()
+    build_graph: BuildGraph = BuildGraph()
+    train_gnn: TrainGnn = TrainGnn()
+    encode_corpus: EncodeCorpus = EncodeCorpus()
+    evaluate: Evaluate = Evaluate()
+    promote: Promote = Promote()
+
+
+STEPS: tuple[str, ...] = tuple(Settings.model_fields)
+"""The steps' names, in the pipeline's order."""
+
+
+def step_settings(step: str) -> type[StepSettings]:
+    """The settings class of a step."""
+    annotation = Settings.model_fields[step].annotation
+    assert isinstance(annotation, type)
+    return annotation
+
+
+def preset_folder() -> Path:
+    """The presets of this project: in the wheel, or in the source tree it was installed from."""
+    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "presets"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "pipelines" / "presets"
+
+
+def preset_names() -> list[str]:
+    """Names that `--preset` takes."""
+    return sorted(path.stem for path in preset_folder().glob("*.yaml"))
+
+
+def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
+    """Settings of a preset (a name, or a YAML file of your own), with `step.key=value` overrides.
+
+    Raises:
+        UserError: unknown preset, section or key, wrong type, impossible value.
+    """
+    path = Path(preset) if preset.endswith((".yaml", ".yml")) else preset_folder() / f"{preset}.yaml"
+    if not path.is_file():
+        raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    return parse_settings(tree, overrides, source=str(path))
+
+
+def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "settings") -> Settings:
+    """Settings from a parsed preset: sections per step, `shared` spread over those that have the field."""
+    if not isinstance(tree, Mapping) or not all(v is None or isinstance(v, Mapping) for v in tree.values()):
+        raise UserError(f"{source}: expected one section of settings per step")
+    sections = {name: dict(values or {}) for name, values in tree.items()}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        step, dot, field = key.partition(".")
+        if not (equals and dot and field):
+            raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
+        try:
+            sections.setdefault(step, {})[field] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
+    shared = sections.pop("shared", {})
+    _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)
+    _refuse_unknown("step", sections, set(STEPS), source)
+    for step in STEPS:
+        fields = step_settings(step).model_fields
+        _refuse_unknown(f"setting {step}", sections.get(step, {}), set(fields), source)
+        spread = {name: value for name, value in shared.items() if name in fields}
+        sections[step] = spread | sections.get(step, {})
+    try:
+        return Settings.model_validate(sections)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{source}: {_describe(error)}") from None
+
+
+def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source: str) -> None:
+    for name in given:
+        if name not in known:
+            label = f"{what}.{name}" if what.startswith("setting ") else f"{what} {name!r}"
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UserError(f"{source}: unknown {label}: {hint}known are {', '.join(sorted(known))}")
+
+
+def _describe(error: pydantic.ValidationError) -> str:
+    first = error.errors()[0]
+    # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
+    key = ".".join(str(part) for part in first["loc"][:2])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{key} = {json.dumps(first['input'], default=str)}: {first['msg']}{more}"

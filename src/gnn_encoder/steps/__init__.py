@@ -1,0 +1,1 @@
+"""One function per step: paths in, paths out, metrics returned."""

@@ -1,0 +1,35 @@
+"""Step 2: BM25's hits for every query. The first candidates, and a system of the final table."""
+
+from pathlib import Path
+
+from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.context import Context
+from gnn_encoder.first_stage import dev_figures, search_splits
+from gnn_encoder.lexical import Bm25
+from gnn_encoder.settings import Bm25Retrieve
+from gnn_encoder.steps.step import Metrics, step
+
+
+@step(bm25_run="run")
+def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> Metrics:
+    """Index title and text, and search; a passage that shares no term with a query is no hit."""
+    data = Dataset(dataset)
+    index = Bm25.build(
+        data.passages, k1=settings.k1, b=settings.b, stemmer=settings.stemmer, stopwords=settings.stopwords,
+        progress=context.progress("indexing", len(data.passages), "passages"),
+    )  # fmt: skip
+    searching = context.progress("searching", data.queries.num_rows, "queries")
+    run = search_splits(
+        data,
+        lambda queries, k: index.search(data.query_texts(queries), k, searching),
+        train_depth=settings.train_depth,
+        eval_depth=settings.eval_depth,
+    )
+    run.write(bm25_run)
+    figures = dev_figures(data, run)
+    return {
+        "hits": len(run.query),
+        "queries_per_second": searching.rate,
+        **figures,
+        "headline": f"dev R@100 {figures['dev/R_at_100']:.3f}" if figures else f"{len(run.query):,} hits",
+    }

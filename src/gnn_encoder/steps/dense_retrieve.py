@@ -1,0 +1,46 @@
+"""Step 4: encode the corpus with DPR and search it exactly for every query."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.first_stage import dev_figures, search_splits
+from gnn_encoder.index import search
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.settings import DenseRetrieve
+from gnn_encoder.steps.step import Metrics, step
+
+
+@step(dpr_run="run")
+def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr: Path, dpr_run: Draft) -> Metrics:
+    """Write DPR's run; the passage vectors are kept on disk while it is made, and dropped after."""
+    data, model = Dataset(dataset), DualEncoder.load(dpr)
+    m = len(data.passages)
+    # Inside the draft: whatever ends the step early takes the vectors away with it.
+    with TemporaryDirectory(dir=dpr_run.path) as folder:
+        vectors = np.lib.format.open_memmap(
+            Path(folder) / "passages.npy", mode="w+", dtype=np.float32, shape=(m, model.passage_encoder.width)
+        )
+        encoding = context.progress("encoding", m, "passages")
+        encode_passages(model.passage_encoder, data.passages, vectors, progress=encoding, **settings.speed)
+        encoding_rate = encoding.rate
+        searching = context.progress("searching", 2 * m, "passages")
+
+        def find(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+            asked = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
+            return search(vectors, asked, k, progress=searching)
+
+        run = search_splits(data, find, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
+    run.write(dpr_run)
+    figures = dev_figures(data, run)
+    quality = f"dev R@100 {figures['dev/R_at_100']:.3f}, " if figures else ""
+    return {
+        "hits": len(run.query),
+        "passages_per_second": encoding_rate,
+        **figures,
+        "headline": f"{quality}encoded {encoding_rate:,.0f} passages/s",
+    }

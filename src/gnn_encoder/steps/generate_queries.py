@@ -1,0 +1,107 @@
+"""Step 8: what would each hard negative be the answer to, and how far is that from the query? (SS-BERT 3.2)
+
+One query q_G per distinct negative, shared by all triples it is in. sim(q, q_G) is the cosine of
+their sentence embeddings; its distribution stands beside SS-BERT's Table 5.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
+from gnn_encoder.context import Context
+from gnn_encoder.denoising import Pairs, hard_negatives
+from gnn_encoder.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.settings import GenerateQueries
+from gnn_encoder.steps.step import Metrics, step
+
+EDGES = (0.1, 0.3, 0.6)
+RANGES = ("below 0.1", "0.1 to 0.3", "0.3 to 0.6", "above 0.6")
+NAMES = ("similarity_below_0.1", "similarity_0.1_to_0.3", "similarity_0.3_to_0.6", "similarity_above_0.6")
+PAPER = (20.17, 30.69, 39.02, 10.12)
+"""SS-BERT Table 5, MS MARCO, in percent."""
+
+
+@step(generated_queries="generated_queries")
+def generate_queries(
+    context: Context,
+    settings: GenerateQueries,
+    dataset: Path,
+    pair_scores: Path,
+    query_generator: Path,
+    generated_queries: Draft,
+) -> Metrics:
+    """Write a query for every distinct hard negative and compare it with the queries it is a negative of."""
+    data = Dataset(dataset)
+    negatives = hard_negatives(PairScores.read(pair_scores), data.split_qrels("train"), settings.negative_below)
+    triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
+    passages = np.unique(triples.passage)
+    generator = QueryGenerator.load(query_generator)
+    tokens = generator.passage_tokens(data.passages.take(passages).full_texts())
+    writing = context.progress("writing queries", len(passages), "queries")
+    texts = generator.generate(tokens, beams=settings.beams, progress=writing, **settings.speed)
+    writing_rate = writing.rate
+    similarity = similarities(data, triples, passages, texts, settings)
+    GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
+    percent = distribution(similarity)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "similarity.md"
+        path.write_text(distribution_table(percent, len(similarity)), encoding="utf-8")
+        context.run.artifact(path, "generated_queries")
+    return {
+        "queries": len(texts),
+        "triples": len(triples),
+        "empty_queries": sum(not text for text in texts),
+        "queries_per_second": writing_rate,
+        **dict(zip(NAMES, percent, strict=True)),
+        "headline": f"{len(texts):,} queries, {percent[2] + percent[3]:.0f} % of triples alike (0.3 or more)",
+    }
+
+
+def choose_triples(negatives: Pairs, per_query: int, max_passages: int, seed: int) -> Pairs:
+    """The first hard negatives of each query; with `max_passages` only those among that many drawn passages."""
+    chosen = negatives.first(per_query)
+    passages = np.unique(chosen.passage)
+    if not max_passages or len(passages) <= max_passages:
+        return chosen
+    drawn = np.random.default_rng(seed).permutation(passages)[:max_passages]
+    return chosen.where(np.isin(chosen.passage, drawn))
+
+
+def similarities(
+    dataset: Dataset, triples: Pairs, passages: np.ndarray, texts: list[str], settings: GenerateQueries
+) -> np.ndarray:
+    """Cosine, fp32 [t], of each triple's query and its negative's generated query, `texts` of `passages`."""
+    encoder = TextEncoder.from_backbone(settings.sentence_encoder)
+    queries, place = np.unique(triples.query, return_inverse=True)
+    asked = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
+    written = encode_texts(encoder, texts, **settings.speed)
+    return cosines(asked, place, written, np.searchsorted(passages, triples.passage))
+
+
+def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
+    """Cosine of `left[left_rows]` and `right[right_rows]`, fp32 [t]; never [t, d] at once."""
+    left = left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-12)
+    right = right / np.maximum(np.linalg.norm(right, axis=1, keepdims=True), 1e-12)
+    out = np.empty(len(left_rows), dtype=np.float32)
+    for start in range(0, len(out), 65_536):
+        part = slice(start, start + 65_536)
+        out[part] = np.einsum("td,td->t", left[left_rows[part]], right[right_rows[part]])
+    return np.clip(out, -1.0, 1.0)
+
+
+def distribution(similarity: np.ndarray) -> list[float]:
+    """Percent of triples in each of `RANGES`, lower ends included."""
+    counts = np.bincount(np.digitize(similarity, np.array(EDGES, dtype=similarity.dtype)), minlength=len(RANGES))
+    percent: list[float] = (100.0 * counts / max(len(similarity), 1)).tolist()
+    return percent
+
+
+def distribution_table(percent: list[float], triples: int) -> str:
+    """Markdown: the distribution beside the paper's."""
+    lines = ["| sim(q, q_G) | here, % | SS-BERT, % |", "|---|---|---|"]
+    lines += [f"| {name} | {own:.2f} | {paper:.2f} |" for name, own, paper in zip(RANGES, percent, PAPER, strict=True)]
+    return "\n".join([*lines, f"| triples | {triples:,} | 39,769,172 |", ""])

@@ -1,0 +1,67 @@
+"""Step 6: cross-encoder scores and [CLS] vectors of the training queries' candidates, once per distinct pair."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run
+from gnn_encoder.candidates import merge_candidates
+from gnn_encoder.context import Context
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.scoring import score_pairs
+from gnn_encoder.settings import ScoreCandidates
+from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.steps.train_cross_encoder import pair_tokens
+from gnn_encoder.training.losses import KnownPositives
+
+
+@step(pair_scores="pair_scores")
+def score_candidates(
+    context: Context,
+    settings: ScoreCandidates,
+    dataset: Path,
+    bm25_run: Path,
+    dpr_run: Path,
+    cross_encoder: Path,
+    pair_scores: Draft,
+) -> Metrics:
+    """Score every candidate pair; the [CLS] vectors become edge features of the graph."""
+    data, model = Dataset(dataset), CrossEncoder.load(cross_encoder)
+    query, passage = candidate_pairs(data, [Run.read(dpr_run), Run.read(bm25_run)], settings.candidates)
+    cls = PairScores.create_cls(pair_scores, len(query), model.width)
+    scores = np.empty(len(query), dtype=np.float32)
+    progress = context.progress("scoring", len(query), "pairs")
+    began = time.monotonic()
+    score_pairs(
+        model, pair_tokens(model, data), query, passage, scores, cls,
+        progress=progress, **settings.speed,
+    )  # fmt: skip
+    cls.flush()
+    PairScores.write(pair_scores, query, passage, scores)
+    labels = data.split_qrels("train").positive()
+    labelled = KnownPositives(labels.query, labels.passage).contains(query, passage)
+    probability = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
+    return {
+        "pairs": len(query),
+        "pairs_per_second": len(query) / max(time.monotonic() - began, 1e-9),
+        "probability_labelled": float(probability[labelled].mean()) if labelled.any() else 0.0,
+        "probability_unlabelled": float(probability[~labelled].mean()) if (~labelled).any() else 0.0,
+        "headline": f"{len(query):,} pairs, {progress.rate:,.0f}/s",
+    }
+
+
+def candidate_pairs(dataset: Dataset, runs: list[Run], depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct (query, passage) pairs, sorted: each train query's first candidates and its labelled positives."""
+    labels = dataset.split_qrels("train").positive()
+    queries = dataset.query_rows("train")
+    found = merge_candidates(runs, queries, depth)
+    exists = found >= 0
+    pairs = np.stack(
+        [
+            np.concatenate([np.repeat(queries, depth)[exists.ravel()], labels.query]),
+            np.concatenate([found[exists], labels.passage]),
+        ]
+    ).astype(np.int32)
+    query, passage = np.unique(pairs, axis=1)
+    return query, passage

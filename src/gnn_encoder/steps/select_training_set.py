@@ -1,0 +1,152 @@
+"""Step 9: the examples that M_de and the GNN train on, each with where it comes from.
+
+labelled    (q, p, N): every labelled positive p of a training query q
+denoised    (q, p, N): every unlabelled candidate p that M_ce is sure of
+selected    (q, p, N_H): an example of the above with those of its negatives whose generated query
+            resembles q, sim(q, q_G(n)) ≥ t_G. SS-BERT mixes the triples T(q, p, n_H) with the
+            originals T(q, p, n) in a 1:1 ratio; here all originals stay, and as many selected ones
+            join them: each as often as the others, the remainder by a seeded draw
+generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, turned round
+
+N are the query's hard negatives, highest score first. A query may have few or none: then so has its
+example, and it is counted.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, GeneratedQueries, PairScores, TrainingSet, pair_keys
+from gnn_encoder.context import Context
+from gnn_encoder.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings import SelectTrainingSet
+from gnn_encoder.steps.step import Metrics, step
+
+LABELLED, DENOISED, SELECTED, GENERATED = range(len(ORIGINS))
+
+
+@step(training_set="training_set")
+def select_training_set(
+    context: Context,
+    settings: SelectTrainingSet,
+    dataset: Path,
+    pair_scores: Path,
+    generated_queries: Path,
+    training_set: Draft,
+) -> Metrics:
+    """Denoise, select, augment."""
+    data, pairs = Dataset(dataset), PairScores.read(pair_scores)
+    labels = data.split_qrels("train")
+    labelled = labelled_positives(labels)
+    denoised = denoised_positives(pairs, labels, settings.positive_above)
+    negatives = hard_negatives(pairs, labels, settings.negative_below)
+    if len(labelled) + len(denoised) == 0:
+        raise UserError("no training query has a positive: check the train qrels of the dataset")
+    width = settings.negatives_per_example
+    triples = GeneratedQueries.read(generated_queries)
+    parts = [original_examples(data, labelled, negatives, LABELLED, width)]
+    parts.append(original_examples(data, denoised, negatives, DENOISED, width))
+    if settings.selection:
+        alike = resembling(negatives, triples, settings.selection_threshold)
+        parts.append(selected_examples(concatenate(parts), alike, width, settings.seed))
+    if settings.augmentation:
+        parts.append(generated_examples(labelled, negatives, triples, settings.augmentation_threshold, width))
+    examples = concatenate(parts)
+    examples.write(training_set)
+    counts = count(examples, negatives, pairs)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "training_set.md"
+        path.write_text(counts_table(counts), encoding="utf-8")
+        context.run.artifact(path, "training_set")
+    return {**counts, "headline": ", ".join(f"{counts[name]:,} {name}" for name in ORIGINS if counts[name])}
+
+
+def original_examples(dataset: Dataset, positives: Pairs, negatives: Pairs, origin: int, width: int) -> TrainingSet:
+    """One example per positive, with its query's first `width` hard negatives."""
+    return TrainingSet(
+        dataset.query_texts(positives.query),
+        positives.query.astype(np.int32),
+        positives.passage.astype(np.int32),
+        negatives.table(positives.query, width),
+        np.full(len(positives), origin, dtype=np.int8),
+    )
+
+
+def resembling(negatives: Pairs, triples: GeneratedQueries, threshold: float) -> Pairs:
+    """The hard negatives n of each q with sim(q, q_G(n)) ≥ `threshold`, in their order."""
+    alike = triples.similarity >= threshold
+    wanted = pair_keys(triples.query[alike], triples.negative[alike])
+    return negatives.where(np.isin(pair_keys(negatives.query, negatives.passage), wanted))
+
+
+def selected_examples(originals: TrainingSet, alike: Pairs, width: int, seed: int) -> TrainingSet:
+    """As many examples as `originals`, each one of them with its query's `alike` negatives only.
+
+    Originals whose query has none of these are left out, the others repeated as evenly as it goes.
+    """
+    table = alike.table(originals.query, width)
+    usable = np.flatnonzero((table >= 0).any(axis=1))
+    if len(usable) == 0:
+        return take(originals, usable)
+    rounds, rest = divmod(len(originals.query), len(usable))
+    drawn = np.random.default_rng(seed).permutation(usable)[:rest]
+    rows = np.sort(np.concatenate([np.tile(usable, rounds), drawn]))
+    chosen = take(originals, rows)
+    origin = np.full(len(rows), SELECTED, dtype=np.int8)
+    return TrainingSet(chosen.query_text, chosen.query, chosen.positive, table[rows], origin)
+
+
+def generated_examples(
+    labelled: Pairs, negatives: Pairs, triples: GeneratedQueries, threshold: float, width: int
+) -> TrainingSet:
+    """One example per triple (q, n) with sim(q, q_G(n)) < `threshold`: q_G(n) asks for n, not for q's positives.
+
+    Left out: empty generated queries, and queries without a labelled positive.
+    """
+    keys = pair_keys(negatives.query, negatives.passage)
+    unlike = (triples.similarity < threshold) & np.isin(pair_keys(triples.query, triples.negative), keys)
+    unlike &= np.isin(triples.query, labelled.query)
+    texts = np.array(triples.text, dtype=object)[np.searchsorted(triples.passage, triples.negative)]
+    rows = np.flatnonzero(unlike & (texts != ""))
+    return TrainingSet(
+        texts[rows].tolist(),
+        np.full(len(rows), -1, dtype=np.int32),
+        triples.negative[rows],
+        labelled.table(triples.query[rows], width),
+        np.full(len(rows), GENERATED, dtype=np.int8),
+    )
+
+
+def take(examples: TrainingSet, rows: np.ndarray) -> TrainingSet:
+    """The examples at `rows`, in that order."""
+    texts = [examples.query_text[row] for row in rows]
+    columns = (examples.query, examples.positive, examples.negatives, examples.origin)
+    return TrainingSet(texts, *(column[rows] for column in columns))
+
+
+def concatenate(parts: list[TrainingSet]) -> TrainingSet:
+    """All examples of several sets, in order."""
+    names = ("query", "positive", "negatives", "origin")
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return TrainingSet([text for part in parts for text in part.query_text], *columns)
+
+
+def count(examples: TrainingSet, negatives: Pairs, pairs: PairScores) -> dict[str, int]:
+    """Examples by origin, examples without a negative, and what denoising made of the candidates."""
+    originals = examples.origin <= DENOISED
+    return {
+        "examples": len(examples.query),
+        **dict(zip(ORIGINS, np.bincount(examples.origin, minlength=len(ORIGINS)).tolist(), strict=True)),
+        "without_negatives": int((examples.negatives < 0).all(axis=1).sum()),
+        "queries": len(np.unique(examples.query[originals])),
+        "candidates": len(pairs.query),
+        "hard_negatives": len(negatives),
+    }
+
+
+def counts_table(counts: dict[str, int]) -> str:
+    """Markdown: the counts."""
+    lines = ["| of the training set | count |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name.replace('_', ' ')} | {value:,} |" for name, value in counts.items()), ""])

@@ -1,0 +1,108 @@
+"""What every step shares: validated settings, atomic outputs, a tracked run, figures at the end.
+
+A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
+folders to read and outputs are drafts to fill. `@step` turns it into what a component calls:
+`(arguments, **paths) -> None`, with paths only.
+"""
+
+import functools
+import inspect
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from gnn_encoder import lifeline, progress, tracking
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
+from gnn_encoder.context import Context
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings import StepSettings, step_settings
+
+Metrics = dict[str, Any]
+StepFunction = Callable[..., Metrics]
+
+
+class StepArguments(BaseModel):
+    """What a component is called with besides artifacts, as JSON.
+
+    The digests change nothing in a step: they are there because KFP's cache sees arguments alone, and
+    a step must run again when its code, its data source or its backbone has changed.
+    """
+
+    settings: dict[str, Any] = {}
+    code_digest: str = ""
+    source_digests: dict[str, str] = {}
+
+
+def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
+    """Make a step of a function; `outputs` maps each output's name to its artifact schema."""
+
+    def decorate(function: StepFunction) -> Callable[..., None]:
+        name = function.__name__
+        inputs = [p for p in inspect.signature(function).parameters if p not in ("context", "settings", *outputs)]
+
+        @functools.wraps(function)
+        def run_step(arguments: str | StepSettings, **paths: str | Path) -> None:
+            if set(paths) != {*inputs, *outputs}:
+                raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
+            if isinstance(arguments, str):  # called by a component: this process is the step
+                lifeline.attach()
+            try:
+                with progress.reporting(name):
+                    _run(name, function, arguments, {i: Path(paths[i]) for i in inputs}, outputs, paths)
+            except UserError as error:
+                if isinstance(arguments, StepSettings):
+                    raise  # called as a library: the caller's own error
+                print(f"{name}: {error}", file=sys.stderr)
+                raise SystemExit(2) from None
+
+        return run_step
+
+    return decorate
+
+
+def _run(
+    name: str,
+    function: StepFunction,
+    arguments: str | StepSettings,
+    inputs: dict[str, Path],
+    outputs: dict[str, str],
+    paths: dict[str, str | Path],
+) -> None:
+    began = time.monotonic()
+    if isinstance(arguments, StepSettings):
+        call, settings = StepArguments(settings=arguments.model_dump()), arguments
+    else:
+        call = StepArguments.model_validate_json(arguments)
+        settings = step_settings(name).model_validate(call.settings)
+    digests = {key: read_manifest(path).digest for key, path in inputs.items()}
+    key = digest_of({"arguments": call.model_dump(), "inputs": digests})
+    tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
+    with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
+        context = Context(name, run, key)
+        drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
+        try:
+            metrics = function(context, settings, **inputs, **drafts)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise UserError(
+                f"{error.strerror}: {error.filename or 'while writing'}; free space or mend it, then rerun"
+            ) from error
+        # Linux counts the peak resident set in KiB.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
+        for draft in drafts.values():
+            draft.manifest.step = name
+            draft.manifest.settings = settings.model_dump()
+            draft.manifest.inputs = digests
+            draft.manifest.metrics = metrics
+        run.metrics({k: float(v) for k, v in metrics.items() if isinstance(v, int | float)})
+    shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
+    progress.emit(name, "finished", metrics=metrics)

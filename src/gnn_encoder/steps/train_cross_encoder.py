@@ -1,0 +1,82 @@
+"""Step 5: M_ce, trained on positives against retrieved negatives (GNN-encoder 3.4)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.candidates import merge_candidates
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import Tokens
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.scoring import PairTokens, score_pairs
+from gnn_encoder.settings import TrainCrossEncoder
+from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.training.dev import reciprocal_rank
+from gnn_encoder.training.loop import fit
+from gnn_encoder.training.losses import KnownPositives
+from gnn_encoder.training.pointwise import PairBatches, pointwise_loss
+
+DEV_CANDIDATES = 20
+
+
+@step(cross_encoder="model")
+def train_cross_encoder(
+    context: Context, settings: TrainCrossEncoder, dataset: Path, bm25_run: Path, dpr_run: Path, cross_encoder: Draft
+) -> Metrics:
+    """Train the scorer of pairs."""
+    data, runs = Dataset(dataset), [Run.read(dpr_run), Run.read(bm25_run)]
+    labels = data.split_qrels("train").positive()
+    if len(labels.query) == 0:
+        raise UserError("no labelled train pairs: the cross-encoder has nothing to learn from")
+    queries, place = np.unique(labels.query, return_inverse=True)
+    pool = merge_candidates(runs, queries, settings.negative_depth)
+    pool = np.where(KnownPositives(labels.query, labels.passage).contains(queries[:, None], pool), -1, pool)
+    model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
+    pairs = pair_tokens(model, data)
+    plan = PairBatches(labels, pool[place], settings.batch_size, settings.negatives, settings.seed)
+
+    def look(epoch: int) -> dict[str, float]:
+        return dev_figures(model, pairs, data, runs, settings)
+
+    result = fit(model, plan, lambda batch: pointwise_loss(model, pairs, batch), settings, context, after_epoch=look)
+    model.save(cross_encoder.path)
+    figures = dev_figures(model, pairs, data, runs, settings)
+    return {
+        "pairs": len(labels.query),
+        **result.metrics(),
+        **figures,
+        "headline": f"loss {result.loss:.3f}, re-ranked dev MRR@10 {figures.get('dev/reranked_RR_at_10', 0.0):.3f}",
+    }
+
+
+def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
+    """All queries and passages of a dataset, tokenized once for this cross-encoder."""
+    texts = dataset.queries.column("text").to_pylist()
+    queries = Tokens.of(model.tokenizer, texts, model.max_length)
+    passages = Tokens.of_passages(model.tokenizer, dataset.passages, model.max_length)
+    return PairTokens(model.tokenizer, queries, passages, model.max_length)
+
+
+def dev_figures(
+    model: CrossEncoder, pairs: PairTokens, dataset: Dataset, runs: list[Run], settings: TrainCrossEncoder
+) -> dict[str, float]:
+    """MRR@10 on some dev queries after re-ranking their first candidates, and before (DPR's order)."""
+    labels = dataset.split_qrels("dev").positive()
+    queries = np.random.default_rng(settings.seed).permutation(np.unique(labels.query))[: settings.dev_queries]
+    if len(queries) == 0:
+        return {}
+    candidates = merge_candidates(runs, queries, DEV_CANDIDATES)
+    exists = candidates >= 0
+    query, passage = np.repeat(queries, DEV_CANDIDATES)[exists.ravel()], candidates[exists]
+    scores, cls = np.empty(len(query), np.float32), np.empty((len(query), model.width), np.float32)
+    score_pairs(model, pairs, query, passage, scores, cls, precision=settings.precision)
+    ranked = np.full(candidates.shape, -np.inf, dtype=np.float32)
+    ranked[exists] = scores
+    relevant = KnownPositives(labels.query, labels.passage).contains(queries[:, None], candidates)
+    order = np.argsort(-ranked, axis=1, kind="stable")
+    return {
+        "dev/reranked_RR_at_10": reciprocal_rank(np.take_along_axis(relevant, order, axis=1)),
+        "dev/retrieved_RR_at_10": reciprocal_rank(relevant),
+    }

@@ -1,0 +1,80 @@
+"""Step 12: Masked Graph Training of the dual encoder and the GNN, jointly (GNN-encoder Algorithm 1)."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
+from gnn_encoder.context import Context
+from gnn_encoder.errors import UserError
+from gnn_encoder.graph import EdgeFeatures
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import TrainGnn
+from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
+
+
+@step(gnn_encoder="model")
+def train_gnn(
+    context: Context,
+    settings: TrainGnn,
+    dataset: Path,
+    training_set: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    graph: Path,
+    gnn_encoder: Draft,
+) -> Metrics:
+    """Train from M_de on the examples whose query is in the graph."""
+    data, graph_arrays = Dataset(dataset), Graph.read(graph)
+    examples = graph_examples(TrainingSet.read(training_set))
+    if len(np.unique(examples.query)) < 2:
+        raise UserError("masked training needs at least two training queries with a positive")
+    encoders = DualEncoder.load(dual_encoder)
+    torch.manual_seed(settings.seed)
+    model = GnnEncoder(encoders, GNN(gnn_config(settings, encoders, graph_arrays)))
+    if settings.start == "mean":
+        model.gnn.start_from_mean(settings.gate_bias)
+    training = MaskedGraphTraining(model, data, examples, graph_arrays, read_vectors(passage_vectors), settings)
+    result = training.fit(context)
+    model.save(gnn_encoder.path)
+    return {
+        "examples": len(examples.query),
+        **result.metrics(),
+        "headline": f"loss {result.loss:.3f}, {result.examples_per_second:.1f} examples/s",
+    }
+
+
+def graph_examples(examples: TrainingSet) -> TrainingSet:
+    """The examples whose query is a dataset query, and so a graph node."""
+    keep = np.flatnonzero(examples.query >= 0)
+    return TrainingSet(
+        [examples.query_text[i] for i in keep],
+        examples.query[keep],
+        examples.positive[keep],
+        examples.negatives[keep],
+        examples.origin[keep],
+    )
+
+
+def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnConfig:
+    """The GNN's shape for these encoders and this graph."""
+    width = encoders.passage_encoder.width
+    if width % settings.heads:
+        raise UserError(f"train_gnn.heads = {settings.heads}: must divide the encoder's width {width}")
+    scaled = settings.normalize_passages
+    return GnnConfig(
+        width=width,
+        edge_width=EdgeFeatures(graph).width,
+        heads=settings.heads,
+        negative_slope=settings.negative_slope,
+        activation=settings.activation,
+        layers=settings.layers,
+        gate=settings.gate,
+        gate_alpha=settings.gate_alpha,
+        learned_loops=graph.query_loops is None,
+        normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
+    )

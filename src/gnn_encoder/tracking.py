@@ -1,0 +1,247 @@
+"""A step's MLflow run: settings, curves, files, status; and the model registry.
+
+A training loop never waits for the tracking store: points of a curve gather in memory and a thread
+writes them every few seconds in one call. A store that cannot be reached is refused when a run
+opens; one that goes away later costs a warning, not hours of training, and every figure also stands
+in the artifact's manifest. MLflow takes 3 s to import, so it is imported inside the functions.
+"""
+
+import gc
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder import __version__
+from gnn_encoder.errors import UserError
+
+PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
+"""Environment variable: the pipeline's run, under which steps nest theirs."""
+EXPERIMENT = "gnn-encoder"
+"""Name of the experiment, unless `MLFLOW_EXPERIMENT_NAME` names another."""
+FLUSH_SECONDS = 3.0
+METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
+"""What MLflow takes in one `log_batch`, and of one tag's or parameter's value."""
+
+
+class StepRun:
+    """Where a step logs to. Without a client it logs nowhere."""
+
+    def __init__(self, client: Any = None, run_id: str | None = None) -> None:
+        self.run_id = run_id
+        self._client = client
+        self._points: list[Any] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._writer: threading.Thread | None = None
+
+    def metric(self, name: str, value: float, at: int) -> None:
+        """A point of a curve, at step or epoch `at`; returns at once."""
+        if self._client is None:
+            return
+        from mlflow.entities import Metric
+
+        with self._lock:
+            self._points.append(Metric(metric_name(name), float(value), int(time.time() * 1000), at))
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write_now_and_then, name="mlflow", daemon=True)
+            self._writer.start()
+
+    def metrics(self, values: Mapping[str, float]) -> None:
+        """Figures that have one value, not a curve."""
+        for name, value in values.items():
+            self.metric(name, value, at=0)
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Log a file (or a folder's contents) under `folder` of the run's artifacts."""
+        log = "log_artifacts" if path.is_dir() else "log_artifact"
+        self._try(log, self.run_id, str(path), folder or None)
+
+    def tag(self, name: str, value: Any) -> None:
+        """Label the run."""
+        self._try("set_tag", self.run_id, name, str(value)[:VALUE_CHARACTERS])
+
+    def close(self, status: str | None) -> None:
+        """Write what is left and give the run its status (None: whoever opened the run ends it)."""
+        self._closing.set()
+        if self._writer is not None:
+            self._writer.join()
+        self._flush()
+        if status is not None:
+            self._try("set_terminated", self.run_id, status)
+
+    def _write_now_and_then(self) -> None:
+        while not self._closing.wait(FLUSH_SECONDS):
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            points, self._points = self._points, []
+        for start in range(0, len(points), METRICS_PER_CALL):
+            self._try("log_batch", self.run_id, points[start : start + METRICS_PER_CALL])
+
+    def _try(self, method: str, *arguments: Any) -> None:
+        if self._client is None:
+            return
+        try:
+            getattr(self._client, method)(*arguments)
+        except Exception as error:
+            # Every store has errors of its own (HTTP, SQL, object storage); none of them is the step's failure.
+            print(f"warning: MLflow {method} failed: {one_line(error)}", file=sys.stderr)
+
+
+_current = StepRun()
+
+
+@contextmanager
+def step_run(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[StepRun]:
+    """The MLflow run of a step, which ends FINISHED, FAILED, or KILLED when interrupted.
+
+    A run that KFP's MLflow plugin opened for this task (`MLFLOW_RUN_ID`) is adopted and left for it
+    to end; otherwise a run is opened, nested under `GNN_ENCODER_PARENT_RUN` if that names one. With
+    no `MLFLOW_TRACKING_URI` in the environment nothing is logged.
+
+    Raises:
+        UserError: the tracking store cannot be reached.
+    """
+    global _current
+    run, ours = _open(step, params, {**tags, "step": step, "version": __version__})
+    outer, _current = _current, run
+    status = "FAILED"
+    try:
+        yield run
+        status = "FINISHED"
+    except BaseException as error:
+        status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        run.tag("error", one_line(error))
+        raise
+    finally:
+        _current = outer
+        run.close(status if ours else None)
+
+
+def _open(step: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> tuple[StepRun, bool]:
+    if not os.environ.get("MLFLOW_TRACKING_URI"):
+        return StepRun(), False
+    parent = os.environ.get(PARENT_RUN)
+    injected = None if parent else os.environ.get("MLFLOW_RUN_ID")
+    with reaching(os.environ["MLFLOW_TRACKING_URI"]) as client:
+        run_id = injected or create_run(client, experiment_id(client, parent), step, parent)
+        describe(client, run_id, params, tags)
+    return StepRun(client, run_id), injected is None
+
+
+@contextmanager
+def reaching(uri: str) -> Iterator[Any]:
+    """A client of the tracking store at `uri`, whose failures in this block are the user's to mend.
+
+    Raises:
+        UserError: naming the store and its own words.
+    """
+    try:
+        yield _client(uri)
+    except Exception as error:
+        message = f"cannot use the MLflow store {uri}: {one_line(error)[:200]}; start it or set MLFLOW_TRACKING_URI"
+        raise UserError(re.sub(r"//[^/@ ]*@", "//", message)) from error  # a database's URI holds its password
+
+
+def _client(uri: str) -> Any:
+    # Usage reports are for the user to switch on, and would wait for a network that may not be there.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # Collecting garbage again and again while MLflow makes a million lasting objects is 40 % of the import.
+    gc.disable()
+    try:
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(uri, uri)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def experiment_id(client: Any, parent: str | None = None, artifact_location: str | None = None) -> str:
+    """The experiment of the parent run, or the one that the environment names, made if missing."""
+    if parent:
+        return str(client.get_run(parent).info.experiment_id)
+    if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+        return injected
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found else client.create_experiment(name, artifact_location))
+
+
+def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:
+    """Open a run, nested under `parent` if given."""
+    tags = {"mlflow.parentRunId": parent} if parent else {}
+    return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+
+
+def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+    """Log parameters (lists and the like as JSON) and tags."""
+    from mlflow.entities import Param, RunTag
+
+    texts = {k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in params.items()}
+    entries = [Param(name, text[:VALUE_CHARACTERS]) for name, text in texts.items()]
+    labels = [RunTag(name, str(value)[:VALUE_CHARACTERS]) for name, value in tags.items()]
+    for start in range(0, max(len(entries), 1), PARAMS_PER_CALL):
+        client.log_batch(run_id, params=entries[start : start + PARAMS_PER_CALL], tags=labels if start == 0 else [])
+
+
+def register_bundle(
+    model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float]
+) -> str | None:
+    """Make the bundle a version of a registered model; its number, or None where nothing is tracked.
+
+    An MLflow server refuses a source on the client's disk. There the source is the step's run, and
+    the tag `bundle` says where the folder lies.
+    """
+    client = _current._client
+    if client is None:
+        return None
+    from mlflow.exceptions import MlflowException
+
+    if not client.search_registered_models(f"name = '{model_name}'"):
+        client.create_registered_model(model_name)
+    figures = {f"metric.{metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
+    labels = {k: str(v) for k, v in {**tags, **figures, "digest": digest, "bundle": bundle}.items()}
+    try:
+        version = client.create_model_version(model_name, bundle.as_uri(), _current.run_id, labels)
+    except MlflowException as error:
+        if "model version source" not in str(error):
+            raise
+        version = client.create_model_version(model_name, f"runs:/{_current.run_id}/bundle", _current.run_id, labels)
+    return str(version.version)
+
+
+def set_alias(model_name: str, version: str | None, alias: str = "champion") -> None:
+    """Point an alias of the registered model at a version."""
+    if _current._client is not None and version is not None:
+        _current._client.set_registered_model_alias(model_name, alias, version)
+
+
+def champion(model_name: str, alias: str = "champion") -> Any:
+    """The model version that the alias points at (`.version`, `.tags`), None if there is none."""
+    client = _current._client
+    if client is None:
+        return None
+    for model in client.search_registered_models(f"name = '{model_name}'"):
+        if alias in model.aliases:
+            return client.get_model_version_by_alias(model_name, alias)
+    return None
+
+
+def metric_name(name: str) -> str:
+    """A measure's name as MLflow takes it: `R@100` becomes `R_at_100`."""
+    return re.sub(r"[^/\w.\- :]", "_", name.replace("@", "_at_"))
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text in one line, its type where it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,1 @@
+"""The training loop, losses, checkpoints, and what a batch holds."""

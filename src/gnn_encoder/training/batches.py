@@ -1,0 +1,128 @@
+"""What a batch of examples holds: queries, their distinct passages, and who is whose positive."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts import TrainingSet
+from gnn_encoder.training.losses import KnownPositives
+
+
+@dataclass(frozen=True)
+class Batch:
+    """b examples and the c distinct passages P_b = P_b⁺ ∪ P_b⁻ among them.
+
+    `examples` [b] rows of the training set; `passages` [c] dataset rows, ascending; `positive` [b]
+    index into `passages`; `excluded` [b, c] bool, pairs that are no negatives; `masked` bool [n] over
+    graph queries, those out of the graph in this round (None outside graph training).
+    """
+
+    examples: np.ndarray
+    passages: np.ndarray
+    positive: np.ndarray
+    excluded: np.ndarray
+    masked: np.ndarray | None = None
+    seed: int = 0
+    """For draws made while the batch is worked on."""
+
+
+def assemble(
+    examples: TrainingSet,
+    rows: np.ndarray,
+    negatives: int,
+    known: KnownPositives,
+    generator: np.random.Generator,
+    masked: np.ndarray | None = None,
+) -> Batch:
+    """The batch of some examples, with up to `negatives` drawn hard negatives each."""
+    drawn = draw_negatives(examples.negatives[rows], negatives, generator)
+    passages = np.unique(np.concatenate([examples.positive[rows], drawn[drawn >= 0]]))
+    positive = np.searchsorted(passages, examples.positive[rows])
+    excluded = known.excluded(examples.query[rows], passages, positive)
+    return Batch(rows, passages, positive, excluded, masked, int(generator.integers(2**31)))
+
+
+def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """`count` distinct entries of each row of `pool` [b, s] (-1: none), [b, count] with -1 where it has fewer."""
+    if count == 0 or pool.shape[1] == 0:
+        return np.empty((len(pool), 0), dtype=pool.dtype)
+    keys = np.where(pool >= 0, generator.random(pool.shape), 2.0)
+    chosen = np.argsort(keys, axis=1)[:, :count]
+    drawn: np.ndarray = np.take_along_axis(pool, chosen, axis=1)
+    return drawn
+
+
+class ExampleBatches:
+    """Plan of plain contrastive training: all examples, shuffled anew each epoch."""
+
+    def __init__(
+        self, examples: TrainingSet, batch_size: int, negatives: int, known: KnownPositives, seed: int
+    ) -> None:
+        self.examples, self.negatives, self.known, self.seed = examples, negatives, known, seed
+        self.batch_examples = min(batch_size, len(examples.query))
+        self.steps_per_epoch = -(-len(examples.query) // max(self.batch_examples, 1))
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """The epoch's batches."""
+        generator = np.random.default_rng((self.seed, epoch))
+        order = generator.permutation(len(self.examples.query))
+        for rows in np.array_split(order, self.steps_per_epoch):
+            yield assemble(self.examples, rows, self.negatives, self.known, generator)
+
+
+class MaskedBatches:
+    """Plan of Masked Graph Training (Algorithm 1): rounds over query folds, each out of its round's graph.
+
+    Args:
+        examples: those whose query is a node of the graph.
+        node: graph node of each example's query, int [e].
+        nodes: n, queries in the graph.
+        schedule: `folds` (disjoint, every query once an epoch), `sample` (each round drawn afresh), or
+            `none` (no query is masked; batches as in plain training).
+        fraction: β. An epoch has round(1/β) rounds.
+    """
+
+    def __init__(
+        self,
+        examples: TrainingSet,
+        node: np.ndarray,
+        nodes: int,
+        *,
+        schedule: str,
+        fraction: float,
+        batch_size: int,
+        negatives: int,
+        known: KnownPositives,
+        seed: int,
+    ) -> None:
+        self.examples, self.node, self.nodes = examples, node, nodes
+        self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
+        self.trained = np.unique(node)
+        self.rounds = 1 if schedule == "none" else min(max(round(1 / fraction), 2), len(self.trained))
+        # Every epoch must have the same number of steps whatever the draw puts into a round, so the
+        # number of batches in a round is fixed and their sizes vary by what the round holds.
+        wanted = max(1, round(len(node) / self.rounds / batch_size))
+        self.batches_per_round = min(wanted, len(self.trained) // self.rounds)
+        self.steps_per_epoch = self.rounds * self.batches_per_round
+        self.batch_examples = max(1, len(node) // self.steps_per_epoch)
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        """The epoch's batches, round after round."""
+        generator = np.random.default_rng((self.seed, epoch))
+        folds = self._folds(generator)
+        for number in range(self.rounds):
+            if self.schedule == "sample":
+                folds = self._folds(generator)
+            masked = np.zeros(self.nodes, dtype=bool)
+            if self.schedule == "none":
+                rows = np.arange(len(self.node))
+            else:
+                masked[folds[number]] = True
+                rows = np.flatnonzero(masked[self.node])
+            for part in np.array_split(generator.permutation(rows), self.batches_per_round):
+                yield assemble(self.examples, part, self.negatives, self.known, generator, masked)
+
+    def _folds(self, generator: np.random.Generator) -> list[np.ndarray]:
+        """The queries that are trained on, split at random into one part per round."""
+        return np.array_split(generator.permutation(self.trained), self.rounds)

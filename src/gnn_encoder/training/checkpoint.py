@@ -1,0 +1,73 @@
+"""Checkpoints of a training run: one safetensors file that replaces its predecessor in one rename.
+
+Holds parameters, optimizer moments, torch's random state and the position in the data. Nothing is
+pickled. A run that resumes from it continues bit for bit (same device and thread count).
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+FILE = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class Position:
+    """`step` optimizer steps are done, of which `in_epoch` in epoch number `epoch` (from 0)."""
+
+    step: int = 0
+    epoch: int = 0
+    in_epoch: int = 0
+    seconds: float = 0.0
+    """Time spent training so far, interruptions left out."""
+    loss: float = float("nan")
+    """The curve's last point."""
+
+
+def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    """Write the state; a reader sees the old checkpoint or the new one, never half of one."""
+    tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["rng_cuda"] = torch.cuda.get_rng_state()
+    for name, parameter in model.named_parameters():
+        tensors[f"model.{name}"] = parameter.detach()
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{FILE}.partial"
+    contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
+    partial.replace(folder / FILE)
+
+
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position | None:
+    """Put the saved state into model and optimizer; None where there is no readable checkpoint."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            position = Position(**json.loads(file.metadata()["position"]))
+            names = set(file.keys())
+            for name, parameter in model.named_parameters():
+                with torch.no_grad():
+                    parameter.copy_(file.get_tensor(f"model.{name}"))
+                prefix = f"optimizer.{name}."
+                state = {n.removeprefix(prefix): file.get_tensor(n) for n in names if n.startswith(prefix)}
+                # AdamW counts steps on the CPU; its moments live where the parameter does.
+                optimizer.state[parameter] = {
+                    k: v if k == "step" and not parameter.is_cuda else v.to(parameter.device) for k, v in state.items()
+                }
+            torch.set_rng_state(file.get_tensor("rng"))
+            if "rng_cuda" in names and torch.cuda.is_available():
+                torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
+    except SafetensorError as error:
+        # Only a broken disk makes one: the rename is atomic. Training anew is right, and said.
+        print(f"checkpoint {path} cannot be read ({error}); training starts again")
+        return None
+    return position

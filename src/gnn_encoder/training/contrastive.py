@@ -1,0 +1,56 @@
+"""Training a plain dual encoder: DPR and M_de."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_encoder.artifacts import Dataset, TrainingSet
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import Tokens, encode_texts, encode_tokens
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.settings import ContrastiveTraining
+from gnn_encoder.training.batches import Batch, ExampleBatches
+from gnn_encoder.training.dev import DevPool
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.loop import FitResult, fit
+from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+
+
+def train_contrastive(
+    model: DualEncoder, examples: TrainingSet, dataset: Dataset, settings: ContrastiveTraining, context: Context
+) -> FitResult:
+    """Train on examples with eq. 2: hard negatives and everything else in the batch."""
+    if len(examples.query) == 0:
+        raise UserError("no training examples: the dataset has no labelled train queries")
+    query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
+    queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
+    passages = Tokens.of_passages(passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length)
+    known = KnownPositives.of(dataset.split_qrels("train"), examples)
+    plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
+    scale = loss_scale(settings.score_scale, passage_encoder.normalize)
+    where = device()
+
+    def loss(batch: Batch) -> Tensor:
+        return contrastive_loss(
+            embed(query_encoder, queries, batch.examples),
+            embed(passage_encoder, passages, batch.passages),
+            torch.from_numpy(batch.positive).to(where),
+            torch.from_numpy(batch.excluded).to(where),
+            scale,
+        )
+
+    pool = DevPool(dataset, settings)
+
+    def look(epoch: int) -> dict[str, float]:
+        query_vectors = encode_texts(query_encoder, dataset.query_texts(pool.queries), precision=settings.precision)
+        return pool.measure(query_vectors, encode_rows(model, passages, pool, settings.precision))
+
+    return fit(model, plan, loss, settings, context, after_epoch=look if pool else None)
+
+
+def encode_rows(model: DualEncoder, passages: Tokens, pool: DevPool, precision: str) -> np.ndarray:
+    """Vectors [c, d] of the pool's passages."""
+    out = np.empty((len(pool.passages), model.passage_encoder.width), dtype=np.float32)
+    encode_tokens(model.passage_encoder, passages.take(pool.passages), out, precision=precision)
+    return out

@@ -1,0 +1,146 @@
+"""One loop for every training step: AdamW, linear schedule, checkpoints, curves, resume.
+
+The loop knows nothing of models: a plan yields batches that depend on the epoch alone, a loss turns a
+batch into a scalar. That is what makes resuming exact: skip the batches done, restore the rest.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import autocast
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.settings import Optimization
+from gnn_encoder.training import checkpoint
+from gnn_encoder.training.checkpoint import Position
+
+CURVE_POINTS = 200
+
+
+class BatchPlan(Protocol):
+    """Which batches an epoch has. The same epoch yields the same batches, every time."""
+
+    steps_per_epoch: int
+    batch_examples: int
+    """Examples in a full batch, for the throughput shown."""
+
+    def epoch(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch, `steps_per_epoch` of them, made as they are asked for."""
+        ...
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training run comes to."""
+
+    steps: int
+    loss: float
+    """Mean over the last window of the curve."""
+    seconds: float
+    examples_per_second: float
+
+    def metrics(self) -> dict[str, float]:
+        """As a step reports them."""
+        return {"steps": self.steps, "final_loss": self.loss, "examples_per_second": self.examples_per_second}
+
+
+def linear_schedule(step: int, steps: int, warmup: float) -> float:
+    """Factor on the learning rate at `step`: 0 → 1 over the warm-up, then 1 → 0."""
+    rise = max(int(steps * warmup), 1)
+    return (step + 1) / rise if step < rise else max((steps - step) / max(steps - rise, 1), 0.0)
+
+
+def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices decay, biases and norms do not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.dim() > 1], "lr": learning_rate, "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.dim() <= 1], "lr": learning_rate, "weight_decay": 0.0},
+    ]
+
+
+def fit(
+    model: nn.Module,
+    plan: BatchPlan,
+    loss: Callable[[Any], Tensor],
+    settings: Optimization,
+    context: Context,
+    *,
+    groups: list[dict[str, Any]] | None = None,
+    after_epoch: Callable[[int], dict[str, float]] | None = None,
+) -> FitResult:
+    """Train `model` in place for `settings.epochs` epochs; resumes from this call's checkpoint if there is one.
+
+    `groups` are AdamW's parameter groups (default: `parameter_groups` at the settings' rate); `loss`
+    gives the mean loss of a batch; `after_epoch` gives figures that become curves at that epoch.
+
+    Raises:
+        FloatingPointError: the loss is not finite.
+    """
+    torch.manual_seed(settings.seed)
+    model.to(device()).train()
+    if settings.dropout != "backbone":
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = settings.dropout
+    groups = groups or parameter_groups(model, settings.learning_rate, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, fused=True)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    folder = context.checkpoint_folder()
+    position = checkpoint.load(folder, model, optimizer) or Position()
+    steps = plan.steps_per_epoch * settings.epochs
+    progress = context.progress("training", steps, "steps")
+    if position.step:
+        progress.advance(position.step, note=f"resumed at step {position.step}")
+    every = max(1, steps // CURVE_POINTS)
+    window: list[float] = []
+    shown = position.loss
+    step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
+
+    for epoch in range(position.epoch, settings.epochs):
+        skip = position.in_epoch if epoch == position.epoch else 0
+        for index, batch in enumerate(plan.epoch(epoch)):
+            if index < skip:
+                continue
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
+            with autocast(settings.precision):
+                value = loss(batch)
+            if not torch.isfinite(value):
+                raise FloatingPointError(f"loss is {value.item()} at step {step}: lower learning_rate or score_scale")
+            value.backward()
+            norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            window.append(value.item())
+            if step % every == 0 or step == steps:
+                shown = sum(window) / len(window)
+                window.clear()
+                context.metric("loss", shown, step)
+                context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
+                context.metric("gradient_norm", norm.item(), step)
+            progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
+            if time.monotonic() - saved >= settings.checkpoint_seconds:
+                done = Position(step, epoch, index + 1, time.monotonic() - began, shown)
+                checkpoint.save(folder, model, optimizer, done)
+                saved = time.monotonic()
+        if after_epoch:
+            model.eval()
+            for name, figure in after_epoch(epoch).items():
+                context.metric(name, figure, epoch + 1)
+            model.train()
+        if epoch + 1 < settings.epochs:
+            checkpoint.save(folder, model, optimizer, Position(step, epoch + 1, 0, time.monotonic() - began, shown))
+            saved = time.monotonic()
+    # The last state is kept until the step's output stands: a kill in between costs no training.
+    seconds = time.monotonic() - began
+    checkpoint.save(folder, model, optimizer, Position(step, settings.epochs, 0, seconds, shown))
+    model.eval()
+    return FitResult(step, shown, seconds, step * plan.batch_examples / max(seconds, 1e-9))

@@ -1,0 +1,133 @@
+"""Masked Graph Training: the dual encoder and the GNN, jointly (GNN-encoder 3.4, Algorithm 1).
+
+In a round the queries of one fold are out of the graph and the loss is taken on them alone: no query
+ever meets a passage vector that has seen it. Live, with gradient: E_Q of the batch's queries and of the
+neighbour queries, E_P of the batch's passages. Cached, without: M_de's vectors of the neighbour queries'
+passages (eq. 6) and the cross-encoder's edge features.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import Tokens, encode_texts, encode_tokens
+from gnn_encoder.graph import EdgeFeatures, Neighbourhood, neighbourhood
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.propagation import neighbour_vectors, propagate_passages, propagate_queries, tensor
+from gnn_encoder.settings import TrainGnn
+from gnn_encoder.training.batches import Batch, MaskedBatches
+from gnn_encoder.training.dev import DevPool
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.loop import FitResult, fit, parameter_groups
+from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+
+
+class MaskedGraphTraining:
+    """One joint training: data in flat arrays, and the loss of a batch.
+
+    Args:
+        examples: those whose query is a graph node (generated queries are none).
+        passage_vectors: M_de's vectors [m, d], memory-mapped.
+    """
+
+    def __init__(
+        self,
+        model: GnnEncoder,
+        dataset: Dataset,
+        examples: TrainingSet,
+        graph: Graph,
+        passage_vectors: np.ndarray,
+        settings: TrainGnn,
+    ) -> None:
+        self.model, self.graph, self.passage_vectors, self.settings = model, graph, passage_vectors, settings
+        self.dataset, self.examples = dataset, examples
+        encoders = model.dual_encoder
+        texts = dataset.query_texts(graph.queries)
+        self.queries = Tokens.of(encoders.query_encoder.tokenizer, texts, encoders.query_encoder.max_length)
+        self.passages = Tokens.of_passages(
+            encoders.passage_encoder.tokenizer, dataset.passages, encoders.passage_encoder.max_length
+        )
+        self.node = np.searchsorted(graph.queries, examples.query)
+        self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
+        self.features = EdgeFeatures(graph)
+        self.scale = loss_scale(settings.score_scale, model.gnn.config.normalize_passages)
+        # Without masking every training query stays in the graph and its edges to its positives go.
+        self.dropped = self.known.contains(graph.queries[:, None], graph.edges) if settings.mask == "none" else None
+
+    def plan(self) -> MaskedBatches:
+        """The rounds and their batches."""
+        s = self.settings
+        return MaskedBatches(
+            self.examples, self.node, len(self.graph.queries), schedule=s.mask, fraction=s.mask_fraction,
+            batch_size=s.batch_size, negatives=s.negatives, known=self.known, seed=s.seed,
+        )  # fmt: skip
+
+    def neighbourhood(self, batch: Batch) -> Neighbourhood:
+        """The part of the round's graph that the batch's passages see."""
+        return neighbourhood(
+            self.graph, batch.passages, masked=batch.masked, dropped=self.dropped,
+            limit=self.settings.max_queries_per_passage, generator=np.random.default_rng(batch.seed),
+        )  # fmt: skip
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Eq. 12 over the batch."""
+        hood, where = self.neighbourhood(batch), device()
+        nodes = np.concatenate([self.node[batch.examples], hood.nodes])
+        distinct, place = np.unique(nodes, return_inverse=True)
+        vectors = embed(self.model.dual_encoder.query_encoder, self.queries, distinct)[
+            torch.from_numpy(place).to(where)
+        ]
+        asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
+        passages = embed(self.model.dual_encoder.passage_encoder, self.passages, batch.passages)
+        interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
+        positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
+        return contrastive_loss(asked, interactive, positive, excluded, self.scale)
+
+    def interactive_passages(self, hood: Neighbourhood, queries: Tensor, passages: Tensor, rows: np.ndarray) -> Tensor:
+        """h'_p [t, d] from live h_q [u, d] of the neighbours and live h_p [t, d] (eq. 6–10)."""
+        where, features = passages.device, self.features
+        cached, exists = neighbour_vectors(self.graph, hood.nodes, self.passage_vectors)
+        if self.dropped is not None:
+            exists &= ~self.dropped[hood.nodes]
+        # The encoders' vectors are fp32 under bf16 autocast too; the GNN, a sliver of the work, stays fp32.
+        with torch.autocast(where.type, enabled=False):
+            interactive_queries = self.model.gnn.query_vectors(
+                queries,
+                torch.from_numpy(cached).to(where),
+                torch.from_numpy(exists).to(where),
+                tensor(features.of_queries(hood.nodes), where),
+                tensor(features.query_loops(hood.nodes), where),
+            )
+            return self.model.gnn.passage_vectors(
+                passages,
+                interactive_queries,
+                torch.from_numpy(hood.edges).to(where),
+                tensor(features.of_edges(hood.positions), where),
+                tensor(features.passage_loops(rows), where),
+            )
+
+    def look(self, pool: DevPool) -> dict[str, float]:
+        """The pool's figures under the full graph, as at encoding."""
+        encoders, precision = self.model.dual_encoder, self.settings.precision
+        node_vectors = np.empty((len(self.queries), encoders.query_encoder.width), dtype=np.float32)
+        encode_tokens(encoders.query_encoder, self.queries, node_vectors, precision=precision)
+        passages = np.empty((len(pool.passages), encoders.passage_encoder.width), dtype=np.float32)
+        encode_tokens(encoders.passage_encoder, self.passages.take(pool.passages), passages, precision=precision)
+        interactive = propagate_queries(self.model.gnn, self.graph, node_vectors, self.passage_vectors)
+        found = propagate_passages(self.model.gnn, self.graph, pool.passages, passages, interactive)
+        asked = encode_texts(encoders.query_encoder, self.dataset.query_texts(pool.queries), precision=precision)
+        return pool.measure(asked, found)
+
+    def fit(self, context: Context) -> FitResult:
+        """Train the model in place."""
+        s = self.settings
+        groups = [
+            *parameter_groups(self.model.dual_encoder, s.learning_rate, s.weight_decay),
+            *parameter_groups(self.model.gnn, s.gnn_learning_rate, s.weight_decay),
+        ]
+        pool = DevPool(self.dataset, s)
+        after = (lambda epoch: self.look(pool)) if pool else None
+        return fit(self.model, self.plan(), self.loss, s, context, groups=groups, after_epoch=after)

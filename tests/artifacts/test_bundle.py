@@ -1,0 +1,61 @@
+"""A bundle holds together: round trip, both ways of giving vectors, mismatches refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Bundle, Dataset, create_vectors, drafting
+from gnn_encoder.artifacts.arrays import VECTORS
+from gnn_encoder.errors import UserError
+from gnn_encoder.index import build_index, load_index
+
+
+def save_nothing(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
+def vectors_of(dataset: Dataset) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(len(dataset.passages), 8)).astype(np.float32)
+
+
+@pytest.mark.parametrize("already_in_draft", [False, True])
+def test_round_trip(tmp_path: Path, tiny_dataset: Dataset, already_in_draft: bool) -> None:
+    vectors = vectors_of(tiny_dataset)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        if already_in_draft:
+            own = create_vectors(draft, *vectors.shape)
+            own[:] = vectors
+        given = own if already_in_draft else vectors
+        Bundle.write(draft, given, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+    bundle = Bundle.read(tmp_path / "bundle")
+    np.testing.assert_array_equal(bundle.vectors, vectors)
+    assert isinstance(bundle.vectors, np.memmap) and bundle.vectors.dtype == np.float32
+    assert bundle.passages.take(np.array([3])).ids == ["p3"]
+    assert load_index(bundle.index_path).ntotal == len(vectors)
+    assert (bundle.query_encoder_path / "config.json").is_file()
+    card = json.loads((bundle.path / "bundle.json").read_text())
+    assert (card["passages"], card["width"]) == vectors.shape
+    assert card["dataset_digest"] == tiny_dataset.manifest.digest
+
+
+def test_one_vector_per_passage(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    short = vectors_of(tiny_dataset)[:-1]
+    with pytest.raises(ValueError, match="99 vectors for 100"), drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, short, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parts_of_two_bundles_are_refused(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        vectors = vectors_of(tiny_dataset)
+        Bundle.write(draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+        np.save(draft / VECTORS, np.zeros((5, 8), np.float32))
+    with pytest.raises(UserError, match="inconsistent"):
+        Bundle.read(tmp_path / "bundle")
+
+
+def test_a_dataset_is_no_bundle(tiny_dataset: Dataset) -> None:
+    with pytest.raises(UserError, match="'dataset' artifact where 'bundle'"):
+        Bundle.read(tiny_dataset.path)

@@ -1,0 +1,104 @@
+"""Tiny real parts that the tests share: a dataset, a random BERT, a random seq2seq. Nothing is downloaded."""
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
+
+TOPICS = ("river", "stone", "cloud", "engine", "violin", "copper", "garden", "letter", "winter", "market")
+DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidden", "narrow", "warm")
+WORDS = (*TOPICS, *DETAILS, "the", "of", "a", "what", "about", "is", "and", "in")
+
+
+def write_tiny_dataset(path: Path) -> Path:
+    """100 passages, one per (topic, detail); 60 train, 20 dev, 20 test queries, one positive each."""
+    pairs = [(topic, detail) for topic in TOPICS for detail in DETAILS]
+    order = np.random.default_rng(7).permutation(len(pairs))
+    splits = ["train"] * 60 + ["dev"] * 20 + ["test"] * 20
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(
+            [f"p{i}" for i in range(len(pairs))],
+            [topic for topic, _ in pairs],
+            [f"the {detail} {topic} is in the {detail} {TOPICS[i % 10]}" for i, (topic, detail) in enumerate(pairs)],
+        )
+        writer.queries(
+            [f"q{i}" for i in range(len(pairs))],
+            [f"what is the {pairs[p][1]} {pairs[p][0]} number {i}" for i, p in enumerate(order)],
+            splits,
+            [[] for _ in pairs],
+        )
+        rows = list(range(len(pairs)))
+        writer.qrels([f"q{i}" for i in rows], [f"p{p}" for p in order], [1] * len(rows), rows, order.tolist())
+        writer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset(write_tiny_dataset(tmp_path_factory.mktemp("data") / "dataset"))
+
+
+def write_tokenizer(path: Path) -> None:
+    from transformers import BertTokenizerFast
+
+    path.mkdir(parents=True, exist_ok=True)
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + [str(d) for d in range(10)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters, *(f"##{c}" for c in letters)]
+    (path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    BertTokenizerFast(vocab=str(path / "vocab.txt"), model_max_length=64).save_pretrained(path)
+
+
+def write_tiny_backbone(path: Path) -> Path:
+    """A random 2-layer BERT of width 32 with a WordPiece tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    write_tokenizer(path)
+    torch.manual_seed(0)
+    vocabulary = len((path / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    config = BertConfig(
+        vocab_size=vocabulary, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=64,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_backbone(tmp_path_factory.mktemp("models") / "bert")
+
+
+def write_tiny_seq2seq(path: Path) -> Path:
+    """A random BART of width 32, one layer each side, whose config names generation settings as bart-base's does."""
+    import json
+
+    import torch
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    write_tokenizer(path)
+    torch.manual_seed(0)
+    vocabulary = len((path / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    config = BartConfig(
+        vocab_size=vocabulary, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64,
+        pad_token_id=0, bos_token_id=2, eos_token_id=3, decoder_start_token_id=3, forced_eos_token_id=3,
+    )  # fmt: skip
+    BartForConditionalGeneration(config).save_pretrained(path)
+    (path / "generation_config.json").unlink()
+    written = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    written |= {"num_beams": 4, "early_stopping": True, "no_repeat_ngram_size": 3}
+    (path / "config.json").write_text(json.dumps(written), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_seq2seq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_seq2seq(tmp_path_factory.mktemp("models") / "bart")

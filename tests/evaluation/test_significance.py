@@ -1,0 +1,60 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from gnn_encoder.evaluation import significance
+from gnn_encoder.evaluation.significance import paired_randomization
+
+
+def enumerated(differences: np.ndarray) -> float:
+    """Share of all 2^n sign flips whose mean lies at least as far from zero."""
+    flips = np.array(list(itertools.product((1, -1), repeat=len(differences))))
+    means = flips @ differences / len(differences)
+    return float((np.abs(means) >= abs(differences.mean()) - 1e-9).mean())
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+def test_few_queries_are_enumerated_exactly(n: int) -> None:
+    generator = np.random.default_rng(n)
+    # Recall-like steps make equal sums, which must count as "at least as far".
+    differences = np.stack([generator.normal(size=n), generator.integers(-3, 4, n) / 3], axis=1)
+    p = paired_randomization(differences, permutations=2**n, seed=0)
+    assert p == pytest.approx([enumerated(differences[:, 0]), enumerated(differences[:, 1])], abs=1e-12)
+
+
+def test_drawn_swaps_come_near_the_enumeration_and_follow_the_seed() -> None:
+    differences = np.random.default_rng(3).normal(0.3, 1.0, size=(14, 1))
+    exact = enumerated(differences[:, 0])
+    drawn = paired_randomization(differences, permutations=8000, seed=1)
+    assert drawn[0] == pytest.approx(exact, abs=0.02)
+    assert drawn[0] != exact
+    np.testing.assert_array_equal(paired_randomization(differences, permutations=8000, seed=1), drawn)
+    assert paired_randomization(differences, permutations=8000, seed=2) != drawn
+
+
+def test_p_is_uniform_where_systems_are_alike_and_small_where_they_are_not() -> None:
+    generator = np.random.default_rng(0)
+    alike = generator.normal(size=(60, 400))
+    p = paired_randomization(alike, permutations=999, seed=0)
+    assert kstest(p, "uniform").pvalue > 0.01
+    assert kstest(paired_randomization(alike + 0.3, permutations=999, seed=0), "uniform").pvalue < 1e-6
+
+
+def test_equal_systems_and_no_queries() -> None:
+    assert paired_randomization(np.zeros((50, 2)), permutations=200, seed=0).tolist() == [1.0, 1.0]
+    assert paired_randomization(np.zeros((0, 2)), permutations=200, seed=0).tolist() == [1.0, 1.0]
+
+
+def test_both_directions_count_alike() -> None:
+    differences = np.random.default_rng(5).normal(0.2, 1.0, size=(10, 3))
+    up, down = (paired_randomization(sign * differences, permutations=1024, seed=0) for sign in (1, -1))
+    np.testing.assert_allclose(up, down, atol=1e-12)
+
+
+def test_the_batch_bounds_memory_and_changes_nothing_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    differences = np.random.default_rng(6).normal(size=(8, 2))
+    whole = paired_randomization(differences, permutations=256, seed=0)
+    monkeypatch.setattr(significance, "BATCH", 40)
+    np.testing.assert_array_equal(paired_randomization(differences, permutations=256, seed=0), whole)

@@ -1,0 +1,122 @@
+"""Both kinds of generator: the loss by hand, save and load, greedy decoding by hand, one clear line on misuse."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.query_generator import QueryGenerator
+
+PASSAGES = ["the old river", "a bright violin and the narrow copper garden in winter", "stone", "what about the market"]
+QUERIES = ["what is the river", "violin", "is the stone old and broken", "market"]
+
+
+@pytest.fixture(scope="module", params=["tiny_backbone", "tiny_seq2seq"])
+def generator(request: pytest.FixtureRequest) -> QueryGenerator:
+    """Trained on four pairs until it knows them: what it writes depends on the passage."""
+    torch.manual_seed(0)
+    model = QueryGenerator.from_pretrained(str(request.getfixturevalue(request.param)), 20, 12).train()
+    model.model.generation_config.no_repeat_ngram_size = None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    passages, queries = model.passage_tokens(PASSAGES), model.query_tokens(QUERIES)
+    for _ in range(120):
+        model(*model.batch(passages, queries, np.arange(4))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def next_token_logits(generator: QueryGenerator, passage: int, begun: list[int]) -> torch.Tensor:
+    ids = torch.tensor([generator.tokenizer(PASSAGES[passage], truncation=True, max_length=20)["input_ids"]])
+    logits = generator.model(input_ids=ids, decoder_input_ids=torch.tensor([begun])).logits
+    return logits[0, -1].double()
+
+
+def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerator) -> None:
+    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
+    loss = generator(*generator.batch(passages, queries, np.arange(4)))
+    start, total, tokens = generator.model.config.decoder_start_token_id, 0.0, 0
+    for passage, query in enumerate(QUERIES):
+        target = generator.tokenizer(query)["input_ids"]
+        target = target[1:] if target[0] == start else target
+        begun = [start]
+        for token in target:
+            total -= torch.log_softmax(next_token_logits(generator, passage, begun), -1)[token].item()
+            begun.append(token)
+            tokens += 1
+    assert tokens == queries.lengths.sum()
+    assert loss.item() == pytest.approx(total, rel=1e-4)
+
+
+def test_labels_end_and_do_not_repeat_the_start(generator: QueryGenerator) -> None:
+    tokens = generator.query_tokens(["what is the river"])
+    assert tokens.ids[-1] == generator.tokenizer.sep_token_id
+    assert tokens.ids[0] != generator.model.config.decoder_start_token_id
+
+
+def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerator) -> None:
+    written = generator.generate(generator.passage_tokens(PASSAGES), precision="fp32", tokens_per_batch=30)
+    for passage in range(len(PASSAGES)):
+        begun = [generator.model.config.decoder_start_token_id]
+        while len(begun) < 12 and (len(begun) == 1 or begun[-1] != generator.tokenizer.sep_token_id):
+            logits = next_token_logits(generator, passage, begun)
+            forced = len(begun) == 11 and generator.model.generation_config.forced_eos_token_id is not None
+            begun.append(3 if forced else int(logits.argmax()))
+        expected = generator.tokenizer.decode(begun, skip_special_tokens=True)
+        assert written[passage] == " ".join(expected.split())
+    assert written == QUERIES
+
+
+def test_loss_of_the_right_pairs_is_lower(generator: QueryGenerator) -> None:
+    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
+    right = generator(*generator.batch(passages, queries, np.arange(4)))
+    wrong = generator(*generator.batch(passages, generator.query_tokens(QUERIES[::-1]), np.arange(4)))
+    assert right.item() < wrong.item() / 5
+
+
+def test_writing_does_not_depend_on_batches_or_dropout(generator: QueryGenerator) -> None:
+    tokens = generator.passage_tokens(PASSAGES)
+    generator.train()
+    one = generator.generate(tokens, precision="fp32", tokens_per_batch=1)
+    assert generator.generate(tokens, precision="fp32", tokens_per_batch=10_000) == one
+    assert generator.training
+    generator.eval()
+    assert all(p.dtype is torch.float32 for p in generator.parameters())
+    beams = generator.generate(tokens, precision="fp32", beams=3)
+    assert len(beams) == len(PASSAGES)
+
+
+def test_save_and_load(generator: QueryGenerator, tmp_path: Path) -> None:
+    generator.save(tmp_path)
+    assert not [p.name for p in tmp_path.iterdir() if p.suffix in (".bin", ".pt", ".pkl", ".pth")]
+    loaded = QueryGenerator.load(tmp_path).eval()
+    assert (loaded.passage_length, loaded.query_length) == (20, 12)
+    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
+    batch = generator.batch(passages, queries, np.arange(4))
+    assert loaded(*batch).item() == pytest.approx(generator(*batch).item(), rel=1e-6)
+    assert loaded.generate(passages, precision="fp32") == generator.generate(passages, precision="fp32")
+
+
+def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbone: Path) -> None:
+    for path in (tiny_seq2seq, tiny_backbone):
+        model = QueryGenerator.from_pretrained(str(path), 500, 500)
+        assert (model.passage_length, model.query_length) == (64, 64)
+
+
+def test_an_encoder_keeps_its_weights(tiny_backbone: Path) -> None:
+    from transformers import AutoModel
+
+    model = QueryGenerator.from_pretrained(str(tiny_backbone), 20, 12).model
+    own = AutoModel.from_pretrained(tiny_backbone).state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in model.encoder.state_dict().items())
+    decoder = model.decoder.bert.state_dict()
+    assert all(torch.equal(own[name], decoder[name]) for name in own if name in decoder)
+    assert any("crossattention" in name for name in decoder)
+
+
+def test_unknown_generator_is_one_line() -> None:
+    with pytest.raises(UserError, match="no/such/generator") as caught:
+        QueryGenerator.from_pretrained("no/such/generator", 20, 12)
+    assert "\n" not in str(caught.value)

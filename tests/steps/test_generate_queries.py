@@ -1,0 +1,119 @@
+"""Which negatives get a query, the similarities, and their distribution beside the paper's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores, drafting, pair_keys, read_manifest
+from gnn_encoder.denoising import Pairs
+from gnn_encoder.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.settings import GenerateQueries
+from gnn_encoder.steps.generate_queries import (
+    PAPER,
+    choose_triples,
+    cosines,
+    distribution,
+    distribution_table,
+    generate_queries,
+)
+
+
+def write_pair_scores(draft: Draft, dataset: Dataset, per_query: int = 12) -> None:
+    """Each train query's positive and some other passages, with random logits."""
+    generator = np.random.default_rng(4)
+    labels = dataset.split_qrels("train")
+    keys = [pair_keys(labels.query, labels.passage)]
+    for query in dataset.query_rows("train"):
+        keys.append(pair_keys(query, generator.permutation(100)[:per_query]))
+    pairs = np.unique(np.concatenate(keys))
+    PairScores.create_cls(draft, len(pairs), 4)[:] = 0
+    score = generator.normal(0, 4, len(pairs)).astype(np.float32)
+    PairScores.write(draft, (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32), score)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_seq2seq: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("generate")
+    with drafting(folder / "pairs", "pair_scores") as draft:
+        write_pair_scores(draft, tiny_dataset)
+    torch.manual_seed(1)
+    model = QueryGenerator.from_pretrained(str(tiny_seq2seq), 24, 12)
+    with torch.no_grad():
+        for parameter in model.parameters():  # as loaded they are too small to prefer any token
+            parameter.normal_(0, 0.3)
+    with drafting(folder / "generator", "model") as draft:
+        model.save(draft.path)
+    return {"dataset": tiny_dataset.path, "pair_scores": folder / "pairs", "query_generator": folder / "generator"}
+
+
+def settings_for(tiny_backbone: Path, **changes: object) -> GenerateQueries:
+    values = {"sentence_encoder": str(tiny_backbone), "precision": "fp32", "negatives_per_query": 3}
+    return GenerateQueries.model_validate(values | changes)
+
+
+def test_artifact_is_what_a_loop_makes(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, inputs: dict[str, Path]
+) -> None:
+    generate_queries(settings_for(tiny_backbone), **inputs, generated_queries=tmp_path / "out")
+    out, pairs = GeneratedQueries.read(tmp_path / "out"), PairScores.read(inputs["pair_scores"])
+    labels = tiny_dataset.split_qrels("train")
+    positive = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
+    expected = []
+    for query in np.unique(pairs.query):
+        own = [(s, p) for q, p, s in zip(pairs.query, pairs.passage, pairs.score, strict=True) if q == query]
+        own = [(s, p) for s, p in own if 1 / (1 + np.exp(-s)) < 0.1 and (query, p) not in positive]
+        expected += [(query, p) for _, p in sorted(own, key=lambda x: (-x[0], x[1]))[:3]]
+    assert 60 < len(expected) < 180, "some queries have three negatives, some fewer"
+    assert list(zip(out.query.tolist(), out.negative.tolist(), strict=True)) == expected
+    assert out.passage.tolist() == sorted({p for _, p in expected})
+
+    generator, encoder = QueryGenerator.load(inputs["query_generator"]), TextEncoder.from_backbone(str(tiny_backbone))
+    texts = tiny_dataset.passages.take(out.passage).full_texts()
+    assert out.text == generator.generate(generator.passage_tokens(texts), precision="fp32")
+    assert len(set(out.text)) > 1
+    for row in (0, len(expected) // 2, len(expected) - 1):
+        text = out.text[out.passage.tolist().index(out.negative[row])]
+        a = encode_texts(encoder, tiny_dataset.query_texts(out.query[row : row + 1]), precision="fp32")[0].astype(float)
+        b = encode_texts(encoder, [text], precision="fp32")[0].astype(float)
+        assert out.similarity[row] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)
+
+    metrics = read_manifest(tmp_path / "out").metrics
+    assert metrics["triples"] == len(expected) and metrics["queries"] == len(out.text)
+    assert sum(v for k, v in metrics.items() if k.startswith("similarity_")) == pytest.approx(100)
+
+
+def test_no_negatives_at_all_is_an_empty_artifact(tmp_path: Path, tiny_backbone: Path, inputs: dict[str, Path]) -> None:
+    settings = settings_for(tiny_backbone, negative_below=0.0)
+    generate_queries(settings, **inputs, generated_queries=tmp_path / "out")
+    out = GeneratedQueries.read(tmp_path / "out")
+    assert len(out.text) == len(out.query) == len(out.similarity) == 0
+
+
+def test_max_passages_draws_passages() -> None:
+    generator = np.random.default_rng(0)
+    negatives = Pairs(np.repeat(np.arange(30), 6), generator.integers(0, 50, 180))
+    everything = choose_triples(negatives, 4, 0, seed=0)
+    some = choose_triples(negatives, 4, 10, seed=0)
+    assert len(everything) == 120 and len(np.unique(some.passage)) == 10
+    kept = set(np.unique(some.passage).tolist())
+    expected = [t for t in zip(everything.query, everything.passage, strict=True) if t[1] in kept]
+    assert list(zip(some.query, some.passage, strict=True)) == expected
+    assert set(np.unique(choose_triples(negatives, 4, 10, seed=1).passage).tolist()) != kept
+
+
+def test_cosine_ignores_length_and_survives_zero() -> None:
+    left, right = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32), np.array([[30.0, 40.0], [-4.0, 3.0]], np.float32)
+    got = cosines(left, np.array([0, 0, 1]), right, np.array([0, 1, 0]))
+    np.testing.assert_allclose(got, [1.0, 0.0, 0.0], atol=1e-6)
+
+
+def test_distribution_puts_thresholds_where_selection_does() -> None:
+    similarity = np.array([-0.5, 0.099, 0.1, 0.29, 0.3, 0.3, 0.59, 0.6, 1.0, 0.05], np.float32)
+    assert distribution(similarity) == [30.0, 20.0, 30.0, 20.0]
+    assert distribution(np.zeros(0, np.float32)) == [0.0] * 4
+    table = distribution_table([30.0, 20.0, 30.0, 20.0], 10)
+    assert all(f"{own:.2f} | {paper:.2f}" in table for own, paper in zip([30, 20, 30, 20], PAPER, strict=True))

@@ -1,0 +1,112 @@
+"""The step trains, measures on passages it did not train on, resumes to the same weights, and repeats itself."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+from safetensors.numpy import load_file
+
+from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
+from gnn_encoder.context import CHECKPOINTS
+from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.settings import TrainQueryGenerator
+from gnn_encoder.steps import train_query_generator as module
+from gnn_encoder.steps.train_query_generator import rouge, split_pairs, train_query_generator
+
+
+@pytest.fixture(autouse=True)
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
+    return tmp_path / "checkpoints"
+
+
+def settings_for(generator: Path, **changes: object) -> TrainQueryGenerator:
+    values = {"generator": str(generator), "epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "precision": "fp32"}
+    return TrainQueryGenerator.model_validate({**values, "passage_length": 24, "query_length": 24, **changes})
+
+
+@pytest.mark.parametrize("kind", ["tiny_backbone", "tiny_seq2seq"])
+def test_learns_and_reports(tmp_path: Path, tiny_dataset: Dataset, kind: str, request: pytest.FixtureRequest) -> None:
+    settings = settings_for(request.getfixturevalue(kind), epochs=12, learning_rate=1e-2)
+    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "generator")
+    metrics = read_manifest(tmp_path / "generator", "model").metrics
+    assert metrics["pairs"] + metrics["held_out_pairs"] == 60 and metrics["held_out_pairs"] == 6
+    assert metrics["final_loss"] < 2.0 < np.log(100), "untrained it is ln(vocabulary)"
+    assert metrics["held_out/loss"] < 3.0
+    assert metrics["rouge1"] > 20 and metrics["rougeL"] > 20
+    assert metrics["headline"].startswith("ROUGE-L")
+    model = QueryGenerator.load(tmp_path / "generator")
+    assert (model.passage_length, model.query_length) == (24, 24)
+    assert model.generate(model.passage_tokens(["the old river"]))[0].startswith("what is the")
+
+
+class Killed(BaseException):
+    pass
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    return load_file(path / "model.safetensors")
+
+
+def test_resumed_equals_undisturbed(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_seq2seq: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(tiny_seq2seq, epochs=2, checkpoint_seconds=1e-9)
+    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "whole")
+    real, calls = module.token_loss, 0
+
+    def dies(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 10:
+            raise Killed
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "token_loss", dies)
+    with pytest.raises(Killed):
+        train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "cut")
+    assert not (tmp_path / "cut").exists() and list(checkpoints.iterdir())
+    calls = 100
+    train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "cut")
+    assert calls == 100 + 14 - 9, "the steps before the kill are not done again"
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    assert all(np.array_equal(whole[name], cut[name]) for name in whole)
+    assert not list(checkpoints.iterdir())
+    train_query_generator(
+        settings_for(tiny_seq2seq, epochs=2, seed=1), dataset=tiny_dataset.path, query_generator=tmp_path / "other"
+    )
+    assert any(not np.array_equal(whole[name], value) for name, value in weights(tmp_path / "other").items())
+
+
+def test_new_weights_of_a_pair_are_seeded(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path) -> None:
+    for name in ("one", "two"):
+        settings = settings_for(tiny_backbone, epochs=1, max_pairs=8, held_out=0.0)
+        train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / name)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(np.array_equal(one[name], two[name]) for name in one)
+    metrics = read_manifest(tmp_path / "one").metrics
+    assert metrics["pairs"] == 8 and metrics["held_out_pairs"] == 0 and "rougeL" not in metrics
+
+
+def test_no_held_out_passage_is_trained_on() -> None:
+    generator = np.random.default_rng(0)
+    pairs = Qrels(np.arange(200), generator.integers(0, 40, 200), np.ones(200, int))
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, seed=3)
+    assert not set(train.passage) & set(held_out.passage)
+    assert len(train.query) + len(held_out.query) == 200
+    assert len(set(held_out.passage)) == 10
+    small, few = split_pairs(pairs, 0.25, 7, 5, seed=3)
+    assert len(small.query) == 7 and len(few.query) == 5
+    assert set(small.query) <= set(train.query) and set(few.query) <= set(held_out.query)
+    assert split_pairs(pairs, 0.25, 0, 1000, seed=4)[1].query.tolist() != held_out.query.tolist()
+
+
+def test_rouge_is_the_mean_in_percent() -> None:
+    queries, written = ["what is the river", "the old stone"], ["what is a river", "stones"]
+    scorer = RougeScorer(["rouge1"], use_stemmer=True)
+    expected = 50 * sum(scorer.score(q, w)["rouge1"].fmeasure for q, w in zip(queries, written, strict=True))
+    assert rouge(queries, written)["rouge1"] == pytest.approx(expected)
+    assert rouge(queries, queries) == {"rouge1": 100.0, "rouge2": 100.0, "rougeL": 100.0}
+    assert rouge([], []) == {}

@@ -1,0 +1,59 @@
+"""Questions to a bundle get what a float64 product of the vectors says."""
+
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.errors import UserError
+from gnn_encoder.index import build_index
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.search import Searcher, search_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> Bundle:
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), pooling="mean", max_length=32)
+    vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
+    encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
+    path = tmp_path_factory.mktemp("search") / "bundle"
+    with drafting(path, "bundle") as draft:
+        Bundle.write(draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=encoder.save)
+    return Bundle.read(path)
+
+
+def test_hits_are_the_largest_products(bundle: Bundle) -> None:
+    question = "what is the old river"
+    hits = search_bundle(bundle, question, 5)
+    vector = encode_texts(TextEncoder.load(bundle.query_encoder_path), [question], precision="fp32")[0]
+    exact = bundle.vectors.astype(np.float64) @ vector
+    best = np.argsort(-exact, kind="stable")[:5]
+    passages = bundle.passages.take(best)
+    assert [hit.passage_id for hit in hits] == passages.ids
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose([hit.score for hit in hits], exact[best], rtol=1e-5)
+    assert astuple(hits[0])[2:] == (passages.ids[0], passages.titles[0], passages.texts[0])
+
+
+def test_the_question_matters(bundle: Bundle) -> None:
+    searcher = Searcher(bundle)
+    assert searcher.search("the old river", 3) != searcher.search("violin market winter", 3)
+
+
+def test_more_than_there_are(bundle: Bundle) -> None:
+    assert len(search_bundle(bundle, "garden", 1000)) == len(bundle.passages)
+
+
+@pytest.mark.parametrize(("question", "k"), [("  ", 5), ("garden", 0)])
+def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int) -> None:
+    with pytest.raises(UserError):
+        search_bundle(bundle, question, k)
+
+
+def test_encoder_of_another_width_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextEncoder, "width", 7)
+    with pytest.raises(UserError, match="do not fit"):
+        Searcher(bundle)

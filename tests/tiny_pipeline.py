@@ -1,0 +1,98 @@
+"""A pipeline of two steps that train nothing: what the launcher is tried with.
+
+What the steps do is told by the environment variable TINY: a JSON object, step → `fail`, `bug`,
+`wait`, `die` or `full`.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder.artifacts import Draft
+from gnn_encoder.context import Context
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings import Bm25Retrieve, Ingest
+from gnn_encoder.steps.step import StepArguments, step
+
+
+def _behave(name: str, context: Context) -> None:
+    what = json.loads(os.environ.get("TINY", "{}")).get(name)
+    if what == "fail":
+        raise UserError("the data is wrong: mend it")
+    if what == "bug":
+        raise ValueError("a bug\nof two lines")
+    if what == "die":
+        os.kill(os.getpid(), 9)
+    if what == "full":
+        raise OSError(28, "No space left on device", "some/file")
+    if what == "wait":
+        progress = context.progress("epoch 1", 600, "examples")
+        for i in range(600):
+            progress.advance(1, "loss 0.5")
+            context.metric("loss", 1 / (i + 1), at=i)
+            time.sleep(0.1)
+
+
+@step(dataset="dataset")
+def ingest(context: Context, settings: Ingest, dataset: Draft) -> dict[str, Any]:
+    _behave("ingest", context)
+    (dataset / "words.txt").write_text(settings.dataset)
+    return {"passages": 3, "headline": "3 passages"}
+
+
+@step(bm25_run="run")
+def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> dict[str, Any]:
+    _behave("bm25_retrieve", context)
+    (bm25_run / "run.txt").write_text((dataset / "words.txt").read_text().upper())
+    return {"R@100": 0.5, "headline": "R@100 0.50"}
+
+
+def compile_pipeline(target: Path) -> Path:
+    from kfp import compiler, dsl
+    from kfp.dsl import Artifact, Dataset, Input, Output
+
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    def ingest(arguments: str, dataset: Output[Dataset]) -> None:
+        from tiny_pipeline import ingest
+
+        ingest(arguments, dataset=dataset.path)
+
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    def bm25_retrieve(arguments: str, dataset: Input[Dataset], bm25_run: Output[Artifact]) -> None:
+        from tiny_pipeline import bm25_retrieve
+
+        bm25_retrieve(arguments, dataset=dataset.path, bm25_run=bm25_run.path)
+
+    @dsl.pipeline(name="tiny")
+    def tiny(first: str, second: str) -> None:
+        dataset = ingest(arguments=first).output
+        bm25_retrieve(arguments=second, dataset=dataset)
+
+    compiler.Compiler().compile(tiny, str(target))
+    return target
+
+
+def arguments(code_digest: str = "1", **settings: Any) -> dict[str, str]:
+    first = StepArguments(settings=settings, code_digest=code_digest)
+    return {"first": first.model_dump_json(), "second": StepArguments(code_digest="1").model_dump_json()}
+
+
+def main(root: Path, pipeline: Path, *settings: str) -> int:
+    """A launcher in a process of its own, to be interrupted and killed."""
+    from rich.console import Console
+
+    from gnn_encoder.console import open_console
+    from gnn_encoder.local_run import run_pipeline
+
+    with open_console(["ingest", "bm25_retrieve"], Console()) as audience:
+        values = dict(setting.split("=") for setting in settings)
+        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, audience)
+    print(outcome)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

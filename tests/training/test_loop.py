@@ -1,0 +1,90 @@
+"""A resumed run ends with the weights of an undisturbed one, bit for bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gnn_encoder import tracking
+from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.settings import Optimization
+from gnn_encoder.training import checkpoint
+from gnn_encoder.training.loop import fit, linear_schedule
+
+SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Batches:
+    steps_per_epoch = 5
+    batch_examples = 4
+
+    def epoch(self, epoch):
+        generator = np.random.default_rng(epoch)
+        for _ in range(self.steps_per_epoch):
+            yield torch.from_numpy(generator.standard_normal((4, 6)).astype(np.float32))
+
+
+def model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+def train(folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> dict[str, torch.Tensor]:
+    monkeypatch.setenv(CHECKPOINTS, str(folder))
+    net, steps = model(), 0
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        if steps == stop_at:
+            raise Interrupted
+        steps += 1
+        return net(batch).square().mean()
+
+    with tracking.step_run("test", params={}, tags={}) as run:
+        fit(net, Batches(), loss, SETTINGS, Context("test", run, "key"))
+    return net.state_dict()
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 7, 14])
+def test_resumed_equals_undisturbed(tmp_path, monkeypatch, stop_at):
+    expected = train(tmp_path / "whole", monkeypatch)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "cut", monkeypatch, stop_at)
+    torch.manual_seed(99)  # whatever happened to the random state in between
+    resumed = train(tmp_path / "cut", monkeypatch)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_control_without_the_random_state_the_weights_differ(tmp_path, monkeypatch):
+    expected = train(tmp_path / "whole", monkeypatch)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "cut", monkeypatch, 7)
+    monkeypatch.setattr(torch, "set_rng_state", lambda state: None)
+    resumed = train(tmp_path / "cut", monkeypatch)
+    assert not all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
+    expected = train(tmp_path, monkeypatch)
+    again = train(tmp_path, monkeypatch, stop_at=0)  # a single loss would raise
+    assert all(torch.equal(expected[name], again[name]) for name in expected)
+
+
+def test_a_cut_checkpoint_starts_anew(tmp_path, monkeypatch):
+    expected = train(tmp_path, monkeypatch)
+    file = next(tmp_path.rglob(checkpoint.FILE))
+    file.write_bytes(file.read_bytes()[:100])
+    again = train(tmp_path, monkeypatch)
+    assert all(torch.equal(expected[name], again[name]) for name in expected)
+
+
+def test_schedule_rises_then_falls_to_zero():
+    rates = [linear_schedule(step, 20, 0.25) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert rates[5:] == pytest.approx([(20 - s) / 15 for s in range(5, 20)])
