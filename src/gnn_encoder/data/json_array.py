@@ -11,7 +11,8 @@ from typing import IO, Any, cast
 from gnn_encoder.data.validation import Kind, Problems
 
 CHUNK_BYTES = 1 << 20
-BLANK = " \t\r\n"
+LONGEST_LITERAL = 16
+"""More characters than `-Infinity` or an escape have."""
 
 
 def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
@@ -20,26 +21,22 @@ def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
     What is not JSON ends the reading: there is no telling where the next element starts.
     Memory: the text of one element and a chunk.
     """
-    line = 1
+    buffer = None
     try:
         with path.open("rb") as raw:
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw)
-            buffer = _Buffer(file)
-            line = buffer.skip(BLANK)
-            if not buffer.take("["):
-                raise ValueError("the file is not a JSON array")
-            line = buffer.skip(BLANK)
-            while not buffer.take("]"):
-                yield line, buffer.element()
-                line = buffer.skip(BLANK)
-                comma = buffer.take(",")
-                line = buffer.skip(BLANK)
-                if not comma and not buffer.starts("]"):
-                    raise ValueError("expected ',' or ']' after an element")
+            buffer = _Buffer(cast(IO[bytes], gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw))
+            buffer.expect("[")
+            if not buffer.take("]"):
+                while True:
+                    yield buffer.line, buffer.element()
+                    if buffer.take("]"):
+                        break
+                    buffer.expect(",")
     except UnicodeDecodeError as error:
-        problems.add(Kind.UNREADABLE, path.name, line, f"not UTF-8: byte 0x{error.object[error.start]:02x}")
-    except ValueError as error:
-        problems.add(Kind.UNREADABLE, path.name, line, f"bad JSON: {error}")
+        line = buffer.line if buffer else 1
+        problems.add(Kind.UNREADABLE, path.name, line, f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it")
+    except json.JSONDecodeError as error:
+        problems.add(Kind.UNREADABLE, path.name, buffer.line_at(error.pos) if buffer else 1, f"bad JSON: {error.msg}")
     except (OSError, EOFError, zlib.error) as error:
         problems.add(Kind.UNREADABLE, path.name, detail=getattr(error, "strerror", None) or str(error))
 
@@ -53,50 +50,58 @@ class _Buffer:
         self._parse = json.JSONDecoder().raw_decode
         self._ended = False
 
-    def _more(self, least: int) -> bool:
-        """Read on; False at the file's end."""
+    @property
+    def line(self) -> int:
+        """The line that what comes next stands in."""
+        self._skip_blanks()
+        return self.line_at(self._at)
+
+    def line_at(self, position: int) -> int:
+        """The file's line of a position in the buffer."""
+        return self._line + self._text.count("\n", 0, position)
+
+    def take(self, character: str) -> bool:
+        """Pass blanks, and the character if it comes next."""
+        self._skip_blanks()
+        found = self._text.startswith(character, self._at)
+        self._at += found
+        return found
+
+    def expect(self, character: str) -> None:
+        """Pass blanks and the character, which must come next."""
+        if not self.take(character):
+            raise json.JSONDecodeError(f"expected {character!r} of an array", self._text, self._at)
+
+    def element(self) -> Any:
+        """The element that comes next."""
+        self._skip_blanks()
+        while True:
+            try:
+                value, end = self._parse(self._text, self._at)
+            except json.JSONDecodeError as error:
+                # Cut by the chunk's end, or wrong? What is cut fails at the end, or where its string starts.
+                near_end = error.pos >= len(self._text) - LONGEST_LITERAL or error.msg.startswith("Unterminated")
+                if not near_end or not self._more():
+                    raise
+                continue
+            if end == len(self._text) and self._more():
+                continue  # a number may go on in the next chunk
+            self._at = end
+            return value
+
+    def _skip_blanks(self) -> None:
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in " \t\r\n":
+                self._at += 1
+            if self._at < len(self._text) or not self._more():
+                return
+
+    def _more(self) -> bool:
+        """Read on, as much again as is there, so that a long element is parsed few times; False at the end."""
         if self._ended:
             return False
-        data = self._file.read(least)
+        data = self._file.read(max(CHUNK_BYTES, len(self._text) - self._at))
         self._ended = not data
         self._line += self._text.count("\n", 0, self._at)
         self._text, self._at = self._text[self._at :] + self._decode.decode(data, final=self._ended), 0
         return True
-
-    def starts(self, character: str) -> bool:
-        """Whether the character comes next."""
-        while self._at >= len(self._text):
-            if not self._more(CHUNK_BYTES):
-                raise ValueError("the array does not end")
-        return self._text[self._at] == character
-
-    def take(self, character: str) -> bool:
-        """Pass the character if it comes next."""
-        found = self.starts(character)
-        self._at += found
-        return found
-
-    def skip(self, characters: str) -> int:
-        """Pass any of the characters; the line that comes next."""
-        while self.starts(self._text[self._at : self._at + 1] or " ") and self._text[self._at] in characters:
-            self._at += 1
-            if self._at >= len(self._text) and not self._more(CHUNK_BYTES):
-                break
-        return self._line + self._text.count("\n", 0, self._at)
-
-    def element(self) -> Any:
-        """The element that comes next."""
-        while True:
-            try:
-                value, end = self._parse(self._text, self._at)
-            except json.JSONDecodeError:
-                # Cut by the chunk's end, or wrong: only the rest of the file can tell. Reading as much again
-                # as is there keeps an element of many chunks from being parsed once per chunk.
-                if not self._more(max(CHUNK_BYTES, len(self._text) - self._at)):
-                    raise
-                continue
-            # A number may go on in the next chunk.
-            if end == len(self._text) and self._more(CHUNK_BYTES):
-                continue
-            self._at = end
-            return value

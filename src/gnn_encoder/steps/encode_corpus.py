@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gnn_encoder import index
 from gnn_encoder.artifacts import Dataset, Draft, Graph, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.context import Context
@@ -47,7 +48,7 @@ def encode_corpus(
         vectors[rows] = propagate_passages(model.gnn, graph_arrays, rows, vectors[rows], interactive)
         propagating.advance(len(rows))
     vectors.flush()
-    Bundle.write(bundle, vectors=vectors, dataset=data, save_query_encoder=encoders.query_encoder.save)
+    Bundle.write(bundle, vectors=vectors, dataset=data, save_index=index.build_index, save_query_encoder=encoders.query_encoder.save)
     return {
         "passages": m,
         "encoded_per_second": encoding_rate,

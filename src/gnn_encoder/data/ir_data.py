@@ -1,0 +1,102 @@
+"""Data sets of the `ir_datasets` catalogue, by id: `ir_datasets:beir/scifact`. An optional extra.
+
+An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO
+`dev/small`, the 6,980 queries that papers report) and `ID/test`. An id with a split means that split.
+"""
+
+import importlib.metadata
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gnn_encoder.artifacts.folder import digest_of
+from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
+from gnn_encoder.data.validation import Problems
+from gnn_encoder.errors import UserError
+
+PREFIX = "ir_datasets:"
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev/small", "dev", "valid", "validation"), "test": ("test",)}
+BATCH = 5000
+
+
+class IrDatasets:
+    """A catalogue entry; `ir_datasets` downloads and caches it."""
+
+    format = "ir_datasets"
+    unit = "passages"
+
+    def __init__(self, identity: str) -> None:
+        try:
+            import ir_datasets
+        except ImportError:
+            raise UserError(
+                f"{identity} needs the package ir_datasets: pip install 'gnn-encoder[ir-datasets]'"
+            ) from None
+        self.name = identity
+        self._id = identity.removeprefix(PREFIX)
+        try:
+            whole = ir_datasets.load(self._id)
+        except KeyError:
+            raise UserError(f"{identity}: ir_datasets has no data set {self._id!r}; see ir-datasets.com") from None
+        self._splits = {}
+        for split, names in SPLIT_NAMES.items():
+            for name in names:
+                entry = whole if self._id.endswith(f"/{name}") else _load(ir_datasets, f"{self._id}/{name}")
+                if entry is not None and entry.has_queries() and entry.has_qrels():
+                    self._splits[split] = entry
+                    break
+        if not whole.has_docs() or not self._splits:
+            raise UserError(f"{identity} has no passages or no split with labels: name the data set above its splits")
+        self._docs = whole
+        self.work = int(whole.docs_count() or 0)
+        self.remarks: list[str] = []
+        self.facts = {"ir_datasets": importlib.metadata.version("ir_datasets")}
+
+    def passages(self, problems: Problems) -> Iterator[PassageRows]:
+        """The documents; one without a field `text` is read as ir_datasets' default text."""
+        del problems  # the package checks its downloads
+        for first, docs in _batches(self._docs.docs_iter()):
+            ids = [doc.doc_id for doc in docs]
+            titles = [getattr(doc, "title", None) or "" if hasattr(doc, "text") else "" for doc in docs]
+            texts = [doc.text if hasattr(doc, "text") else doc.default_text() for doc in docs]
+            yield PassageRows(ids, titles, texts, "documents", range(first, first + len(docs)), len(docs))
+
+    def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
+        """Queries and labels of each split."""
+        del problems
+        for split, entry in self._splits.items():
+            for first, queries in _batches(entry.queries_iter()):
+                lines = range(first, first + len(queries))
+                ids, texts = [q.query_id for q in queries], [q.default_text() for q in queries]
+                yield QueryRows(ids, texts, [[] for _ in queries], None, f"{split} queries", lines)
+            for first, labels in _batches(entry.qrels_iter()):
+                yield LabelRows(
+                    [label.query_id for label in labels],
+                    [label.doc_id for label in labels],
+                    [int(label.relevance) for label in labels],
+                    split,
+                    f"{split} qrels",
+                    range(first, first + len(labels)),
+                )
+
+    def digest(self) -> str:
+        """Of the id: the catalogue pins the contents by their digests."""
+        return digest_of({"id": self._id, **self.facts})
+
+
+def _load(package: Any, identity: str) -> Any:
+    try:
+        return package.load(identity)
+    except KeyError:
+        return None
+
+
+def _batches(items: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """(number of the first, from 1; items)."""
+    first, batch = 1, []
+    for item in items:
+        batch.append(item)
+        if len(batch) == BATCH:
+            yield first, batch
+            first, batch = first + BATCH, []
+    if batch:
+        yield first, batch
