@@ -1,12 +1,13 @@
 """Depths per split, and the dev figures against a plain loop."""
 
 import numpy as np
+import pytest
 
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.first_stage import dev_figures, search_splits
 
 
-def random_search(dataset: Dataset) -> "tuple[np.ndarray, np.ndarray]":
+def random_search(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(1)
     rows = np.stack([generator.permutation(len(dataset.passages)) for _ in range(dataset.queries.num_rows)])
     return np.linspace(1, 0, rows.size).reshape(rows.shape).astype(np.float32), rows.astype(np.int32)
@@ -40,3 +41,12 @@ def test_dev_figures_equal_a_loop(tiny_dataset: Dataset) -> None:
     np.testing.assert_allclose(
         [figures["dev/R_at_100"], figures["dev/RR_at_10"]], [np.mean(recall), np.mean(reciprocal)]
     )
+
+
+def test_first_positive_at_rank_eleven_counts_for_recall_alone(tiny_dataset: Dataset) -> None:
+    labels = tiny_dataset.split_qrels("dev").positive()
+    others = np.stack([np.setdiff1d(np.arange(100), [p])[:20] for p in labels.passage])
+    for rank, expected in ((10, 0.1), (11, 0.0)):
+        rows = np.insert(others, rank - 1, labels.passage, axis=1).astype(np.int32)
+        run = Run.from_hits(labels.query, rows, np.zeros(rows.shape, np.float32))
+        assert dev_figures(tiny_dataset, run) == {"dev/R_at_100": 1.0, "dev/RR_at_10": pytest.approx(expected)}

@@ -174,8 +174,23 @@ def check(
 ) -> None:
     """Validate a data set: counts, and every kind of problem with file and line."""
     from gnn_encoder.data import check as check_dataset
+    from gnn_encoder.settings import parse_settings
 
-    typer.echo(check_dataset(dataset, format))
+    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check")
+    report = check_dataset(settings.ingest)
+    lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
+    for split, count in report.queries.items():
+        unlabelled = report.without_positive.get(split, 0)
+        lines[split] = f"{count:,} queries, {report.labels.get(split, 0):,} labels, {unlabelled:,} without a positive"
+    lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
+    lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
+    for name, value in {**lines, **report.facts}.items():
+        typer.echo(f"{name:<10} {value}")
+    for line in (*report.problems, *report.remarks):
+        typer.echo(f"- {line}")
+    if report.problems:
+        mend = "mend it" if report.fatal else "mend it, or --set ingest.on_bad_rows=drop"
+        raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
 
 
 def main() -> None:

@@ -34,15 +34,20 @@ class Progress:
 
     def __init__(self, step: str, stage: str, total: int, unit: str) -> None:
         self.step, self.stage, self.total, self.unit = step, stage, total, unit
-        self.done = 0
+        self.done = self._before = 0
         self.note = ""
         self.began = time.monotonic()
         self._emitted = self._printed = 0.0
 
     @property
     def rate(self) -> float:
-        """Units per second so far."""
-        return self.done / max(time.monotonic() - self.began, 1e-9)
+        """Units per second so far, those of an interrupted attempt left out."""
+        return (self.done - self._before) / max(time.monotonic() - self.began, 1e-9)
+
+    def resume(self, done: int) -> None:
+        """Take over `done` units of an interrupted attempt."""
+        self._before = done
+        self.advance(done, note=f"resumed at {done:,}")
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more units; `note` is a short figure to show beside them, as in `loss 0.31`."""

@@ -181,7 +181,8 @@ class TrainQueryGenerator(Optimization):
     max_pairs: Count = 0
     """Labelled pairs trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
-    """Share of the pairs kept back for ROUGE (SS-BERT splits 8:1:1; dev and test are one here)."""
+    """Share of the positive passages whose pairs are kept back for ROUGE (SS-BERT splits 8:1:1; dev and test
+    are one here)."""
     rouge_pairs: PositiveInt = 200
     """Held-out pairs that ROUGE is computed on."""
 
@@ -211,7 +212,10 @@ class SelectTrainingSet(StepSettings):
     negatives_per_example: PositiveInt = 8
     """Hard negatives stored with an example; training draws from them."""
     selection: bool = True
-    """Add the triples whose negative's generated query resembles the query, 1:1 with the originals."""
+    """Add the triples whose negative's generated query resembles the query."""
+    selection_mix: Literal["equal", "once"] = "equal"
+    """`equal`: mixed 1:1 with the originals (SS-BERT), repeated where there are fewer of them; `once`: each
+    once, for runs in which few negatives got a generated query."""
     selection_threshold: Fraction = 0.3
     """t_G."""
     augmentation: bool = True

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.encoding import encode_passages, encode_texts
@@ -16,8 +17,11 @@ from gnn_encoder.steps.dense_retrieve import dense_retrieve
 def dpr(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     path = tmp_path_factory.mktemp("dense") / "dpr"
     model = DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="no", query_length=16, passage_length=32, share_encoders=True
+        str(tiny_backbone), pooling="mean", normalize="no", query_length=16, passage_length=32, share_encoders=False
     )
+    with torch.no_grad():
+        for parameter in model.query_encoder.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     with drafting(path, "model") as draft:
         model.save(draft.path)
     return path

@@ -11,7 +11,7 @@ from gnn_encoder import tracking
 from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
-from gnn_encoder.training.loop import fit, linear_schedule
+from gnn_encoder.training.loop import fit, linear_schedule, set_dropout
 
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
 
@@ -47,8 +47,8 @@ def train(folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = N
         return net(batch).square().mean()
 
     with tracking.step_run("test", params={}, tags={}) as run:
-        fit(net, Batches(), loss, SETTINGS, Context("test", run, "key"))
-    return net.state_dict()
+        result = fit(net, Batches(), loss, SETTINGS, Context("test", run, "key"))
+    return net.state_dict() | {"loss": torch.tensor(result.loss)}
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 7, 14])
@@ -88,3 +88,14 @@ def test_schedule_rises_then_falls_to_zero():
     rates = [linear_schedule(step, 20, 0.25) for step in range(20)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert rates[5:] == pytest.approx([(20 - s) / 15 for s in range(5, 20)])
+
+
+def test_dropout_is_set_in_modules_and_in_plain_numbers():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout, self.inner = 0.1, nn.Dropout(0.1)
+
+    layer = Layer()
+    set_dropout(layer, 0.0)
+    assert layer.dropout == 0.0 and layer.inner.p == 0.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ QRELS_SCHEMA = pa.schema(
     ]
 )
 SPLITS = ("train", "dev", "test")
+Column: TypeAlias = list[str] | pa.ChunkedArray
+"""Texts, as Python strings or as Arrow holds them."""
 
 
 def passage_text(title: str, text: str) -> str:
@@ -161,7 +163,7 @@ class DatasetWriter:
         }
         self._rows = dict.fromkeys(self._writers, 0)
 
-    def passages(self, ids: list[str], titles: list[str], texts: list[str]) -> None:
+    def passages(self, ids: Column, titles: Column, texts: Column) -> None:
         """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
         self._write(CORPUS, CORPUS_SCHEMA, [ids, titles, texts])
 
@@ -175,8 +177,11 @@ class DatasetWriter:
         """Append labels, with the row numbers of their query and passage."""
         self._write(QRELS, QRELS_SCHEMA, [query_ids, passage_ids, relevance, query, passage])
 
-    def _write(self, name: str, schema: pa.Schema, columns: Iterable[list[Any]]) -> None:
-        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    def _write(self, name: str, schema: pa.Schema, columns: Iterable[list[Any] | pa.ChunkedArray]) -> None:
+        arrays = [
+            column if isinstance(column, pa.ChunkedArray) else pa.array(column, type=field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ]
         self._writers[name].write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP)
         self._rows[name] += len(arrays[0])
 

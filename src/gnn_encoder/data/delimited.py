@@ -54,9 +54,7 @@ def read_queries(path: Path, problems: Problems) -> Iterator[QueryRows]:
     """Rows of id and text."""
     for fields in read_fields(path, range(2, 3), problems):
         rows = fields.rows
-        yield QueryRows(
-            [r[0] for r in rows], [r[1] for r in rows], [[] for _ in rows], None, path.name, fields.numbers
-        )
+        yield QueryRows([r[0] for r in rows], [r[1] for r in rows], [[] for _ in rows], None, path.name, fields.numbers)
 
 
 def read_labels(path: Path, split: str, problems: Problems, *, trec: bool, name: str = "") -> Iterator[LabelRows]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)(?<!\b[A-Z])[.!?](?=\s+[^a-z\s]|$)")
+SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)[.!?](?=\s+[^a-z\s]|$)")
 """Where a sentence ends: not after an abbreviation, nor before a small letter."""
 SIGNATURE = re.compile(r"[\w.]*\w\(.*\)(\s*->.*)?:?|.*\)\s*->.*")
 QUERY_WORDS = range(3, 41)
@@ -43,7 +43,7 @@ def _walk(node: ast.AST, name: str) -> Iterator[Docstring]:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.get_docstring(node, clean=False)
         if text:
-            query, body = split_docstring(inspect.cleandoc(text))
+            query, body = split_docstring(inspect.cleandoc(text), name)
             yield Docstring(name, query, body, node.body[0].lineno)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return  # what a function defines inside is nobody's to look up
@@ -55,13 +55,13 @@ def _walk(node: ast.AST, name: str) -> Iterator[Docstring]:
             yield from _walk(child, name)  # definitions that depend on the platform
 
 
-def split_docstring(text: str) -> tuple[str, str]:
+def split_docstring(text: str, name: str = "") -> tuple[str, str]:
     """(first sentence as a query, the rest) of a cleaned docstring; no query where the sentence is unfit.
 
-    Leading lines that are signatures, as C functions have, belong to neither.
+    Leading lines that are signatures, as C functions have, or the dotted `name` belong to neither.
     """
     lines = text.split("\n")
-    while lines and (not lines[0].strip() or SIGNATURE.fullmatch(lines[0].strip())):
+    while lines and (lines[0].strip() in ("", name) or SIGNATURE.fullmatch(lines[0].strip())):
         lines.pop(0)
     text = "\n".join(lines)
     paragraph, _, rest = text.partition("\n\n")

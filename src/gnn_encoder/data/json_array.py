@@ -34,7 +34,9 @@ def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
                     buffer.expect(",")
     except UnicodeDecodeError as error:
         line = buffer.line if buffer else 1
-        problems.add(Kind.UNREADABLE, path.name, line, f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it")
+        problems.add(
+            Kind.UNREADABLE, path.name, line, f"not UTF-8: byte 0x{error.object[error.start]:02x} at or after it"
+        )
     except json.JSONDecodeError as error:
         problems.add(Kind.UNREADABLE, path.name, buffer.line_at(error.pos) if buffer else 1, f"bad JSON: {error.msg}")
     except (OSError, EOFError, zlib.error) as error:

@@ -40,9 +40,9 @@ def find_or_report(folder: Path, name: str, problems: Problems) -> Path | None:
     return found
 
 
-def files_digest(files: list[Path]) -> str:
-    """Hex SHA-256 over the names and contents of some files."""
-    return digest_of({f"{path.parent.name}/{path.name}": sha256(path) for path in files})
+def files_digest(files: list[Path], **facts: str) -> str:
+    """Hex SHA-256 over some facts and the names and contents of some files."""
+    return digest_of({"facts": facts, "files": sorted((path.name, sha256(path)) for path in files)})
 
 
 def read_blocks(path: Path, problems: Problems, name: str = "") -> Iterator[Block]:

@@ -49,11 +49,14 @@ class Source(Protocol):
 
     name: str
     format: str
-    work: int
-    """Size of the corpus in `unit`, for the progress bar."""
     unit: str
     remarks: list[str]
     facts: dict[str, str]
+
+    @property
+    def work(self) -> int:
+        """Size of the corpus in `unit`, for the progress bar."""
+        ...
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """The corpus in order; may be called again for a second reading."""

@@ -47,6 +47,10 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     Raises:
         UserError: unknown name, no network and not in the local hub cache, or a broken folder.
     """
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # the report of unread pooler weights, and a bar per load
+    logging.disable_progress_bar()
     try:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError) as error:

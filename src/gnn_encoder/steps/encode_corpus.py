@@ -48,7 +48,13 @@ def encode_corpus(
         vectors[rows] = propagate_passages(model.gnn, graph_arrays, rows, vectors[rows], interactive)
         propagating.advance(len(rows))
     vectors.flush()
-    Bundle.write(bundle, vectors=vectors, dataset=data, save_index=index.build_index, save_query_encoder=encoders.query_encoder.save)
+    Bundle.write(
+        bundle,
+        vectors=vectors,
+        dataset=data,
+        save_index=index.build_index,
+        save_query_encoder=encoders.query_encoder.save,
+    )
     return {
         "passages": m,
         "encoded_per_second": encoding_rate,

@@ -5,7 +5,8 @@ denoised    (q, p, N): every unlabelled candidate p that M_ce is sure of
 selected    (q, p, N_H): an example of the above with those of its negatives whose generated query
             resembles q, sim(q, q_G(n)) ≥ t_G. SS-BERT mixes the triples T(q, p, n_H) with the
             originals T(q, p, n) in a 1:1 ratio; here all originals stay, and as many selected ones
-            join them: each as often as the others, the remainder by a seeded draw
+            join them (`selection_mix: equal`): each as often as the others, the remainder by a
+            seeded draw
 generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, turned round
 
 N are the query's hard negatives, highest score first. A query may have few or none: then so has its
@@ -50,7 +51,7 @@ def select_training_set(
     parts.append(original_examples(data, denoised, negatives, DENOISED, width))
     if settings.selection:
         alike = resembling(negatives, triples, settings.selection_threshold)
-        parts.append(selected_examples(concatenate(parts), alike, width, settings.seed))
+        parts.append(selected_examples(concatenate(parts), alike, width, settings))
     if settings.augmentation:
         parts.append(generated_examples(labelled, negatives, triples, settings.augmentation_threshold, width))
     examples = concatenate(parts)
@@ -81,17 +82,18 @@ def resembling(negatives: Pairs, triples: GeneratedQueries, threshold: float) ->
     return negatives.where(np.isin(pair_keys(negatives.query, negatives.passage), wanted))
 
 
-def selected_examples(originals: TrainingSet, alike: Pairs, width: int, seed: int) -> TrainingSet:
-    """As many examples as `originals`, each one of them with its query's `alike` negatives only.
+def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings: SelectTrainingSet) -> TrainingSet:
+    """Copies of `originals` with their query's `alike` negatives only; those whose query has none are left out.
 
-    Originals whose query has none of these are left out, the others repeated as evenly as it goes.
+    `selection_mix: equal` makes as many as there are originals, repeating as evenly as it goes.
     """
     table = alike.table(originals.query, width)
     usable = np.flatnonzero((table >= 0).any(axis=1))
     if len(usable) == 0:
         return take(originals, usable)
-    rounds, rest = divmod(len(originals.query), len(usable))
-    drawn = np.random.default_rng(seed).permutation(usable)[:rest]
+    wanted = len(originals.query) if settings.selection_mix == "equal" else len(usable)
+    rounds, rest = divmod(wanted, len(usable))
+    drawn = np.random.default_rng(settings.seed).permutation(usable)[:rest]
     rows = np.sort(np.concatenate([np.tile(usable, rounds), drawn]))
     chosen = take(originals, rows)
     origin = np.full(len(rows), SELECTED, dtype=np.int8)

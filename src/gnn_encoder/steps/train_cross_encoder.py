@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.candidates import merge_candidates
@@ -33,6 +34,7 @@ def train_cross_encoder(
     queries, place = np.unique(labels.query, return_inverse=True)
     pool = merge_candidates(runs, queries, settings.negative_depth)
     pool = np.where(KnownPositives(labels.query, labels.passage).contains(queries[:, None], pool), -1, pool)
+    torch.manual_seed(settings.seed)  # the new head is drawn
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
     pairs = pair_tokens(model, data)
     plan = PairBatches(labels, pool[place], settings.batch_size, settings.negatives, settings.seed)

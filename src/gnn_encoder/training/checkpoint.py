@@ -27,6 +27,8 @@ class Position:
     """Time spent training so far, interruptions left out."""
     loss: float = float("nan")
     """The curve's last point."""
+    window: tuple[float, ...] = ()
+    """Losses since that point."""
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:

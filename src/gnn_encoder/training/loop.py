@@ -64,6 +64,16 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
     ]
 
 
+def set_dropout(model: nn.Module, rate: float) -> None:
+    """Every dropout of the model: modules, and the plain numbers that BART's layers hold."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, rate)
+
+
 def fit(
     model: nn.Module,
     plan: BatchPlan,
@@ -85,9 +95,7 @@ def fit(
     torch.manual_seed(settings.seed)
     model.to(device()).train()
     if settings.dropout != "backbone":
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = settings.dropout
+        set_dropout(model, settings.dropout)
     groups = groups or parameter_groups(model, settings.learning_rate, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, fused=True)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -97,9 +105,9 @@ def fit(
     steps = plan.steps_per_epoch * settings.epochs
     progress = context.progress("training", steps, "steps")
     if position.step:
-        progress.advance(position.step, note=f"resumed at step {position.step}")
+        progress.resume(position.step)
     every = max(1, steps // CURVE_POINTS)
-    window: list[float] = []
+    window = list(position.window)
     shown = position.loss
     step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
 
@@ -128,7 +136,7 @@ def fit(
                 context.metric("gradient_norm", norm.item(), step)
             progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
             if time.monotonic() - saved >= settings.checkpoint_seconds:
-                done = Position(step, epoch, index + 1, time.monotonic() - began, shown)
+                done = Position(step, epoch, index + 1, time.monotonic() - began, shown, tuple(window))
                 checkpoint.save(folder, model, optimizer, done)
                 saved = time.monotonic()
         if after_epoch:
@@ -137,7 +145,9 @@ def fit(
                 context.metric(name, figure, epoch + 1)
             model.train()
         if epoch + 1 < settings.epochs:
-            checkpoint.save(folder, model, optimizer, Position(step, epoch + 1, 0, time.monotonic() - began, shown))
+            checkpoint.save(
+                folder, model, optimizer, Position(step, epoch + 1, 0, time.monotonic() - began, shown, tuple(window))
+            )
             saved = time.monotonic()
     # The last state is kept until the step's output stands: a kill in between costs no training.
     seconds = time.monotonic() - began

@@ -1,0 +1,36 @@
+"""Step 1: any data set becomes the canonical one, or is refused with everything that is wrong with it."""
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from gnn_encoder.artifacts import Draft
+from gnn_encoder.context import Context
+from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.settings import Ingest
+from gnn_encoder.steps.step import Metrics, step
+
+
+@step(dataset="dataset")
+def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
+    """Read, check and write; the counts go to the log, the metrics and `data_profile.json`."""
+    source = open_source(settings)
+    progress = context.progress("reading passages", source.work, source.unit)
+    report = canonicalize(
+        source,
+        dev_fraction=settings.dev_fraction,
+        drop=settings.on_bad_rows == "drop",
+        draft=dataset,
+        advance=progress.advance,
+    )
+    for problem in report.problems:
+        print(f"ingest: left out {problem}", file=sys.stderr)
+    for remark in report.remarks:
+        print(f"ingest: {remark}", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "data_profile.json"
+        profile.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
+        context.run.artifact(profile)
+    return {**report.metrics(), "headline": report.headline}
