@@ -137,3 +137,21 @@ def test_flat_tokens_read_like_the_lists(texts: list[list[int]]) -> None:
     assert list(tokens) == texts and len(tokens) == len(texts)
     assert tokens[1:3] == texts[1:3]
     assert all(tokens[-i] == texts[-i] for i in range(1, len(texts) + 1))
+
+
+def test_separate_fields_add_the_scores_of_title_and_text(tmp_path: Path, corpus: Dataset) -> None:
+    options = {"k1": 1.2, "b": 0.6, "stemmer": "none", "stopwords": "none"}
+    texts = dataset_of(tmp_path / "texts", [("", text) for _, text in CORPUS])
+    both = all_scores(Bm25.build(corpus.passages, fields="separate", **options), "winter river market")
+    text_only = all_scores(Bm25.build(texts.passages, **options), "winter river market")
+    joined = all_scores(Bm25.build(corpus.passages, **options), "winter river market")
+    untitled = [row for row, (title, _) in enumerate(CORPUS) if not title]
+    assert np.allclose(both[untitled], text_only[untitled], atol=1e-6)
+    assert both[4] > text_only[4] and not np.allclose(both, joined)
+
+
+def all_scores(index: Bm25, query: str) -> np.ndarray:
+    scores, rows = index.search([query], len(CORPUS))
+    out = np.zeros(len(CORPUS))
+    out[rows[0][rows[0] >= 0]] = scores[0][rows[0] >= 0]
+    return out

@@ -5,7 +5,7 @@ a view that makes one passage's list at a time. Its index is then the largest th
 8 bytes per distinct term of each passage, three times that while it is built.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
 import bm25s
@@ -13,7 +13,7 @@ import numpy as np
 import Stemmer
 from bm25s.tokenization import Tokenized, Tokenizer
 
-from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.progress import Progress
 
@@ -54,12 +54,18 @@ class FlatTokens(Sequence[list[int]]):
         return tokens
 
 
-class Bm25:
-    """A BM25 index over passages, title and text as one field."""
+FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
+    "joined": (Passages.full_texts,),
+    "separate": (lambda batch: batch.titles, lambda batch: batch.texts),
+}
+"""What is indexed: title and text as one field, or each with its own lengths and idf, scores added."""
 
-    def __init__(self, tokenizer: Tokenizer, index: bm25s.BM25) -> None:
-        self._tokenizer = tokenizer
-        self._index = index
+
+class Bm25:
+    """A BM25 index over passages, one part per field."""
+
+    def __init__(self, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
+        self._parts = parts
 
     @classmethod
     def build(
@@ -70,6 +76,7 @@ class Bm25:
         b: float,
         stemmer: str = "english",
         stopwords: str = "english",
+        fields: str = "joined",
         progress: Progress | None = None,
     ) -> "Bm25":
         """Index all passages.
@@ -80,26 +87,32 @@ class Bm25:
             b: share of length normalisation.
             stemmer: a Snowball language, or `none`.
             stopwords: a language whose stop words bm25s knows, or `none`.
-            progress: counts passages.
+            fields: a key of `FIELDS`.
+            progress: counts passages, once per field.
 
         Raises:
             UserError: no passage has a word.
         """
-        tokenizer = Tokenizer(
-            stemmer=None if stemmer == "none" else Stemmer.Stemmer(stemmer),
-            stopwords=None if stopwords == "none" else stopwords,
-        )
-        texts = _texts(passages, progress)
-        # Without `allow_empty`: an empty query would otherwise find every empty passage.
-        tokens = FlatTokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
-        if len(tokens.ids) == 0:
+        parts = []
+        for field in FIELDS[fields]:
+            tokenizer = Tokenizer(
+                stemmer=None if stemmer == "none" else Stemmer.Stemmer(stemmer),
+                stopwords=None if stopwords == "none" else stopwords,
+            )
+            texts = _texts(passages, field, progress)
+            # Without `allow_empty`: an empty query would otherwise find every empty passage.
+            tokens = FlatTokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
+            if len(tokens.ids) == 0:
+                continue
+            index = bm25s.BM25(method="lucene", k1=k1, b=b)
+            vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
+            index.index(Tokenized(ids=tokens, vocab=dict(vocabulary)), create_empty_token=False, show_progress=False)
+            parts.append((tokenizer, index))
+        if not parts:
             raise UserError(
                 "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"
             )
-        index = bm25s.BM25(method="lucene", k1=k1, b=b)
-        vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
-        index.index(Tokenized(ids=tokens, vocab=dict(vocabulary)), create_empty_token=False, show_progress=False)
-        return cls(tokenizer, index)
+        return cls(parts)
 
     def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The best `k` passages of each query that share a term with it.
@@ -111,10 +124,13 @@ class Bm25:
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int32)
         # `update_vocab=False` still maps an unseen word to a known stem.
-        tokens = self._tokenizer.streaming_tokenize(queries, update_vocab=False, allow_empty=False)
-        for query, ids in enumerate(tokens):
-            if ids:
-                exact = self._index.get_scores_from_ids(ids)
+        tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
+        for query, per_part in enumerate(zip(*tokens, strict=True)):
+            found = [
+                index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
+            ]
+            if found:
+                exact: np.ndarray = np.stack(found).sum(axis=0, dtype=np.float32)
                 best = top_positive(exact, k)
                 scores[query, : len(best)], rows[query, : len(best)] = exact[best], best
             if progress:
@@ -133,8 +149,8 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
     return order
 
 
-def _texts(passages: PassageTable, progress: Progress | None) -> Iterator[str]:
+def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progress: Progress | None) -> Iterator[str]:
     for batch in passages.stream():
-        yield from batch.full_texts()
+        yield from field(batch)
         if progress:
             progress.advance(len(batch.ids))

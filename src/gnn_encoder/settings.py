@@ -78,6 +78,8 @@ class Bm25Retrieve(StepSettings):
     b: Fraction = 0.75
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
+    fields: Literal["joined", "separate"] = "joined"
+    """Title and text as one field, or as two whose scores add up (BEIR's published BM25 figures)."""
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""
     eval_depth: PositiveInt = 1000
@@ -155,6 +157,8 @@ class TrainCrossEncoder(Optimization):
     """M_ce: a linear head on [CLS], positives against retrieved negatives, pointwise."""
 
     backbone: str = "bert-base-uncased"
+    head_learning_rate: PositiveFloat = 1e-3
+    """Of the new linear head, which starts at random."""
     pair_length: PositiveInt = 160
     """Tokens of `[CLS] query [SEP] passage [SEP]`; the passage is cut first."""
     negatives: PositiveInt = 4

@@ -86,7 +86,7 @@ class _Buffer:
                 if not near_end or not self._more():
                     raise
                 continue
-            if end == len(self._text) and self._more():
+            if end >= len(self._text) - len("e+") and self._more():
                 continue  # a number may go on in the next chunk
             self._at = end
             return value

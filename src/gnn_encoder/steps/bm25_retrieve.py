@@ -5,7 +5,7 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.context import Context
 from gnn_encoder.first_stage import dev_figures, search_splits
-from gnn_encoder.lexical import Bm25
+from gnn_encoder.lexical import FIELDS, Bm25
 from gnn_encoder.settings import Bm25Retrieve
 from gnn_encoder.steps.step import Metrics, step
 
@@ -16,7 +16,8 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
     data = Dataset(dataset)
     index = Bm25.build(
         data.passages, k1=settings.k1, b=settings.b, stemmer=settings.stemmer, stopwords=settings.stopwords,
-        progress=context.progress("indexing", len(data.passages), "passages"),
+        fields=settings.fields,
+        progress=context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages"),
     )  # fmt: skip
     searching = context.progress("searching", data.queries.num_rows, "queries")
     run = search_splits(

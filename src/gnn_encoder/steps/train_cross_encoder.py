@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.candidates import merge_candidates
@@ -15,9 +16,9 @@ from gnn_encoder.scoring import PairTokens, score_pairs
 from gnn_encoder.settings import TrainCrossEncoder
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.training.dev import reciprocal_rank
-from gnn_encoder.training.loop import fit
+from gnn_encoder.training.loop import fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives
-from gnn_encoder.training.pointwise import PairBatches, pointwise_loss
+from gnn_encoder.training.pointwise import PairBatch, PairBatches, pointwise_loss
 
 DEV_CANDIDATES = 20
 
@@ -42,7 +43,15 @@ def train_cross_encoder(
     def look(epoch: int) -> dict[str, float]:
         return dev_figures(model, pairs, data, runs, settings)
 
-    result = fit(model, plan, lambda batch: pointwise_loss(model, pairs, batch), settings, context, after_epoch=look)
+    groups = [
+        *parameter_groups(model.backbone, settings.learning_rate, settings.weight_decay),
+        *parameter_groups(model.head, settings.head_learning_rate, settings.weight_decay),
+    ]
+
+    def loss(batch: PairBatch) -> Tensor:
+        return pointwise_loss(model, pairs, batch)
+
+    result = fit(model, plan, loss, settings, context, groups=groups, after_epoch=look)
     model.save(cross_encoder.path)
     figures = dev_figures(model, pairs, data, runs, settings)
     return {

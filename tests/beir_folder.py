@@ -1,0 +1,29 @@
+"""Writes small BEIR folders, right or spoilt."""
+
+import json
+from pathlib import Path
+
+PASSAGES = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text of passage {i}"} for i in range(6)]
+QUERIES = [{"_id": f"q{i}", "text": f"what is number {i}"} for i in range(6)]
+QRELS = {
+    "train": [("q0", "d0", 1), ("q1", "d1", 1), ("q2", "d2", 0)],
+    "dev": [("q3", "d3", 2)],
+    "test": [("q4", "d4", 1)],
+}
+
+
+def lines(records: list[dict[str, str]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def write_beir(
+    folder: Path, corpus: str | None = None, queries: str | None = None, qrels: dict[str, list[tuple]] | None = None
+) -> Path:
+    """Six passages, six queries of which q5 is in no split; texts of the files can be given instead."""
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(lines(PASSAGES) if corpus is None else corpus, encoding="utf-8")
+    (folder / "queries.jsonl").write_text(lines(QUERIES) if queries is None else queries, encoding="utf-8")
+    for split, rows in (QRELS if qrels is None else qrels).items():
+        text = "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows)
+        (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    return folder

@@ -1,0 +1,48 @@
+"""Splits never share a query, and missing ones are set apart the same way each time."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnn_encoder.data.splits import DEV, NONE, TEST, TRAIN, complete, highest, leaked, share
+
+TEXTS = pa.chunked_array([[f"query number {i}" for i in range(2000)]])
+
+
+def test_shares_are_even_and_do_not_mind_case() -> None:
+    places = np.array([share(text.as_py()) for text in TEXTS])
+    counts = np.histogram(places, bins=10, range=(0, 1))[0]
+    assert counts.min() > 150 and counts.max() < 250
+    assert share(" What is IT ") == share("what is it") != share("what is that")
+
+
+def test_dev_is_set_apart_from_train_alone() -> None:
+    split = np.array([TRAIN] * 1500 + [TEST] * 500, dtype=np.int8)
+    out, remarks = complete(split, TEXTS, 0.1)
+    assert (out[1500:] == TEST).all()
+    assert 100 < (out == DEV).sum() < 200 and len(remarks) == 1
+    assert np.array_equal(out, complete(split, TEXTS, 0.1)[0])
+    assert np.array_equal(complete(out, TEXTS, 0.5)[0], out)
+
+
+def test_without_test_dev_is_the_test_and_without_both_each_is_set_apart() -> None:
+    out, _ = complete(np.array([TRAIN] * 1500 + [DEV] * 500, dtype=np.int8), TEXTS, 0.1)
+    assert (out[1500:] == TEST).all() and 100 < (out == DEV).sum() < 200
+    out, _ = complete(np.full(2000, TRAIN, dtype=np.int8), TEXTS, 0.1)
+    assert 140 < (out == DEV).sum() < 260 and 140 < (out == TEST).sum() < 260
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from([NONE, TRAIN, DEV, TEST])), max_size=20))
+def test_leaked_are_those_of_earlier_splits(rows: list[tuple[int, int]]) -> None:
+    texts = pa.chunked_array([[f"T{text}" for text, _ in rows]], pa.string())
+    expected = [
+        s != NONE and any(other == text and later > s for other, later in rows) for text, s in rows
+    ]  # fmt: skip
+    assert leaked(texts, np.array([s for _, s in rows], dtype=np.int8)).tolist() == expected
+
+
+def test_of_several_splits_the_latest_counts() -> None:
+    own = np.array([NONE, NONE, TRAIN, NONE], dtype=np.int8)
+    query, split = np.array([0, 0, 1, 2]), np.array([TEST, TRAIN, DEV, TRAIN], dtype=np.int8)
+    assert highest(own, query, split).tolist() == [TEST, DEV, TRAIN, NONE]

@@ -1,0 +1,73 @@
+"""The step writes a canonical dataset or nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
+
+from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings import Ingest
+from gnn_encoder.steps.ingest import ingest
+
+SPOILT = {
+    "corpus": lines([PASSAGES[0], {"_id": "d9", "text": ""}, PASSAGES[0], *PASSAGES[1:]]) + "{\n",
+    "queries": lines([*QUERIES, QUERIES[1]]),
+    "qrels": {**QRELS, "train": [*QRELS["train"], ("q1", "d77", 1), ("q1", "d5", "high"), ("q4", "d0", 1)]},
+}
+
+
+def test_counts_stand_in_the_manifest(tmp_path: Path) -> None:
+    ingest(Ingest(dataset=str(write_beir(tmp_path / "d"))), dataset=tmp_path / "out")
+    manifest = read_manifest(tmp_path / "out", "dataset")
+    assert manifest.rows == {"corpus": 6, "queries": 5, "qrels": 5}
+    assert manifest.metrics["headline"] == "6 passages · 3/1/1 queries"
+    assert manifest.metrics["labels_train"] == 3 and manifest.metrics["isolated_passages"] == 2
+
+
+def test_bad_rows_are_refused_in_one_line_and_nothing_is_left(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d", **SPOILT)
+    with pytest.raises(UserError) as caught:
+        ingest(Ingest(dataset=str(folder)), dataset=tmp_path / "out" / "dataset")
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in (
+        "1 × bad JSON (corpus.jsonl line 9",
+        "1 × empty passage text (corpus.jsonl line 2", "(corpus.jsonl line 3: 'd0')",
+        "1 × duplicate query id", "'d77'", "'high'", "1 × query in two splits (qrels/train.tsv line 7: 'q4')", "drop",
+    ):  # fmt: skip
+        assert part in message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_dropping_gives_what_the_sound_rows_alone_would(tmp_path: Path) -> None:
+    ingest(Ingest(dataset=str(write_beir(tmp_path / "sound"))), dataset=tmp_path / "a")
+    folder = write_beir(tmp_path / "spoilt", **SPOILT)
+    ingest(Ingest(dataset=str(folder), on_bad_rows="drop"), dataset=tmp_path / "b")
+    sound, mended = Dataset(tmp_path / "a"), Dataset(tmp_path / "b")
+    assert mended.queries.equals(sound.queries)
+    assert mended.passages.take(np.arange(6)) == sound.passages.take(np.arange(6))
+    assert len(mended.passages) == 6
+    for name in ("query", "passage", "relevance"):
+        assert np.array_equal(getattr(mended.qrels, name), getattr(sound.qrels, name))
+    dropped = {k: v for k, v in mended.manifest.metrics.items() if k.startswith("dropped_")}
+    assert dropped == dict.fromkeys(
+        ("dropped_bad_json", "dropped_empty_passage", "dropped_duplicate_passage", "dropped_duplicate_query",
+         "dropped_unknown_passage", "dropped_bad_relevance", "dropped_shared_query"), 1,
+    )  # fmt: skip
+
+
+def test_what_dropping_cannot_mend_is_refused_all_the_same(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d", corpus="")
+    with pytest.raises(UserError, match="empty corpus"):
+        ingest(Ingest(dataset=str(folder), on_bad_rows="drop"), dataset=tmp_path / "out" / "dataset")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:
+    corpus = lines([{"_id": f"d{i}", "text": f"text {i}"} for i in range(25_003)])
+    ingest(Ingest(dataset=str(write_beir(tmp_path / "d", corpus=corpus))), dataset=tmp_path / "out")
+    passages = Dataset(tmp_path / "out").passages
+    assert [len(group.ids) for group in passages.stream()] == [10_000, 10_000, 5_003]
+    assert passages.take(np.array([25_002, 9_999, 10_000])).texts == ["text 25002", "text 9999", "text 10000"]
