@@ -203,7 +203,7 @@ class GenerateQueries(Inference):
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
     seed: int = 0
     negative_below: Fraction = 0.1
-    """Must equal `select_training_set.negative_below`: only those negatives are written about."""
+    """As in `select_training_set`: only hard negatives are written about."""
 
 
 class SelectTrainingSet(StepSettings):
@@ -331,6 +331,15 @@ class Settings(StepSettings):
     evaluate: Evaluate = Evaluate()
     promote: Promote = Promote()
 
+    @pydantic.model_validator(mode="after")
+    def _negatives_are_one_set(self) -> "Settings":
+        if self.generate_queries.negative_below != self.select_training_set.negative_below:
+            raise ValueError(
+                "generate_queries.negative_below and select_training_set.negative_below must be equal: "
+                "set it under shared"
+            )
+        return self
+
 
 STEPS: tuple[str, ...] = tuple(Settings.model_fields)
 """The steps' names, in the pipeline's order."""
@@ -409,6 +418,8 @@ def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source
 
 def _describe(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
+    if not first["loc"]:  # a rule over several settings, which its text names
+        return first["msg"].removeprefix("Value error, ")
     # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
     key = ".".join(str(part) for part in first["loc"][:2])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
