@@ -116,6 +116,7 @@ def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFix
         assert manifest.metrics["headline"]
     parent, *steps = trained.runs()
     assert {run.info.status for run in (parent, *steps)} == {"FINISHED"}
+    assert "test/GNN-encoder/RR_at_10" in parent.data.metrics
     assert Counter(run.info.run_name for run in steps) == Counter(STEPS)
     assert {run.data.tags["mlflow.parentRunId"] for run in steps} == {parent.info.run_id}
     for run in steps:

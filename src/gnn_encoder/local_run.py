@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnn_encoder import launch, lifeline
+from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.context import CHECKPOINTS
 from gnn_encoder.errors import UserError
@@ -98,6 +99,8 @@ def run_pipeline(
         outcome = Outcome("KILLED", log, parent.uri)
         try:
             _follow(_Run(root, name, pipeline, arguments), parent, outcome, audience)
+            if outcome.status == "FINISHED" and "report" in outcome.outputs:
+                parent.results(_headline_figures(outcome.outputs["report"]))
         finally:
             parent.finish(outcome.status)
     return outcome
@@ -177,6 +180,14 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
         if begun and not failure:  # the step could not say it itself
             lost = {"step": begun[-1], "event": "failed", "time": time.time(), "kind": "lost"}
             audience.hear([lost | {"message": outcome.message.split("\n")[0]}])
+
+
+def _headline_figures(report: Path) -> dict[str, float]:
+    """Every system's measures on the split that the report is headed by, as `split/system/measure`."""
+    metrics = Report.read(report).metrics
+    split = metrics["headline_split"]
+    systems = metrics["results"][split].items()
+    return {f"{split}/{system}/{name}": value for system, means in systems for name, value in means.items()}
 
 
 def _explain(root: Path, outcome: Outcome, failure: Event) -> None:

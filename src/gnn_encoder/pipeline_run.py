@@ -51,6 +51,13 @@ class PipelineRun:
             run.metrics({k: float(v) for k, v in manifest.metrics.items() if isinstance(v, int | float)})
             run.close("FINISHED")
 
+    def results(self, figures: Mapping[str, float]) -> None:
+        """Log the comparison's figures on the pipeline's own run, where runs are compared."""
+        with self._tolerating():
+            run = tracking.StepRun(self._client, self.run_id)
+            run.metrics(figures)
+            run.close(None)
+
     def finish(self, status: str) -> None:
         """End the run, and with FAILED or KILLED any step's run whose process could not do it itself."""
         with self._tolerating():
