@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from safetensors import SafetensorError
 
 from gnn_encoder import lifeline, progress, tracking
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
@@ -84,25 +85,28 @@ def _run(
     digests = {key: read_manifest(path).digest for key, path in inputs.items()}
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
-    with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
-        context = Context(name, run, key)
-        drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
-        try:
+    try:
+        with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
+            context = Context(name, run, key)
+            drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
             metrics = function(context, settings, **inputs, **drafts)
-        except OSError as error:
-            if error.errno is None:
-                raise
-            raise UserError(
-                f"{error.strerror}: {error.filename or 'while writing'}; free space or mend it, then rerun"
-            ) from error
-        # Linux counts the peak resident set in KiB.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
-        for draft in drafts.values():
-            draft.manifest.step = name
-            draft.manifest.settings = settings.model_dump()
-            draft.manifest.inputs = digests
-            draft.manifest.metrics = metrics
-        run.metrics({k: float(v) for k, v in metrics.items() if isinstance(v, int | float)})
+            # Linux counts the peak resident set in KiB.
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
+            for draft in drafts.values():
+                draft.manifest.step = name
+                draft.manifest.settings = settings.model_dump()
+                draft.manifest.inputs = digests
+                draft.manifest.metrics = metrics
+            run.metrics({k: float(v) for k, v in metrics.items() if isinstance(v, int | float)})
+    except SafetensorError as error:
+        if "os error" not in str(error):  # a full disk reaches it as text alone
+            raise
+        raise UserError(f"{error}; free space or mend it, then rerun") from error
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = error.filename or "while writing"
+        raise UserError(f"{error.strerror}: {where}; free space or mend it, then rerun") from error
     shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
     progress.emit(name, "finished", metrics=metrics)
