@@ -9,7 +9,8 @@ import pytest
 from gnn_encoder import provenance
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
-from gnn_encoder.settings import STEPS, Settings, parse_settings
+from gnn_encoder.presets import parse_settings
+from gnn_encoder.settings import STEPS, Settings
 
 PACKAGE = Path(provenance.__file__).parent
 

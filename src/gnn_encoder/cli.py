@@ -94,7 +94,7 @@ def _show_failure(outcome: "Outcome") -> None:
 @app.command()
 def presets() -> None:
     """List the presets, each with its data set."""
-    from gnn_encoder.settings import load_settings, preset_names
+    from gnn_encoder.presets import load_settings, preset_names
 
     for name in preset_names():
         typer.echo(f"{name:<20} {load_settings(name).ingest.dataset}")
@@ -174,7 +174,7 @@ def check(
 ) -> None:
     """Validate a data set: counts, and every kind of problem with file and line."""
     from gnn_encoder.data import check as check_dataset
-    from gnn_encoder.settings import parse_settings
+    from gnn_encoder.presets import parse_settings
 
     settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check")
     report = check_dataset(settings.ingest)

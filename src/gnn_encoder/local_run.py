@@ -17,9 +17,10 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.context import CHECKPOINTS
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import PipelineRun, tracking_uri
+from gnn_encoder.presets import load_settings
 from gnn_encoder.progress import EVENTS
 from gnn_encoder.provenance import step_arguments
-from gnn_encoder.settings import STEPS, load_settings
+from gnn_encoder.settings import STEPS
 from gnn_encoder.supervision import Event, Interrupted, supervise
 
 ROOT = "GNN_ENCODER_ROOT"

@@ -1,22 +1,13 @@
-"""One typed, validated settings class per step, and the presets that fill them.
+"""One typed, validated settings class per step.
 
 A paper's number is a default with its source beside it; a deviation from a paper is a setting and
-says so. A preset is a YAML file with one section per step and a `shared` section, whose values
-become the defaults of every section that has a field of that name.
+says so. `presets` fills them from YAML files.
 """
 
-import difflib
-import json
-from collections.abc import Iterable, Mapping
-from importlib import resources
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 import pydantic
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
-
-from gnn_encoder.errors import UserError
 
 MINILM = "minilm"
 """Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
@@ -120,13 +111,18 @@ class Optimization(StepSettings):
     seed: int = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
+
+
+class WatchedTraining(Optimization):
+    """Training of a retriever, looked at after each epoch."""
+
     dev_queries: Count = 200
     """Dev queries looked at after each epoch, 0: none."""
     dev_pool: PositiveInt = 2000
     """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
 
 
-class ContrastiveTraining(Optimization):
+class ContrastiveTraining(WatchedTraining):
     """A dual encoder trained with the contrastive loss (eq. 2)."""
 
     negatives: Count = 1
@@ -165,6 +161,8 @@ class TrainCrossEncoder(Optimization):
     """Negatives per positive, drawn anew each epoch."""
     negative_depth: PositiveInt = 50
     """They come from the first hits of DPR and of BM25."""
+    dev_queries: Count = 200
+    """Dev queries whose candidates are re-ranked after each epoch, 0: none."""
 
 
 class ScoreCandidates(Inference):
@@ -249,7 +247,7 @@ class BuildGraph(Inference):
     tokens_per_batch: PositiveInt = 4096
 
 
-class TrainGnn(Optimization):
+class TrainGnn(WatchedTraining):
     """Masked Graph Training, dual encoder and GNN jointly (GNN-encoder 3.4, Algorithm 1)."""
 
     epochs: PositiveInt = 5
@@ -350,77 +348,3 @@ def step_settings(step: str) -> type[StepSettings]:
     annotation = Settings.model_fields[step].annotation
     assert isinstance(annotation, type)
     return annotation
-
-
-def preset_folder() -> Path:
-    """The presets of this project: in the wheel, or in the source tree it was installed from."""
-    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "presets"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "pipelines" / "presets"
-
-
-def preset_names() -> list[str]:
-    """Names that `--preset` takes."""
-    return sorted(path.stem for path in preset_folder().glob("*.yaml"))
-
-
-def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
-    """Settings of a preset (a name, or a YAML file of your own), with `step.key=value` overrides.
-
-    Raises:
-        UserError: unknown preset, section or key, wrong type, impossible value.
-    """
-    path = Path(preset) if preset.endswith((".yaml", ".yml")) else preset_folder() / f"{preset}.yaml"
-    if not path.is_file():
-        raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return parse_settings(tree, overrides, source=str(path))
-
-
-def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "settings") -> Settings:
-    """Settings from a parsed preset: sections per step, `shared` spread over those that have the field."""
-    if not isinstance(tree, Mapping) or not all(v is None or isinstance(v, Mapping) for v in tree.values()):
-        raise UserError(f"{source}: expected one section of settings per step")
-    sections = {name: dict(values or {}) for name, values in tree.items()}
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        step, dot, field = key.partition(".")
-        if not (equals and dot and field):
-            raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
-        try:
-            sections.setdefault(step, {})[field] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
-    shared = sections.pop("shared", {})
-    _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)
-    _refuse_unknown("step", sections, set(STEPS), source)
-    for step in STEPS:
-        fields = step_settings(step).model_fields
-        _refuse_unknown(f"setting {step}", sections.get(step, {}), set(fields), source)
-        spread = {name: value for name, value in shared.items() if name in fields}
-        sections[step] = spread | sections.get(step, {})
-    try:
-        return Settings.model_validate(sections)
-    except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {_describe(error)}") from None
-
-
-def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source: str) -> None:
-    for name in given:
-        if name not in known:
-            label = f"{what}.{name}" if what.startswith("setting ") else f"{what} {name!r}"
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UserError(f"{source}: unknown {label}: {hint}known are {', '.join(sorted(known))}")
-
-
-def _describe(error: pydantic.ValidationError) -> str:
-    first = error.errors()[0]
-    if not first["loc"]:  # a rule over several settings, which its text names
-        return first["msg"].removeprefix("Value error, ")
-    # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
-    key = ".".join(str(part) for part in first["loc"][:2])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{key} = {json.dumps(first['input'], default=str)}: {first['msg']}{more}"

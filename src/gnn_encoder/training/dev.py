@@ -7,14 +7,14 @@ epoch's look costs seconds whatever the corpus size. The figures lie above those
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings import WatchedTraining
 from gnn_encoder.training.losses import KnownPositives
 
 
 class DevPool:
     """`queries` int32 [u] dataset rows, `passages` int32 [c] dataset rows, ascending. Empty without dev labels."""
 
-    def __init__(self, dataset: Dataset, settings: Optimization) -> None:
+    def __init__(self, dataset: Dataset, settings: WatchedTraining) -> None:
         generator = np.random.default_rng(settings.seed)
         labels = dataset.split_qrels("dev").positive()
         queries = np.unique(labels.query)
