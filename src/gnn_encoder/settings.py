@@ -70,7 +70,7 @@ class Bm25Retrieve(StepSettings):
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"
-    """Title and text as one field, or as two whose scores add up (BEIR's published BM25 figures)."""
+    """Title and text as one field, or as two whose scores add up."""
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""
     eval_depth: PositiveInt = 1000
