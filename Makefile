@@ -26,10 +26,11 @@ bench: $(INSTALLED)
 
 setup: $(INSTALLED)
 
-# The stamp is written last: an interrupted installation is made again.
+# The stamp is written last: an interrupted installation is made again. Python compiles what it imports; compiling
+# every file of every package at installation takes longer than that.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch" -e ".[dev,bench]"
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[dev,bench]"
 	touch $(INSTALLED)
 
 clean:
