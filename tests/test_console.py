@@ -4,9 +4,11 @@ import io
 import re
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from gnn_encoder.console import LiveConsole, PlainConsole, duration, open_console
+from gnn_encoder.errors import UserError
 from gnn_encoder.supervision import Event
 
 STEPS = ("ingest", "bm25_retrieve", "train_dpr", "dense_retrieve")
@@ -62,7 +64,8 @@ def live(events: list[Event], now: float, width: int = 80) -> list[str]:
     screen = Console(file=output, width=width, force_terminal=True, color_system=None)
     console = open_console(STEPS, screen)
     assert isinstance(console, LiveConsole)
-    console.hear(events)
+    with console:
+        console.hear(events)
     output.truncate(0)
     output.seek(0)
     screen.print(console.render(now))
@@ -97,6 +100,17 @@ def test_live_screen_ends_with_the_final_state() -> None:
         console.hear(RECORDED)
     assert "cannot reuse [its] last output" in output.getvalue()
     assert "✓ bm25_retrieve" in output.getvalue()
+
+
+def test_a_mistake_before_the_first_step_leaves_the_screen_empty() -> None:
+    output = io.StringIO()
+    with (
+        pytest.raises(UserError),
+        open_console(STEPS, Console(file=output, force_terminal=True, color_system=None)) as console,
+    ):
+        assert isinstance(console, LiveConsole)
+        raise UserError("no preset of that name")
+    assert output.getvalue() == ""
 
 
 def test_durations() -> None:

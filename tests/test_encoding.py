@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnn_encoder import encoding
 from gnn_encoder.encoding import Tokens, budget_batches, encode_passages, encode_texts, inference_copy
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 
@@ -48,6 +49,14 @@ def test_passages_are_title_and_text(encoder, tiny_dataset):
     some = tiny_dataset.passages.take(np.array([99, 3]))
     assert np.abs(out[[99, 3]] - encode_texts(encoder, some.full_texts(), precision="fp32")).max() < 1e-5
     assert np.abs(out[[99, 3]] - encode_texts(encoder, some.texts, precision="fp32")).max() > 1e-4
+
+
+def test_tokenizing_in_shards_changes_nothing(encoder, monkeypatch):
+    whole = Tokens.of(encoder.tokenizer, TEXTS, 24)
+    monkeypatch.setattr(encoding, "SHARD", 3)
+    sharded = Tokens.of(encoder.tokenizer, TEXTS, 24)
+    assert np.array_equal(whole.ids, sharded.ids) and np.array_equal(whole.offsets, sharded.offsets)
+    assert len(Tokens.of(encoder.tokenizer, [], 24)) == 0
 
 
 def test_empty_input(encoder):

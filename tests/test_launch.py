@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tiny_pipeline
 
-from gnn_encoder import lifeline
+from gnn_encoder import lifeline, progress, supervision
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Outcome, run_pipeline
 from gnn_encoder.supervision import Event
@@ -117,6 +117,32 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert tracked(root, "dead")["ingest"].info.status == "FAILED"
 
 
+@pytest.mark.parametrize(
+    ("trouble", "message"),
+    [("fail", "the data is wrong: mend it"), ("full", "No space left on device: some/file")],
+)
+def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written(
+    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, message: str
+) -> None:
+    monkeypatch.setenv("TINY", json.dumps({"bm25_retrieve": trouble}))
+    outcome, heard = go(root, pipeline, trouble, dataset=trouble)
+    assert (outcome.exit_code, outcome.failed_step) == (2, "bm25_retrieve")
+    assert outcome.message.startswith(message) and "\n" not in outcome.message
+    assert heard.kinds("bm25_retrieve") == ["starting", "started", "failed"]
+    run = outcome.outputs["dataset"].parents[1]
+    assert list(run.glob("ingest/*dataset*")) and not list(run.glob("bm25-retrieve/*bm25_run*"))
+
+
+def test_an_event_that_a_full_disk_cut_does_not_hide_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(progress.EVENTS, str(tmp_path / "events"))
+    progress.emit("ingest", "started")
+    with (tmp_path / "events").open("a") as file:
+        file.write('{"step": "ingest", "eve')
+    progress.emit("ingest", "failed")
+    with (tmp_path / "events").open("rb") as lines:
+        assert [event["event"] for event in supervision._new_events(lines)] == ["started", "failed"]
+
+
 Start = Callable[[], tuple[subprocess.Popen[str], int]]
 
 
@@ -175,7 +201,12 @@ def test_nothing_survives_a_killed_launcher_and_an_interrupted_one_ends_in_order
     killed = f"tiny-{process.pid}"
     assert tracked(root, killed)["ingest"].info.status == "RUNNING"  # nobody was left to close it
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does, and what it starts inherits
     process, step = start()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert process.poll() is None and not gone(step)
     runs = tracked(root, killed)
     assert [runs[name].info.status for name in (killed, "ingest")] == ["KILLED", "KILLED"]
     process.send_signal(signal.SIGINT)

@@ -44,9 +44,9 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
     few = {"query_length": 16, "passage_length": 24, "learning_rate": 1e-3}
     return {
         "shared": {**training, "backbone": str(backbone), "generator": str(seq2seq), "seed": 1},
-        "bm25_retrieve": {"train_depth": 20, "eval_depth": 20},
+        "bm25_retrieve": {"train_depth": 20},
         "train_dpr": {**few, "negative_depth": 10},
-        "dense_retrieve": {"train_depth": 20, "eval_depth": 20},
+        "dense_retrieve": {"train_depth": 20},
         "train_cross_encoder": {"pair_length": 32, "negatives": 1, "negative_depth": 10, "learning_rate": 1e-3},
         "score_candidates": {"candidates": 6},
         "train_query_generator": {**few, "rouge_pairs": 5},

@@ -62,6 +62,29 @@ def test_scores_and_vectors_equal_a_plain_pass(model, budget):
     assert np.abs(scores[0] - scores[1]) > 1e-6
 
 
+def test_bf16_scores_are_close_and_not_rounded_to_bf16(model):
+    (exact, _), (rough, vectors) = (scored(model, precision) for precision in ("fp32", "bf16"))
+    assert 0 < np.abs(rough - exact).max() < 0.02
+    assert (torch.from_numpy(rough).bfloat16().float().numpy() != rough).any()
+    assert next(model.parameters()).dtype is torch.float32 and np.isfinite(vectors).all()
+
+
+def scored(model: CrossEncoder, precision: str) -> tuple[np.ndarray, np.ndarray]:
+    scores, cls = np.empty(9, np.float32), np.empty((9, 32), np.float32)
+    score_pairs(model, pair_tokens(model), FIRST, SECOND, scores, cls, precision=precision)
+    return scores, cls
+
+
+def test_training_under_bf16_autocast_has_finite_gradients(model):
+    ids, mask, types = (torch.from_numpy(a) for a in pair_tokens(model).padded(FIRST, SECOND))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores, _ = model(ids, mask, types)
+    assert scores.dtype is torch.float32
+    scores.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    model.zero_grad()
+
+
 def test_round_trip(tmp_path, model):
     model.save(tmp_path)
     again = CrossEncoder.load(tmp_path)

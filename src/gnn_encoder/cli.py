@@ -5,6 +5,7 @@ Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,13 +70,14 @@ def _show_results(screen: "Console", outcome: "Outcome", root: Path) -> None:
     data = Dataset(outcome.outputs["dataset"])
     (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
     chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
+    program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
     lines = {
         "decision": read_manifest(outcome.outputs["decision"]).metrics.get("headline", ""),
         "report": outcome.outputs["report"] / "report.html",
         "bundle": outcome.outputs["bundle"],
         "log": outcome.log,
-        "dashboard": f"gnn-encoder dashboard{chosen}   (in a clone: make dashboard)",
-        "search": shlex.join(["gnn-encoder", "search", question, "--bundle", str(outcome.outputs["bundle"])]),
+        "dashboard": f"{program} dashboard{chosen}   (in a clone: make dashboard)",
+        "search": f"{program} {shlex.join(['search', question, '--bundle', str(outcome.outputs['bundle'])])}",
     }
     screen.print()
     for name, value in lines.items():
@@ -97,7 +99,7 @@ def presets() -> None:
     from gnn_encoder.presets import load_settings, preset_names
 
     for name in preset_names():
-        typer.echo(f"{name:<20} {load_settings(name).ingest.dataset}")
+        typer.echo(f"{name:<20} {load_settings(name).ingest.dataset or '(--dataset)'}")
 
 
 @app.command(name="compile")
@@ -126,11 +128,18 @@ def search(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.artifacts import Bundle, verify
     from gnn_encoder.search import search_bundle
 
     screen = Console()
-    for hit in search_bundle(Bundle.read(bundle), question, k):
+    try:
+        hits = search_bundle(Bundle.read(bundle), question, k)
+    except UserError:
+        raise
+    except Exception:
+        verify(bundle)  # whatever a reader said of a corrupt file, this names it
+        raise
+    for hit in hits:
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
         screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
@@ -144,18 +153,20 @@ def dashboard(
     """Open MLflow's user interface on this root's runs."""
     from gnn_encoder.local_run import default_root
     from gnn_encoder.pipeline_run import tracking_uri
+    from gnn_encoder.tracking import without_password
 
     folder = (root or default_root()).expanduser().resolve()
     uri = tracking_uri(folder)
     if uri.startswith("http"):
-        typer.echo(f"The runs are at {uri}")
+        typer.echo(f"The runs are at {without_password(uri)}")
         return
     if uri == f"sqlite:///{folder / 'mlflow.db'}" and not (folder / "mlflow.db").is_file():
         raise UserError(f"no runs under {folder} yet: start one with gnn-encoder run, or give its --root")
     typer.echo(f"MLflow at http://127.0.0.1:{port} (Ctrl-C ends it)")
     sys.stdout.flush()
     artifacts = (folder / "artifacts").as_uri()
-    command = ["-m", "mlflow", "ui", "--backend-store-uri", uri, "--default-artifact-root", artifacts]
+    command = ["-m", "mlflow", "ui", "--default-artifact-root", artifacts]
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # may hold a password, and a command line is for all to see
     # One reader needs one worker, and none of the eight processes that run evaluation jobs.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     os.execv(sys.executable, [sys.executable, *command, "--port", str(port), "--workers", "1"])

@@ -114,16 +114,17 @@ class LiveConsole:
         self._console = console
 
     def __enter__(self) -> "LiveConsole":
-        self._live.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.__exit__(kind, error, trace)
+        self._live.stop()
 
     def hear(self, events: list[Event]) -> None:
-        """Take the events; the table refreshes by itself."""
+        """Take the events; the table refreshes by itself. It appears when the run begins: a mistake in the
+        settings or the data is one line on an empty screen."""
+        self._live.start()
         for event in events:
             self.board.apply(event)
             if event["event"] == "note":

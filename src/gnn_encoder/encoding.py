@@ -32,8 +32,11 @@ class Tokens:
 
     @classmethod
     def of(cls, tokenizer: Any, texts: Sequence[str], max_length: int) -> "Tokens":
-        """Tokenize with special tokens, cut to `max_length`."""
-        return cls.flatten(tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"] if texts else [])
+        """Tokenize with special tokens, cut to `max_length`; a shard at a time."""
+        shards = (list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD))
+        return cls.join(
+            [cls.flatten(tokenizer(s, truncation=True, max_length=max_length)["input_ids"]) for s in shards]
+        )
 
     @classmethod
     def flatten(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
@@ -46,7 +49,11 @@ class Tokens:
     @classmethod
     def of_passages(cls, tokenizer: Any, passages: PassageTable, max_length: int) -> "Tokens":
         """All passages of a table, title and text, a row group at a time."""
-        parts = [cls.of(tokenizer, batch.full_texts(), max_length) for batch in passages.stream()]
+        return cls.join([cls.of(tokenizer, batch.full_texts(), max_length) for batch in passages.stream()])
+
+    @classmethod
+    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
+        """The texts of all parts, in order."""
         sizes = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, np.int64)])
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])

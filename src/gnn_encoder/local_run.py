@@ -16,17 +16,16 @@ from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.context import CHECKPOINTS
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.pipeline_run import PipelineRun, tracking_uri
 from gnn_encoder.presets import load_settings
 from gnn_encoder.progress import EVENTS
 from gnn_encoder.provenance import step_arguments
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import STEPS, Settings
 from gnn_encoder.supervision import Event, Interrupted, supervise
 
 ROOT = "GNN_ENCODER_ROOT"
 """Environment variable: the folder of runs, checkpoints and the MLflow store."""
-CACHE = "GNN_ENCODER_CACHE"
-"""Environment variable, set for steps: a folder for what may be computed again at any time."""
 FULL_BYTES = 2**20
 """A disk with less space than this is full."""
 KEPT = ("bundle", "report")
@@ -75,6 +74,7 @@ def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, 
     settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
     root = _usable(root)
     arguments = step_arguments(settings, registry=tracking_uri(root))
+    _check_heads(settings)
     values = settings.model_dump(mode="json")
     params = {"preset": preset} | {f"{step}.{name}": value for step in STEPS for name, value in values[step].items()}
     name = f"{Path(preset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -90,12 +90,14 @@ def run_pipeline(
     """Run a compiled pipeline under `root`, tracked under `name`.
 
     Raises:
-        UserError: the tracking store is not usable, or another run is going on under the root.
+        UserError: the disk is full, the tracking store is not usable, or another run is going on under the root.
     """
     log = root / "logs" / f"{name}.log"
     with lifeline.take(root):
         for leftover in root.glob("pipeline/*/*/.*.partial-*"):  # of a step killed with -9
             shutil.rmtree(leftover, ignore_errors=True)
+        if shutil.disk_usage(root).free < FULL_BYTES:
+            raise UserError(f"No space left on device: {root}; free space, or give another --root")
         parent = PipelineRun(root, name, params, {"log": str(log)})
         outcome = Outcome("KILLED", log, parent.uri)
         try:
@@ -129,7 +131,6 @@ class _Run:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             CHECKPOINTS: str(self.root / "checkpoints"),
-            CACHE: str(self.root / "cache"),
             EVENTS: str(self.root / "logs" / f"{self.name}.events.jsonl"),
             lifeline.LAUNCHER: str(os.getpid()),
             lifeline.STEPS_LOCK: str(lifeline.steps_lock(self.root)),
@@ -158,7 +159,7 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
         audience.hear(events)
 
     environment = run.environment() | parent.environment()
-    for folder in (run.temporary, outcome.log.parent, run.root / "cache"):
+    for folder in (run.temporary, outcome.log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     job = run.temporary / "job.json"
     facts = {
@@ -206,6 +207,13 @@ def _explain(root: Path, outcome: Outcome, failure: Event) -> None:
         outcome.message = "\n".join(["a process ended without a word (out of memory?); the log ends with", *told[-6:]])
 
 
+def _check_heads(settings: Settings) -> None:
+    """Refuse before the first step what would fail in the twelfth."""
+    width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
+    if width and width % heads:
+        raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
+
+
 def _dataset_override(dataset: str | None) -> list[str]:
     if dataset is None:
         return []
@@ -220,8 +228,6 @@ def _usable(root: Path) -> Path:
         (root / ".lock").touch()
     except OSError as error:
         raise UserError(f"cannot write to {root}: {error.strerror}; give another --root or set {ROOT}") from None
-    if shutil.disk_usage(root).free < FULL_BYTES:
-        raise UserError(f"No space left on device: {root}; free space, or give another --root")
     return root
 
 

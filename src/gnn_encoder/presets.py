@@ -40,7 +40,7 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     return parse_settings(tree, overrides, source=str(path))
 
@@ -57,7 +57,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
             raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
         try:
             sections.setdefault(step, {})[field] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # the latter from a date that is none
             raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
     shared = sections.pop("shared", {})
     _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)

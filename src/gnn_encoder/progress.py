@@ -25,8 +25,10 @@ def emit(step: str, event: str, **facts: Any) -> None:
     path = os.environ.get(EVENTS)
     if path:
         line = json.dumps({"step": step, "event": event, "time": time.time(), **facts}, default=str)
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with Path(path).open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                line = "\n" + line  # a full disk cut the line before
+            file.write(f"{line}\n".encode())
 
 
 class Progress:

@@ -16,7 +16,7 @@ from gnn_encoder.progress import Progress
 
 
 class PairTokens:
-    """Token pairs `[CLS] first [SEP] second [SEP]`; the second text is cut to fit, then the first."""
+    """Token pairs `[CLS] first [SEP] second [SEP]`; the first is cut to half the length, the second to the rest."""
 
     def __init__(self, tokenizer: Any, first: Tokens, second: Tokens, max_length: int) -> None:
         self.pad = tokenizer.pad_token_id or 0

@@ -7,15 +7,20 @@ says so. `presets` fills them from YAML files.
 from typing import Annotated, Literal, TypedDict
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MINILM = "minilm"
 """Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
 
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveInt = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0.0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+# Strict, or `true` would be 1.
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0.0, strict=True)]
+AutoYesNo = Annotated[
+    Literal["auto", "yes", "no"], BeforeValidator(lambda given: {True: "yes", False: "no"}.get(given, given))
+]
+"""YAML reads a bare yes or no as a boolean."""
 Precision = Literal["auto", "fp32", "bf16"]
 
 
@@ -49,8 +54,8 @@ class Inference(StepSettings):
 class Ingest(StepSettings):
     """Reading a data set and making it canonical."""
 
-    dataset: str = "python-docs"
-    """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`."""
+    dataset: str = ""
+    """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`. There is no default."""
     format: Literal["auto", "beir", "msmarco", "dpr", "ir_datasets", "python-docs"] = "auto"
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     dev_fraction: Fraction = 0.1
@@ -84,7 +89,7 @@ class Backbone(StepSettings):
     """A Hugging Face name, a local folder, or `minilm`."""
     pooling: Literal["auto", "cls", "mean"] = "auto"
     """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
-    normalize: Literal["auto", "yes", "no"] = "auto"
+    normalize: AutoYesNo = "auto"
     """Unit-length vectors. `auto`: as the backbone's sentence-transformers files say, else no."""
     query_length: PositiveInt = 32
     """Tokens of a query, special tokens included."""
@@ -156,7 +161,7 @@ class TrainCrossEncoder(Optimization):
     head_learning_rate: PositiveFloat = 1e-3
     """Of the new linear head, which starts at random."""
     pair_length: PositiveInt = 160
-    """Tokens of `[CLS] query [SEP] passage [SEP]`; the passage is cut first."""
+    """Tokens of `[CLS] query [SEP] passage [SEP]`: a query has at most half of them, the passage the rest."""
     negatives: PositiveInt = 4
     """Negatives per positive, drawn anew each epoch."""
     negative_depth: PositiveInt = 50
@@ -169,7 +174,7 @@ class ScoreCandidates(Inference):
     """Scores and [CLS] vectors of the candidates, once per distinct pair."""
 
     candidates: PositiveInt = 50
-    """Candidates per training query: DPR's first, BM25's filling up, positives always among them."""
+    """Candidates per training query, from DPR and BM25 in turn by rank; labelled positives always among them."""
     tokens_per_batch: PositiveInt = 4096
 
 
@@ -269,17 +274,24 @@ class TrainGnn(WatchedTraining):
     queries afresh (the paper's wording); `none` is the ablation "without MGT": all queries in the
     graph, the edges from training queries to their positives dropped."""
     mask_fraction: Annotated[float, Field(gt=0.0, le=0.9)] = 0.05
-    """β, the share of queries that a round trains on and takes out of the graph."""
+    """β, the share of queries that a round trains on and takes out of the graph. `folds` has round(1/β) of
+    them, so at most 0.5 there."""
     start: Literal["random", "mean"] = "random"
     """The GNN's first weights: Xavier (the paper names none), or a plain attention mean behind a gate
-    that is open by sigmoid(gate_bias). With few training steps a random start only adds noise to h_p."""
+    that is open by sigmoid(gate_bias), so that training starts near M_de."""
     gate_bias: float = -2.0
     """Of `start: mean`."""
     max_queries_per_passage: Count = 0
     """Neighbour queries of a passage in training, by a seeded draw. 0: all, as in encoding."""
-    normalize_passages: Literal["auto", "yes", "no"] = "auto"
+    normalize_passages: AutoYesNo = "auto"
     """Scale h'_p to unit length. `auto`: where the backbone's own vectors have unit length."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"
+
+    @pydantic.model_validator(mode="after")
+    def _folds_mask_at_most_half(self) -> "TrainGnn":
+        if self.mask == "folds" and self.mask_fraction > 0.5:
+            raise ValueError("mask_fraction above 0.5 needs mask: sample (two folds are the fewest there can be)")
+        return self
 
 
 class EncodeCorpus(Inference):
@@ -294,7 +306,8 @@ class Evaluate(Inference):
 
     untrained_backbone: str = MINILM
     """Also a row of the table. Empty: no such row."""
-    depth: PositiveInt = 1000
+    depth: Annotated[int, Field(ge=1000, strict=True)] = 1000
+    """Hits of each system that are measured; R@1000 needs 1000."""
     permutations: PositiveInt = 10000
     """Of the paired randomization test against M_de."""
     seed: int = 0
@@ -303,9 +316,10 @@ class Evaluate(Inference):
 class Promote(StepSettings):
     """Registers the bundle and decides whether it becomes the champion."""
 
-    model_name: str = "gnn-encoder"
-    measure: str = "RR@10"
-    """Test measure that the rule looks at."""
+    model_name: Annotated[str, Field(pattern=r"^[\w. -]+$")] = "gnn-encoder"
+    """Of the registered model: letters, digits, spaces, `.`, `_`, `-`."""
+    measure: Literal["RR@10", "nDCG@10", "AP", "R@5", "R@20", "R@50", "R@100", "R@1000"] = "RR@10"
+    """Test measure that the rule looks at. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
     """How far the GNN-encoder must lie above the plain dual encoder."""
 
@@ -336,6 +350,27 @@ class Settings(StepSettings):
                 "generate_queries.negative_below and select_training_set.negative_below must be equal: "
                 "set it under shared"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _every_system_is_ranked_as_deep(self) -> "Settings":
+        for step in ("bm25_retrieve", "dense_retrieve"):
+            if getattr(self, step).eval_depth < self.evaluate.depth:
+                raise ValueError(
+                    f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
+                    "a shorter ranking would not compare"
+                )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _going_on_from_dpr_is_the_same_model(self) -> "Settings":
+        if self.train_dual_encoder.start_from == "dpr":
+            for key in (*Backbone.model_fields, "share_encoders"):
+                if getattr(self.train_dual_encoder, key) != getattr(self.train_dpr, key):
+                    raise ValueError(
+                        f"train_dual_encoder.{key} must equal train_dpr.{key} with start_from: dpr "
+                        "(set it under shared), or start from the backbone"
+                    )
         return self
 
 

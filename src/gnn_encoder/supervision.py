@@ -76,7 +76,10 @@ def _forwarding_signals(group: int) -> Iterator[_Stop]:
         _signal_group(group, signal.SIGINT if stop.since is None else signal.SIGKILL)
         stop.since = time.monotonic() if stop.since is None else stop.since
 
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield stop
     finally:
@@ -93,6 +96,8 @@ def _new_events(lines: Any) -> list[Event]:
     """The complete lines written since the last look."""
     found: list[Event] = []
     while (line := lines.readline()).endswith(b"\n"):
-        found.append(json.loads(line))
+        # A full disk may have cut a line; the next event starts a new one.
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
     lines.seek(-len(line), os.SEEK_CUR)  # a line that is still being written
     return found

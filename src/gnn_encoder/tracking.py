@@ -144,11 +144,20 @@ def reaching(uri: str) -> Iterator[Any]:
     Raises:
         UserError: naming the store and its own words.
     """
-    try:
+    with _users_to_mend(uri):
         yield _client(uri)
+
+
+@contextmanager
+def _users_to_mend(uri: str = "") -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
-        message = f"cannot use the MLflow store {uri}: {one_line(error)[:200]}; start it or set MLFLOW_TRACKING_URI"
-        raise UserError(re.sub(r"//[^/@ ]*@", "//", message)) from error  # a database's URI holds its password
+        uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        words = one_line(error)[:200]
+        raise UserError(
+            f"cannot use the MLflow store {without_password(uri)}: {words}; start it or set MLFLOW_TRACKING_URI"
+        ) from error
 
 
 def _client(uri: str) -> Any:
@@ -194,6 +203,7 @@ def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[
         client.log_batch(run_id, params=entries[start : start + PARAMS_PER_CALL], tags=labels if start == 0 else [])
 
 
+@_users_to_mend()
 def register_bundle(
     model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float]
 ) -> str | None:
@@ -220,12 +230,14 @@ def register_bundle(
     return str(version.version)
 
 
+@_users_to_mend()
 def set_alias(model_name: str, version: str | None, alias: str = "champion") -> None:
     """Point an alias of the registered model at a version."""
     if _current._client is not None and version is not None:
         _current._client.set_registered_model_alias(model_name, alias, version)
 
 
+@_users_to_mend()
 def champion(model_name: str, alias: str = "champion") -> Any:
     """The model version that the alias points at (`.version`, `.tags`), None if there is none."""
     client = _current._client
@@ -243,5 +255,10 @@ def metric_name(name: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text in one line, its type where it has no text."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An error's text in one line without passwords, its type where it has no text."""
+    return without_password(" ".join(str(error).split())) or type(error).__name__
+
+
+def without_password(text: str) -> str:
+    """The text with `user:password@` taken out of its URIs."""
+    return re.sub(r"//[^/@ ]*@", "//", text)

@@ -132,6 +132,8 @@ def test_dpr_with_two_question_sets_or_bad_rows_is_a_problem(tmp_path: Path) -> 
     folder = write_dpr(tmp_path / "nq")
     (folder / "qas" / "nq-test.qa.csv").write_text("no list here\n")
     assert [p.kind for p in check(Ingest(dataset=str(folder))).problems] == [Kind.BAD_ROW]
+    (folder / "qas" / "nq-test.qa.csv").write_bytes(b"a\rb\t['c']\n")  # no line for a CSV reader
+    assert [p.kind for p in check(Ingest(dataset=str(folder))).problems] == [Kind.BAD_ROW]
     (folder / "qas" / "trivia-test.qa.csv").write_text("q\t['a']\n")
     report = check(Ingest(dataset=str(folder)))
     assert report.fatal and "nq, trivia" in str(report.problems[0])

@@ -101,8 +101,3 @@ def test_a_report_of_another_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not evaluate"):
         promote(Promote(), decision=tmp_path / "decision", report=paths["report"], bundle=other["bundle"])
     assert not (tmp_path / "decision").exists()
-
-
-def test_an_unknown_measure_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"promote\.measure = 'MRR': choose one of RR@10, nDCG@10"):
-        decided(tmp_path, Promote(measure="MRR"), 0.5)

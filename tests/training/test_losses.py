@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 
 from gnn_encoder.artifacts import Qrels, TrainingSet
@@ -32,6 +33,16 @@ def test_equals_equation_2_with_false_negatives_masked():
     # Control: with the false negative left in, the loss is another.
     kept = contrastive_loss(queries, passages, positive, torch.zeros_like(torch.from_numpy(excluded)), 0.7)
     assert abs(kept.item() - loss.item()) > 1e-3
+
+
+def test_scores_are_fp32_under_autocast():
+    torch.manual_seed(1)
+    queries, passages = 4 * torch.randn(4, 64), torch.randn(7, 64)
+    positive, excluded = torch.tensor([2, 0, 6, 3]), torch.zeros(4, 7, dtype=torch.bool)
+    exact = contrastive_loss(queries, passages, positive, excluded, 1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(contrastive_loss(queries, passages, positive, excluded, 1.0), exact)
+        assert (queries.float() @ passages.float().T).dtype is torch.bfloat16  # what it is kept from
 
 
 def test_generated_queries_exclude_nothing():
@@ -91,6 +102,23 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
         examples, node, len(nodes), schedule="none", fraction=0.2, batch_size=5, negatives=1, known=known, seed=0
     )
     assert not any(b.masked.any() for b in none.epoch(0))
+
+
+@pytest.mark.parametrize("fraction", [0.15, 0.5, 0.8])
+def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction):
+    examples = random_examples(60)
+    nodes = np.unique(examples.query)
+    node = np.searchsorted(nodes, examples.query)
+    known = KnownPositives(examples.query, examples.positive)
+    plan = MaskedBatches(
+        examples, node, len(nodes), schedule="sample", fraction=fraction, batch_size=5, negatives=1, known=known, seed=0
+    )
+    batches = list(plan.epoch(0))
+    assert len(batches) == plan.steps_per_epoch
+    assert {b.masked.sum() for b in batches} == {round(fraction * len(nodes))}
+    assert all(b.masked[node[b.examples]].all() for b in batches)
+    drawn = {b.masked.tobytes() for b in [*batches, *plan.epoch(1)]}
+    assert len(drawn) > 1
 
 
 def test_drawn_negatives_are_distinct_members_of_their_row():

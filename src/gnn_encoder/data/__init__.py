@@ -32,7 +32,9 @@ def open_source(settings: Ingest) -> Source:
         UserError: nothing is there, or it is in no known format.
     """
     name, form = settings.dataset, settings.format
-    if form == "python-docs" or (form == "auto" and name == PythonDocs.name):
+    if not name and form != PythonDocs.name:
+        raise UserError(f"no data set: give one with --dataset (a folder, {PREFIX}ID or {PythonDocs.name})")
+    if form == PythonDocs.name or (form == "auto" and name == PythonDocs.name):
         return PythonDocs(settings.packages, settings.max_passages, settings.seed)
     if form == "ir_datasets" or (form == "auto" and name.startswith(PREFIX)):
         return IrDatasets(name)

@@ -137,7 +137,7 @@ def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str
             try:
                 question, listed = next(csv.reader([line], delimiter="\t"))
                 answers = ast.literal_eval(listed)
-            except (ValueError, SyntaxError):
+            except (ValueError, SyntaxError, csv.Error):
                 answers = None
             if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
                 problems.add(Kind.BAD_ROW, path.name, number, "not a question, a tab and a list of answers")

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import MINILM
@@ -53,9 +55,18 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     logging.disable_progress_bar()
     try:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}") from None
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _cannot_load(name, error) from None
+
+
+def _cannot_load(name: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:160]
+    return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
+
+
+def backbone_width(name: str) -> int | None:
+    """Length of a backbone's vectors, from its config alone; None where that is not at hand or names none."""
+    return (_own_file(name, "config.json") or {}).get("hidden_size")
 
 
 def load_tokenizer(name: str) -> Any:
@@ -76,13 +87,24 @@ def load_encoder(name: str) -> Any:
 
 def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
     """Pooling (`cls` or `mean`, None where not said) and normalisation that a backbone's own files name."""
-    folder = Path(resolve_backbone(name))
-    modules = folder / "modules.json"
-    if not modules.is_file():
+    modules = _own_file(name, "modules.json")
+    if modules is None:
         return None, False
-    kinds = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in json.loads(modules.read_text("utf-8"))}
+    kinds = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in modules}
     pooling = None
     if "Pooling" in kinds:
-        config = json.loads((folder / kinds["Pooling"] / "config.json").read_text("utf-8"))
+        config = _own_file(name, f"{kinds['Pooling']}/config.json") or {}
         pooling = "cls" if config.get("pooling_mode_cls_token") else "mean"
     return pooling, "Normalize" in kinds
+
+
+def _own_file(name: str, file: str) -> Any:
+    """A JSON file of a backbone's folder or hub repository; None where it has no such file."""
+    from transformers.utils import cached_file
+
+    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    try:
+        path = cached_file(resolve_backbone(name), file, **quiet)
+    except OSError as error:
+        raise _cannot_load(name, error) from None
+    return None if path is None else json.loads(Path(path).read_text("utf-8"))

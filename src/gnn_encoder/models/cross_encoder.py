@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer
@@ -37,7 +38,9 @@ class CrossEncoder(nn.Module):
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
         types = {"token_type_ids": token_type_ids} if getattr(self.backbone.config, "type_vocab_size", 0) > 1 else {}
         cls = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0].float()
-        return self.head(cls).squeeze(-1), cls
+        # The head stays fp32 whatever the backbone runs in: bf16 scores of one query would be full of ties.
+        with torch.autocast(cls.device.type, enabled=False):
+            return nn.functional.linear(cls, self.head.weight.float(), self.head.bias.float()).squeeze(-1), cls
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, head and layout."""

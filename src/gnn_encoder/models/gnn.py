@@ -179,7 +179,7 @@ class GNN(nn.Module):
     def start_from_mean(self, gate_bias: float) -> None:
         """Start at a plain attention mean: W_s = I, h'_q halfway between its context and itself, and the
         gate's bias at `gate_bias` with no other input. A deviation from the paper, which leaves the
-        start open: with few training steps a random W_s only adds noise to h_p."""
+        start open: training then starts near M_de."""
         if self.config.layers == 0:
             return
         with torch.no_grad():

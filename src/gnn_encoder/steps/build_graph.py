@@ -21,6 +21,9 @@ from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.steps.train_cross_encoder import pair_tokens
 from gnn_encoder.training.losses import KnownPositives
 
+COPIED = 65_536
+"""Edge features held in memory at a time."""
+
 
 @step(graph="graph", passage_vectors="vectors")
 def build_graph(
@@ -106,13 +109,15 @@ def write_features(
     query, passage = np.repeat(queries, edges.shape[1])[exists], edges.ravel()[exists]
     row = scores.find(query, passage)
     known = row >= 0
-    flat[exists[known]] = scores.cls[row[known]]
+    for part in np.array_split(np.flatnonzero(known), known.sum() // COPIED + 1):
+        flat[exists[part]] = scores.cls[row[part]]
     todo = exists[~known]
     fresh = np.lib.format.open_memmap(draft / ".fresh.npy", mode="w+", dtype=np.float16, shape=(len(todo), model.width))
     unused = np.empty(len(todo), dtype=np.float32)
     progress = context.progress("edge features", len(todo), "pairs")
     score_pairs(model, tokens, query[~known], passage[~known], unused, fresh, progress=progress, **speed)
-    flat[todo] = fresh
+    for part in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
+        flat[todo[part]] = fresh[part]
     features.flush()
     (draft / ".fresh.npy").unlink()
     return float(known.mean()) if len(known) else 0.0

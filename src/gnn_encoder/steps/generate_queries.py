@@ -12,7 +12,7 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
 from gnn_encoder.context import Context
 from gnn_encoder.denoising import Pairs, hard_negatives
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import SHARD, Tokens, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import GenerateQueries
@@ -40,7 +40,8 @@ def generate_queries(
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
     passages = np.unique(triples.passage)
     generator = QueryGenerator.load(query_generator)
-    tokens = generator.passage_tokens(data.passages.take(passages).full_texts())
+    shards = (passages[start : start + SHARD] for start in range(0, len(passages), SHARD))
+    tokens = Tokens.join([generator.passage_tokens(data.passages.take(shard).full_texts()) for shard in shards])
     writing = context.progress("writing queries", len(passages), "queries")
     texts = generator.generate(tokens, beams=settings.beams, progress=writing, **settings.speed)
     writing_rate = writing.rate

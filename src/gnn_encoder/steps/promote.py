@@ -25,15 +25,13 @@ def promote(context: Context, settings: Promote, report: Path, bundle: Path, dec
     """Decide, register the bundle as a model version, and move the alias `champion` on "promote" alone.
 
     Raises:
-        UserError: a measure that the report lacks, or a report of another bundle.
+        UserError: a report of another bundle.
     """
     evaluated = Report.read(report)
     digest = read_manifest(bundle, "bundle").digest
     if evaluated.manifest.inputs.get("bundle") != digest:
         raise UserError(f"{report} does not evaluate {bundle}: run evaluate on this bundle first")
     metrics = evaluated.metrics
-    if settings.measure not in metrics["measures"]:
-        raise UserError(f"promote.measure = {settings.measure!r}: choose one of {', '.join(metrics['measures'])}")
     split = metrics["headline_split"]
     figures = {system: values[settings.measure] for system, values in metrics["results"][split].items()}
     value, baseline = figures[metrics["candidate"]], figures[metrics["baseline"]]

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from gnn_encoder import lifeline, progress, tracking
-from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest, verify
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import StepSettings, step_settings
@@ -68,6 +68,17 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
     return decorate
 
 
+def _disk_trouble(error: Exception) -> str:
+    """What the operating system would not do, empty where it is not that."""
+    if isinstance(error, SafetensorError):
+        return str(error) if "os error" in str(error) else ""  # as text alone
+    if not isinstance(error, OSError):
+        return ""
+    if error.errno is None:  # NumPy's short write
+        return "No space left on device: while writing" if "requested and" in str(error) else ""
+    return f"{error.strerror}: {error.filename or 'while writing'}"
+
+
 def _run(
     name: str,
     function: StepFunction,
@@ -99,14 +110,13 @@ def _run(
                 draft.manifest.inputs = digests
                 draft.manifest.metrics = metrics
             run.metrics({k: float(v) for k, v in metrics.items() if isinstance(v, int | float)})
-    except SafetensorError as error:
-        if "os error" not in str(error):  # a full disk reaches it as text alone
-            raise
-        raise UserError(f"{error}; free space or mend it, then rerun") from error
-    except OSError as error:
-        if error.errno is None:
-            raise
-        where = error.filename or "while writing"
-        raise UserError(f"{error.strerror}: {where}; free space or mend it, then rerun") from error
+    except UserError:
+        raise
+    except Exception as error:
+        if trouble := _disk_trouble(error):
+            raise UserError(f"{trouble}; free space or mend it, then rerun") from error
+        for path in inputs.values():
+            verify(path)  # a corrupt input has as many errors as readers: this one names the file
+        raise
     shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
     progress.emit(name, "finished", metrics=metrics)

@@ -73,7 +73,7 @@ def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
 def dev_figures(
     model: CrossEncoder, pairs: PairTokens, dataset: Dataset, runs: list[Run], settings: TrainCrossEncoder
 ) -> dict[str, float]:
-    """MRR@10 on some dev queries after re-ranking their first candidates, and before (DPR's order)."""
+    """MRR@10 on some dev queries after re-ranking their first candidates, and before: in DPR's order."""
     labels = dataset.split_qrels("dev").positive()
     queries = np.random.default_rng(settings.seed).permutation(np.unique(labels.query))[: settings.dev_queries]
     if len(queries) == 0:
@@ -85,9 +85,12 @@ def dev_figures(
     score_pairs(model, pairs, query, passage, scores, cls, precision=settings.precision)
     ranked = np.full(candidates.shape, -np.inf, dtype=np.float32)
     ranked[exists] = scores
-    relevant = KnownPositives(labels.query, labels.passage).contains(queries[:, None], candidates)
+    known = KnownPositives(labels.query, labels.passage)
+    relevant = known.contains(queries[:, None], candidates)
     order = np.argsort(-ranked, axis=1, kind="stable")
     return {
         "dev/reranked_RR_at_10": reciprocal_rank(np.take_along_axis(relevant, order, axis=1)),
-        "dev/retrieved_RR_at_10": reciprocal_rank(relevant),
+        "dev/retrieved_RR_at_10": reciprocal_rank(
+            known.contains(queries[:, None], runs[0].hits(queries, DEV_CANDIDATES))
+        ),
     }

@@ -48,9 +48,10 @@ def train_query_generator(
         after_epoch=look,
     )
     model.save(query_generator.path)
+    figures = look(settings.epochs)  # before `generate`, which may leave the weights rounded to bf16
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = model.generate(seen, precision=settings.precision, progress=writing)
-    figures = {**look(settings.epochs), **rouge(questions(data, held_out), written)}
+    figures |= rouge(questions(data, held_out), written)
     quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result.loss:.3f}"
     return {
         "pairs": len(train.query),

@@ -80,7 +80,7 @@ class MaskedBatches:
         nodes: n, queries in the graph.
         schedule: `folds` (disjoint, every query once an epoch), `sample` (each round drawn afresh), or
             `none` (no query is masked; batches as in plain training).
-        fraction: β. An epoch has round(1/β) rounds.
+        fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the queries.
     """
 
     def __init__(
@@ -99,30 +99,28 @@ class MaskedBatches:
         self.examples, self.node, self.nodes = examples, node, nodes
         self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
         self.trained = np.unique(node)
-        self.rounds = 1 if schedule == "none" else min(max(round(1 / fraction), 2), len(self.trained))
+        fewest = 2 if schedule == "folds" else 1
+        self.rounds = 1 if schedule == "none" else min(max(round(1 / fraction), fewest), len(self.trained))
+        self.sampled = max(1, round(fraction * len(self.trained)))
+        in_round = self.sampled if schedule == "sample" else len(self.trained) // self.rounds
         # Every epoch must have the same number of steps whatever the draw puts into a round, so the
         # number of batches in a round is fixed and their sizes vary by what the round holds.
-        wanted = max(1, round(len(node) / self.rounds / batch_size))
-        self.batches_per_round = min(wanted, len(self.trained) // self.rounds)
+        wanted = max(1, round(len(node) * in_round / len(self.trained) / batch_size))
+        self.batches_per_round = min(wanted, in_round)
         self.steps_per_epoch = self.rounds * self.batches_per_round
         self.batch_examples = max(1, len(node) // self.steps_per_epoch)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """The epoch's batches, round after round."""
         generator = np.random.default_rng((self.seed, epoch))
-        folds = self._folds(generator)
+        # The queries that are trained on, split at random into one part per round.
+        folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
         for number in range(self.rounds):
-            if self.schedule == "sample":
-                folds = self._folds(generator)
             masked = np.zeros(self.nodes, dtype=bool)
             if self.schedule == "none":
                 rows = np.arange(len(self.node))
             else:
-                masked[folds[number]] = True
+                masked[folds[number] if folds else generator.permutation(self.trained)[: self.sampled]] = True
                 rows = np.flatnonzero(masked[self.node])
             for part in np.array_split(generator.permutation(rows), self.batches_per_round):
                 yield assemble(self.examples, part, self.negatives, self.known, generator, masked)
-
-    def _folds(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """The queries that are trained on, split at random into one part per round."""
-        return np.array_split(generator.permutation(self.trained), self.rounds)

@@ -53,7 +53,8 @@ class MaskedGraphTraining:
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
         self.features = EdgeFeatures(graph)
-        self.scale = loss_scale(settings.score_scale, model.gnn.config.normalize_passages)
+        unit_length = encoders.passage_encoder.normalize or model.gnn.config.normalize_passages
+        self.scale = loss_scale(settings.score_scale, unit_length)
         # Without masking every training query stays in the graph and its edges to its positives go.
         self.dropped = self.known.contains(graph.queries[:, None], graph.edges) if settings.mask == "none" else None
 

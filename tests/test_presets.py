@@ -1,0 +1,55 @@
+"""Presets and overrides: what is taken, and what is refused before anything runs."""
+
+from typing import get_args
+
+import pytest
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.presets import load_settings, parse_settings, preset_names
+from gnn_encoder.settings import Promote, Settings
+
+
+def override(*settings: str) -> Settings:
+    return load_settings("quickstart", settings)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid(name: str) -> None:
+    assert (load_settings(name).ingest.dataset == "python-docs") == (name == "quickstart")
+
+
+@pytest.mark.parametrize(("written", "read"), [("no", "no"), ("yes", "yes"), ("auto", "auto"), ("'no'", "no")])
+def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
+    assert override(f"train_gnn.normalize_passages={written}").train_gnn.normalize_passages == read
+    assert parse_settings({"train_dpr": {"normalize": read == "yes"}}).train_dpr.normalize in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train_gnn.epochs=true"], "train_gnn.epochs = true"),
+        (["ingest.dataset=2024-13-45"], "'2024-13-45' is not a YAML value"),
+        (["train_gnn.mask_fraction=0.6"], "mask_fraction above 0.5 needs mask: sample"),
+        (["dense_retrieve.eval_depth=100"], "dense_retrieve.eval_depth must be at least evaluate.depth"),
+        (["train_dual_encoder.passage_length=256"], "train_dual_encoder.passage_length must equal train_dpr"),
+        (["evaluate.depth=100"], "evaluate.depth = 100"),
+        (["promote.measure=MRR@10"], "promote.measure"),
+        (["promote.model_name=a/b"], "promote.model_name"),
+        (["generate_queries.negative_below=0.2"], "must be equal"),
+    ],
+)
+def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        override(*settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_same_values_are_taken_where_they_fit() -> None:
+    override("train_gnn.mask_fraction=0.6", "train_gnn.mask=sample")
+    override("dense_retrieve.eval_depth=2000", "bm25_retrieve.eval_depth=2000", "evaluate.depth=2000")
+    override("train_dual_encoder.passage_length=256", "train_dual_encoder.start_from=backbone")
+
+
+def test_promotion_knows_the_measures_of_the_evaluation() -> None:
+    assert get_args(Promote.model_fields["measure"].annotation) == NAMES
