@@ -245,6 +245,8 @@ class BuildGraph(Inference):
     """k: passages per training query, the first under M_de."""
     edges: Literal["retrieved", "retrieved+labelled"] = "retrieved"
     """The paper's edges, or each training query's labelled positives too, marked as such."""
+    retrieved: PositiveInt = 50
+    """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
     """`none` is the ablation "without edge features"."""
     self_loop_features: Literal["learned", "cross_encoder"] = "learned"
@@ -260,6 +262,9 @@ class TrainGnn(WatchedTraining):
     """Of the two encoders."""
     gnn_learning_rate: PositiveFloat = 5e-5
     negatives: Count = 1
+    hard_negatives: Literal["selected", "retrieved"] = "selected"
+    """Where they are drawn from: the training set, or what M_de retrieved, known positives left out. Few of
+    the former are the query's neighbours in the graph, so little is there for the GNN to tell apart."""
     heads: PositiveInt = 4
     negative_slope: Fraction = 0.2
     activation: Literal["identity", "elu"] = "identity"

@@ -72,8 +72,11 @@ def test_edges_are_the_nearest_passages_and_labelled_ones_are_added_once(
         assert own[marked].tolist() == [positives[int(query)]]
         added += len(expected) - K
     assert 0 < added < len(queries)
-    retrieved, _ = build(inputs, tmp_path / "control", edge_features="none")
+    retrieved, _ = build(inputs, tmp_path / "control", edge_features="none", retrieved=9)
     assert np.array_equal(np.sort(retrieved.edges), np.sort(nearest)) and not retrieved.labelled.any()
+    assert retrieved.retrieved is not None and np.array_equal(retrieved.retrieved[:, :K], retrieved.edges)
+    deeper = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :9]
+    assert np.array_equal(np.sort(retrieved.retrieved), np.sort(deeper))
 
 
 def test_features_are_reused_or_computed_and_self_loops_are_pairs_with_themselves(

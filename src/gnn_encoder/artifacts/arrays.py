@@ -11,6 +11,7 @@ VECTORS = "vectors.npy"
 NODES, EDGES, LABELLED, FEATURES = "queries.npy", "edges.npy", "labelled.npy", "edge_features.npy"
 INDPTR, INDICES = "reverse_indptr.npy", "reverse_edges.npy"
 QUERY_LOOPS, PASSAGE_LOOPS = "query_self_loops.npy", "passage_self_loops.npy"
+RETRIEVED = "retrieved.npy"
 
 
 def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
@@ -37,6 +38,7 @@ class Graph:
     indptr     int64 [m + 1]    reverse CSR: passage p's edges are reverse[indptr[p]:indptr[p + 1]],
     reverse    int64 [edges]    each a flat position in [n, k], ascending (query = position // k)
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
+    retrieved  int32 [n, r]     M_de's first passages, of which the first k are edges; -1: no more
     """
 
     queries: np.ndarray
@@ -47,6 +49,7 @@ class Graph:
     reverse: np.ndarray
     query_loops: np.ndarray | None = None
     passage_loops: np.ndarray | None = None
+    retrieved: np.ndarray | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "Graph":
@@ -57,7 +60,7 @@ class Graph:
             file = Path(path) / name
             return np.load(file, mmap_mode="r") if file.is_file() else None
 
-        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS)
+        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS, RETRIEVED)
         return cls(*(load(name) for name in names))  # type: ignore[arg-type]
 
     @staticmethod
@@ -67,11 +70,23 @@ class Graph:
 
     @staticmethod
     def write_structure(
-        draft: Draft, queries: np.ndarray, edges: np.ndarray, labelled: np.ndarray, passages: int
+        draft: Draft,
+        queries: np.ndarray,
+        edges: np.ndarray,
+        labelled: np.ndarray,
+        retrieved: np.ndarray,
+        passages: int,
     ) -> None:
-        """Write nodes, edges and the reverse CSR over `passages` passages."""
+        """Write nodes, edges, what was retrieved, and the reverse CSR over `passages` passages."""
         indptr, reverse = reverse_csr(edges, passages)
-        arrays = ((NODES, queries), (EDGES, edges), (LABELLED, labelled), (INDPTR, indptr), (INDICES, reverse))
+        arrays = (
+            (NODES, queries),
+            (EDGES, edges),
+            (LABELLED, labelled),
+            (INDPTR, indptr),
+            (INDICES, reverse),
+            (RETRIEVED, retrieved),
+        )
         for name, array in arrays:
             np.save(draft / name, array, allow_pickle=False)
         draft.rows(queries=len(queries), passages=passages, edges=len(reverse))

@@ -45,9 +45,10 @@ def build_graph(
     vectors.flush()
     queries = data.query_rows("train")
     asked = encode_texts(encoders.query_encoder, data.query_texts(queries), **settings.speed)
-    _, edges = index.search(vectors, asked, min(settings.neighbors, m))
+    _, retrieved = index.search(vectors, asked, min(max(settings.neighbors, settings.retrieved), m))
+    edges = retrieved[:, : settings.neighbors]
     edges, labelled = with_labelled(data, queries, edges) if settings.edges != "retrieved" else (edges, edges < -1)
-    Graph.write_structure(graph, queries, edges, labelled, m)
+    Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
     reused = 0.0
     if settings.edge_features == "cross_encoder":
         model, scores = CrossEncoder.load(cross_encoder), PairScores.read(pair_scores)

@@ -1,5 +1,6 @@
 """Step 12: Masked Graph Training of the dual encoder and the GNN, jointly (GNN-encoder Algorithm 1)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 
 
@@ -33,6 +35,9 @@ def train_gnn(
     examples = graph_examples(TrainingSet.read(training_set))
     if len(np.unique(examples.query)) < 2:
         raise UserError("masked training needs at least two training queries with a positive")
+    if settings.hard_negatives == "retrieved":
+        known = KnownPositives.of(data.split_qrels("train"), examples)
+        examples = replace(examples, negatives=retrieved_negatives(examples, graph_arrays, known))
     encoders = DualEncoder.load(dual_encoder)
     torch.manual_seed(settings.seed)
     model = GnnEncoder(encoders, GNN(gnn_config(settings, encoders, graph_arrays)))
@@ -58,6 +63,14 @@ def graph_examples(examples: TrainingSet) -> TrainingSet:
         examples.negatives[keep],
         examples.origin[keep],
     )
+
+
+def retrieved_negatives(examples: TrainingSet, graph: Graph, known: KnownPositives) -> np.ndarray:
+    """What M_de retrieved for each example's query, int32 [e, r], with -1 in the place of known positives."""
+    assert graph.retrieved is not None
+    rows = graph.retrieved[np.searchsorted(graph.queries, examples.query)]
+    negatives: np.ndarray = np.where(known.contains(examples.query[:, None], rows), -1, rows)
+    return negatives
 
 
 def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnConfig:
