@@ -128,17 +128,12 @@ def search(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import Bundle, verify
+    from gnn_encoder.artifacts import Bundle, naming_corrupt
     from gnn_encoder.search import search_bundle
 
     screen = Console()
-    try:
+    with naming_corrupt(bundle):
         hits = search_bundle(Bundle.read(bundle), question, k)
-    except UserError:
-        raise
-    except Exception:
-        verify(bundle)  # whatever a reader said of a corrupt file, this names it
-        raise
     for hit in hits:
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")

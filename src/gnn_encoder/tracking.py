@@ -144,12 +144,12 @@ def reaching(uri: str) -> Iterator[Any]:
     Raises:
         UserError: naming the store and its own words.
     """
-    with _users_to_mend(uri):
+    with _store_errors_to_user_errors(uri):
         yield _client(uri)
 
 
 @contextmanager
-def _users_to_mend(uri: str = "") -> Iterator[None]:
+def _store_errors_to_user_errors(uri: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -203,7 +203,7 @@ def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[
         client.log_batch(run_id, params=entries[start : start + PARAMS_PER_CALL], tags=labels if start == 0 else [])
 
 
-@_users_to_mend()
+@_store_errors_to_user_errors()
 def register_bundle(
     model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float]
 ) -> str | None:
@@ -230,14 +230,14 @@ def register_bundle(
     return str(version.version)
 
 
-@_users_to_mend()
+@_store_errors_to_user_errors()
 def set_alias(model_name: str, version: str | None, alias: str = "champion") -> None:
     """Point an alias of the registered model at a version."""
     if _current._client is not None and version is not None:
         _current._client.set_registered_model_alias(model_name, alias, version)
 
 
-@_users_to_mend()
+@_store_errors_to_user_errors()
 def champion(model_name: str, alias: str = "champion") -> Any:
     """The model version that the alias points at (`.version`, `.tags`), None if there is none."""
     client = _current._client

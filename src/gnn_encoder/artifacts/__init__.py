@@ -3,7 +3,7 @@
 from gnn_encoder.artifacts.arrays import Graph, create_vectors, read_vectors, reverse_csr
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
-from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest, verify
+from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
 from gnn_encoder.artifacts.report import Decision, Report
 from gnn_encoder.artifacts.tables import ORIGINS, GeneratedQueries, PairScores, Run, TrainingSet, pair_keys
 
@@ -26,6 +26,7 @@ __all__ = [
     "TrainingSet",
     "create_vectors",
     "drafting",
+    "naming_corrupt",
     "pair_keys",
     "passage_text",
     "read_manifest",

@@ -142,6 +142,25 @@ def verify(path: str | Path) -> Manifest:
     return manifest
 
 
+@contextmanager
+def naming_corrupt(*artifacts: str | Path) -> Iterator[None]:
+    """A block that reads artifacts: if it fails and one of them is corrupt, the error names that file.
+
+    A corrupt file has as many errors as it has readers.
+
+    Raises:
+        UserError: from `verify`.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception:
+        for path in artifacts:
+            verify(path)
+        raise
+
+
 def sha256(path: Path) -> str:
     """Hex SHA-256 of a file."""
     with path.open("rb") as file:

@@ -13,7 +13,7 @@ import importlib.metadata
 import platform
 import random
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +51,7 @@ class PythonDocs:
     name = format = "python-docs"
     unit = "passages"
 
-    def __init__(self, packages: list[str], max_passages: int, seed: int, library: Path | None = None) -> None:
+    def __init__(self, packages: Sequence[str], max_passages: int, seed: int, library: Path | None = None) -> None:
         self.remarks: list[str] = []
         self.facts = {"python": platform.python_version()}
         self._max, self._seed = max_passages, seed

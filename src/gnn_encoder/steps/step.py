@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from gnn_encoder import lifeline, progress, tracking
-from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest, verify
+from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import StepSettings, step_settings
@@ -100,7 +100,8 @@ def _run(
         with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
             context = Context(name, run, key)
             drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
-            metrics = function(context, settings, **inputs, **drafts)
+            with naming_corrupt(*inputs.values()):
+                metrics = function(context, settings, **inputs, **drafts)
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
@@ -115,8 +116,6 @@ def _run(
     except Exception as error:
         if trouble := _disk_trouble(error):
             raise UserError(f"{trouble}; free space or mend it, then rerun") from error
-        for path in inputs.values():
-            verify(path)  # a corrupt input has as many errors as readers: this one names the file
         raise
     shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
     progress.emit(name, "finished", metrics=metrics)

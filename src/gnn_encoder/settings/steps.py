@@ -1,54 +1,24 @@
-"""One typed, validated settings class per step.
+"""The settings class of each step, in the pipeline's order."""
 
-A paper's number is a default with its source beside it; a deviation from a paper is a setting and
-says so. `presets` fills them from YAML files.
-"""
-
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import Field
 
-MINILM = "minilm"
-"""Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
-
-Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
-# Strict, or `true` would be 1.
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-Count = Annotated[int, Field(ge=0, strict=True)]
-PositiveFloat = Annotated[float, Field(gt=0.0, strict=True)]
-AutoYesNo = Annotated[
-    Literal["auto", "yes", "no"], BeforeValidator(lambda given: {True: "yes", False: "no"}.get(given, given))
-]
-"""YAML reads a bare yes or no as a boolean."""
-Precision = Literal["auto", "fp32", "bf16"]
-
-
-class StepSettings(BaseModel):
-    """What every step's settings share: unknown keys are refused, values are fixed once made."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Speed(TypedDict):
-    """How models run over texts, as keyword arguments of the encoding functions."""
-
-    precision: str
-    tokens_per_batch: int
-
-
-class Inference(StepSettings):
-    """What every step that encodes or scores shares."""
-
-    precision: Precision = "auto"
-    """`auto`: bf16 where the hardware has it natively, else fp32."""
-    tokens_per_batch: PositiveInt = 4096
-    """Tokens, padding included, that go through a model at once."""
-
-    @property
-    def speed(self) -> Speed:
-        """The two as keyword arguments."""
-        return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
+from gnn_encoder.settings.shared import (
+    MINILM,
+    AutoYesNo,
+    Backbone,
+    ContrastiveTraining,
+    Count,
+    Fraction,
+    Inference,
+    Optimization,
+    PositiveFloat,
+    PositiveInt,
+    StepSettings,
+    WatchedTraining,
+)
 
 
 class Ingest(StepSettings):
@@ -60,7 +30,7 @@ class Ingest(StepSettings):
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     dev_fraction: Fraction = 0.1
     """Share of the training queries set apart as dev where the data has no dev split."""
-    packages: list[str] = []
+    packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
     """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
@@ -82,63 +52,6 @@ class Bm25Retrieve(StepSettings):
     """Hits kept for each dev and test query (R@1000 needs 1000)."""
 
 
-class Backbone(StepSettings):
-    """Which pretrained encoder to start from and how to read a vector off it."""
-
-    backbone: str = "bert-base-uncased"
-    """A Hugging Face name, a local folder, or `minilm`."""
-    pooling: Literal["auto", "cls", "mean"] = "auto"
-    """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
-    normalize: AutoYesNo = "auto"
-    """Unit-length vectors. `auto`: as the backbone's sentence-transformers files say, else no."""
-    query_length: PositiveInt = 32
-    """Tokens of a query, special tokens included."""
-    passage_length: PositiveInt = 128
-    """Tokens of title and text, special tokens included."""
-
-
-class Optimization(StepSettings):
-    """What every training step shares. AdamW, linear schedule with warm-up (GNN-encoder 4.3)."""
-
-    epochs: PositiveInt = 10
-    batch_size: PositiveInt = 64
-    """Queries (or pairs) in a batch."""
-    learning_rate: PositiveFloat = 2e-5
-    warmup: Fraction = 0.1
-    """Share of all steps in which the learning rate rises to its full value."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    max_gradient_norm: PositiveFloat = 1.0
-    dropout: Fraction | Literal["backbone"] = "backbone"
-    """Of every dropout in the model; `backbone`: as its config says (0.1 for BERT and BART). 0 trains up to
-    1.9 times as fast on a CPU, whose fused attention has no dropout."""
-    precision: Precision = "auto"
-    """`auto`: bf16 autocast where the hardware has it natively, else fp32."""
-    seed: int = 0
-    checkpoint_seconds: PositiveFloat = 60.0
-    """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
-
-
-class WatchedTraining(Optimization):
-    """Training of a retriever, looked at after each epoch."""
-
-    dev_queries: Count = 200
-    """Dev queries looked at after each epoch, 0: none."""
-    dev_pool: PositiveInt = 2000
-    """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
-
-
-class ContrastiveTraining(WatchedTraining):
-    """A dual encoder trained with the contrastive loss (eq. 2)."""
-
-    negatives: Count = 1
-    """Hard negatives per query, besides everything else in the batch."""
-    share_encoders: bool = False
-    """One encoder for queries and passages. The paper's are separate."""
-    score_scale: PositiveFloat | Literal["auto"] = "auto"
-    """Factor on s(q, p) inside the loss. 1 is eq. 2. `auto`: 1, or 20 where vectors have unit length,
-    whose dot products lie in [-1, 1] and would leave the softmax nearly flat."""
-
-
 class TrainDpr(Backbone, ContrastiveTraining):
     """The dual encoder that finds candidates: BM25 negatives and in-batch negatives."""
 
@@ -150,8 +63,9 @@ class DenseRetrieve(Inference):
     """Encode the corpus and search it for every query."""
 
     train_depth: PositiveInt = 50
+    """Hits kept for each training query (the source of negatives)."""
     eval_depth: PositiveInt = 1000
-    tokens_per_batch: PositiveInt = 4096
+    """Hits kept for each dev and test query (R@1000 needs 1000)."""
 
 
 class TrainCrossEncoder(Optimization):
@@ -175,7 +89,6 @@ class ScoreCandidates(Inference):
 
     candidates: PositiveInt = 50
     """Candidates per training query, from DPR and BM25 in turn by rank; labelled positives always among them."""
-    tokens_per_batch: PositiveInt = 4096
 
 
 class TrainQueryGenerator(Optimization):
@@ -251,7 +164,6 @@ class BuildGraph(Inference):
     """`none` is the ablation "without edge features"."""
     self_loop_features: Literal["learned", "cross_encoder"] = "learned"
     """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
-    tokens_per_batch: PositiveInt = 4096
 
 
 class TrainGnn(WatchedTraining):
@@ -327,64 +239,3 @@ class Promote(StepSettings):
     """Test measure that the rule looks at. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
     """How far the GNN-encoder must lie above the plain dual encoder."""
-
-
-class Settings(StepSettings):
-    """All steps' settings, in the pipeline's order. Field names are the steps' names."""
-
-    ingest: Ingest = Ingest()
-    bm25_retrieve: Bm25Retrieve = Bm25Retrieve()
-    train_dpr: TrainDpr = TrainDpr()
-    dense_retrieve: DenseRetrieve = DenseRetrieve()
-    train_cross_encoder: TrainCrossEncoder = TrainCrossEncoder()
-    score_candidates: ScoreCandidates = ScoreCandidates()
-    train_query_generator: TrainQueryGenerator = TrainQueryGenerator()
-    generate_queries: GenerateQueries = GenerateQueries()
-    select_training_set: SelectTrainingSet = SelectTrainingSet()
-    train_dual_encoder: TrainDualEncoder = TrainDualEncoder()
-    build_graph: BuildGraph = BuildGraph()
-    train_gnn: TrainGnn = TrainGnn()
-    encode_corpus: EncodeCorpus = EncodeCorpus()
-    evaluate: Evaluate = Evaluate()
-    promote: Promote = Promote()
-
-    @pydantic.model_validator(mode="after")
-    def _negatives_are_one_set(self) -> "Settings":
-        if self.generate_queries.negative_below != self.select_training_set.negative_below:
-            raise ValueError(
-                "generate_queries.negative_below and select_training_set.negative_below must be equal: "
-                "set it under shared"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _every_system_is_ranked_as_deep(self) -> "Settings":
-        for step in ("bm25_retrieve", "dense_retrieve"):
-            if getattr(self, step).eval_depth < self.evaluate.depth:
-                raise ValueError(
-                    f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
-                    "a shorter ranking would not compare"
-                )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _going_on_from_dpr_is_the_same_model(self) -> "Settings":
-        if self.train_dual_encoder.start_from == "dpr":
-            for key in (*Backbone.model_fields, "share_encoders"):
-                if getattr(self.train_dual_encoder, key) != getattr(self.train_dpr, key):
-                    raise ValueError(
-                        f"train_dual_encoder.{key} must equal train_dpr.{key} with start_from: dpr "
-                        "(set it under shared), or start from the backbone"
-                    )
-        return self
-
-
-STEPS: tuple[str, ...] = tuple(Settings.model_fields)
-"""The steps' names, in the pipeline's order."""
-
-
-def step_settings(step: str) -> type[StepSettings]:
-    """The settings class of a step."""
-    annotation = Settings.model_fields[step].annotation
-    assert isinstance(annotation, type)
-    return annotation

@@ -1,0 +1,103 @@
+"""What several steps' settings share: value types, and how models run, read texts and are trained."""
+
+from typing import Annotated, Literal, TypedDict
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MINILM = "minilm"
+"""Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+# Strict, or `true` would be 1.
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0.0, strict=True)]
+AutoYesNo = Annotated[
+    Literal["auto", "yes", "no"], BeforeValidator(lambda given: {True: "yes", False: "no"}.get(given, given))
+]
+"""YAML reads a bare yes or no as a boolean."""
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+class StepSettings(BaseModel):
+    """What every step's settings share: unknown keys are refused, values are fixed once made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Speed(TypedDict):
+    """How models run over texts, as keyword arguments of the encoding functions."""
+
+    precision: str
+    tokens_per_batch: int
+
+
+class Inference(StepSettings):
+    """What every step that encodes or scores shares."""
+
+    precision: Precision = "auto"
+    """`auto`: bf16 where the hardware has it natively, else fp32."""
+    tokens_per_batch: PositiveInt = 4096
+    """Tokens, padding included, that go through a model at once."""
+
+    @property
+    def speed(self) -> Speed:
+        """The two as keyword arguments."""
+        return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
+
+
+class Backbone(StepSettings):
+    """Which pretrained encoder to start from and how to read a vector off it."""
+
+    backbone: str = "bert-base-uncased"
+    """A Hugging Face name, a local folder, or `minilm`."""
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
+    normalize: AutoYesNo = "auto"
+    """Unit-length vectors. `auto`: as the backbone's sentence-transformers files say, else no."""
+    query_length: PositiveInt = 32
+    """Tokens of a query, special tokens included."""
+    passage_length: PositiveInt = 128
+    """Tokens of title and text, special tokens included."""
+
+
+class Optimization(StepSettings):
+    """What every training step shares. AdamW, linear schedule with warm-up (GNN-encoder 4.3)."""
+
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 64
+    """Queries (or pairs) in a batch."""
+    learning_rate: PositiveFloat = 2e-5
+    warmup: Fraction = 0.1
+    """Share of all steps in which the learning rate rises to its full value."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    max_gradient_norm: PositiveFloat = 1.0
+    dropout: Fraction | Literal["backbone"] = "backbone"
+    """Of every dropout in the model; `backbone`: as its config says (0.1 for BERT and BART). 0 trains up to
+    1.9 times as fast on a CPU, whose fused attention has no dropout."""
+    precision: Precision = "auto"
+    """`auto`: bf16 autocast where the hardware has it natively, else fp32."""
+    seed: int = 0
+    checkpoint_seconds: PositiveFloat = 60.0
+    """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
+
+
+class WatchedTraining(Optimization):
+    """Training of a retriever, looked at after each epoch."""
+
+    dev_queries: Count = 200
+    """Dev queries looked at after each epoch, 0: none."""
+    dev_pool: PositiveInt = 2000
+    """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
+
+
+class ContrastiveTraining(WatchedTraining):
+    """A dual encoder trained with the contrastive loss (eq. 2)."""
+
+    negatives: Count = 1
+    """Hard negatives per query, besides everything else in the batch."""
+    share_encoders: bool = False
+    """One encoder for queries and passages. The paper's are separate."""
+    score_scale: PositiveFloat | Literal["auto"] = "auto"
+    """Factor on s(q, p) inside the loss. 1 is eq. 2. `auto`: 1, or 20 where vectors have unit length,
+    whose dot products lie in [-1, 1] and would leave the softmax nearly flat."""
