@@ -2,6 +2,8 @@
 .PHONY: run test test-slow lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
+# The installation leaves compiling to the first import: without a place for its result, every step would compile again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/.installed
 
 run: $(INSTALLED)
