@@ -6,6 +6,7 @@ qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: q
 """
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,7 +153,8 @@ class Dataset:
 class DatasetWriter:
     """Streams rows into a dataset draft: all passages and queries first, then the qrels.
 
-    Rows come as batches of columns, so that memory stays that of one row group.
+    Rows come as batches of columns. One batch is compressed and written while the caller reads the next, so
+    memory stays that of two row groups. An error in writing is raised by the next call.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -162,6 +164,8 @@ class DatasetWriter:
             for name, schema in ((CORPUS, CORPUS_SCHEMA), (QUERIES, QUERIES_SCHEMA), (QRELS, QRELS_SCHEMA))
         }
         self._rows = dict.fromkeys(self._writers, 0)
+        self._thread = ThreadPoolExecutor(1, "parquet")
+        self._writing: Future[None] | None = None
 
     def passages(self, ids: Column, titles: Column, texts: Column) -> None:
         """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
@@ -182,11 +186,22 @@ class DatasetWriter:
             column if isinstance(column, pa.ChunkedArray) else pa.array(column, type=field.type)
             for column, field in zip(columns, schema, strict=True)
         ]
-        self._writers[name].write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP)
-        self._rows[name] += len(arrays[0])
+        self._wait()
+        table = pa.table(arrays, schema=schema)
+        self._writing = self._thread.submit(self._writers[name].write_table, table, row_group_size=ROW_GROUP)
+        self._rows[name] += len(table)
+
+    def _wait(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def close(self) -> None:
         """Close the files and record the counts."""
-        for writer in self._writers.values():
-            writer.close()
+        try:
+            self._wait()
+        finally:
+            self._thread.shutdown()
+            for writer in self._writers.values():
+                writer.close()
         self._draft.rows(**{Path(name).stem: count for name, count in self._rows.items()})

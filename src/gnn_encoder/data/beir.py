@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
+from gnn_encoder.data.columnar import json_lines
 from gnn_encoder.data.delimited import read_labels
-from gnn_encoder.data.lines import Block, files_digest, find, find_or_report, read_blocks
+from gnn_encoder.data.lines import Block, files_digest, find, find_or_report, read_blocks, read_raw
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -38,10 +41,15 @@ class Beir:
         path = find_or_report(self.folder, "corpus.jsonl", problems)
         if path is None:
             return
-        for block in read_blocks(path, problems):
-            records, lines = _records(block, path.name, problems)
-            ids, titles, texts = ([r[key] for r in records] for key in ("_id", "title", "text"))
-            yield PassageRows(ids, titles, texts, path.name, lines, block.consumed)
+        for raw in read_raw(path, problems):
+            found = json_lines(raw, required=["_id", "text"], optional=["title"])
+            if found is not None and not pc.any(pc.equal(found[0], "")).as_py():
+                ids, texts, titles = found
+                yield PassageRows(ids, titles, texts, path.name, raw.numbers, raw.consumed)
+            else:
+                records, lines = _records(raw.decode(problems), path.name, problems)
+                ids, titles, texts = ([r[key] for r in records] for key in ("_id", "title", "text"))
+                yield PassageRows(ids, titles, texts, path.name, lines, raw.consumed)
 
     def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
         """Queries, then the labels of each split."""

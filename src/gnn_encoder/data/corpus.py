@@ -60,13 +60,14 @@ class Corpus:
 
     def _add(self, rows: PassageRows, writer: DatasetWriter | None) -> None:
         columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
-        stored = encodable(columns, rows.file, rows.lines, self.problems)
-        if stored is not None:
-            columns, lines = [[column[i] for i in stored] for column in columns], lines[stored]
+        if isinstance(rows.ids, list):
+            stored = encodable(columns, rows.file, rows.lines, self.problems)
+            if stored is not None:
+                columns, lines = [[column[i] for i in stored] for column in columns], lines[stored]
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
         keep = pc.not_equal(pc.utf8_trim_whitespace(table["text"]), "").to_numpy()
         for row in np.flatnonzero(~keep):
-            self.problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(columns[0][row]))
+            self.problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
         first, self._rows = self._rows, self._rows + int(keep.sum())
         if self._skip is not None:
             keep[keep] = ~self._skip[first : self._rows]

@@ -1,10 +1,13 @@
 """Tab-separated files: passages, queries and labels of MS MARCO, DPR and BEIR."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gnn_encoder.data.lines import Block, read_blocks
+import pyarrow as pa
+
+from gnn_encoder.data.columnar import tab_separated, unquoted
+from gnn_encoder.data.lines import Block, read_blocks, read_raw
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -17,37 +20,47 @@ class Fields:
 
     rows: list[list[str]]
     numbers: list[int]
-    block: Block
 
 
 def read_fields(path: Path, columns: range, problems: Problems, name: str = "") -> Iterator[Fields]:
     """Rows with a number of columns in `columns`; others are counted."""
     name = name or path.name
     for block in read_blocks(path, problems, name):
-        rows = [line.split("\t") for line in block.lines]
-        numbers = list(block.numbers)
-        bad = [i for i, row in enumerate(rows) if len(row) not in columns]
-        for i in bad:
-            wanted = f"{columns.start}" if len(columns) == 1 else f"{columns.start} to {columns.stop - 1}"
-            problems.add(Kind.BAD_ROW, name, numbers[i], f"{len(rows[i])} columns instead of {wanted}")
-        if bad:
-            dropped = set(bad)
-            rows = [row for i, row in enumerate(rows) if i not in dropped]
-            numbers = [number for i, number in enumerate(numbers) if i not in dropped]
-        yield Fields(rows, numbers, block)
+        yield split_fields(block, columns, problems, name)
+
+
+def split_fields(block: Block, columns: range, problems: Problems, name: str) -> Fields:
+    """The rows of one block."""
+    rows = [line.split("\t") for line in block.lines]
+    numbers = list(block.numbers)
+    bad = [i for i, row in enumerate(rows) if len(row) not in columns]
+    for i in bad:
+        wanted = f"{columns.start}" if len(columns) == 1 else f"{columns.start} to {columns.stop - 1}"
+        problems.add(Kind.BAD_ROW, name, numbers[i], f"{len(rows[i])} columns instead of {wanted}")
+    if bad:
+        dropped = set(bad)
+        rows = [row for i, row in enumerate(rows) if i not in dropped]
+        numbers = [number for i, number in enumerate(numbers) if i not in dropped]
+    return Fields(rows, numbers)
 
 
 def read_passages(path: Path, problems: Problems, *, quoted: bool = False, header: str = "") -> Iterator[PassageRows]:
     """Rows of id, text and perhaps title; `quoted`: texts are quoted as in CSV; `header`: first field of a header."""
-    for fields in read_fields(path, range(2, 4), problems):
-        rows, numbers = fields.rows, fields.numbers
-        if header and rows and numbers[0] == 1 and rows[0][0] == header:
-            rows, numbers = rows[1:], numbers[1:]
-        titles = [row[2] if len(row) > 2 else "" for row in rows]
-        texts = [row[1] for row in rows]
+    columns = range(2, 4)
+    for raw in read_raw(path, problems):
+        numbers: Sequence[int] = raw.numbers
+        found = tab_separated(raw, columns)
+        if found is None:
+            fields = split_fields(raw.decode(problems), columns, problems, path.name)
+            rows, numbers = [(*row, "")[:3] for row in fields.rows], fields.numbers
+            found = [pa.array(column, pa.string()) for column in ([row[i] for row in rows] for i in range(3))]
+        ids, texts = found[:2]
+        titles = found[2] if len(found) > 2 else pa.repeat("", len(ids))
         if quoted:
-            titles, texts = [unquote(t) for t in titles], [unquote(t) for t in texts]
-        yield PassageRows([row[0] for row in rows], titles, texts, path.name, numbers, fields.block.consumed)
+            titles, texts = unquoted(titles), unquoted(texts)
+        if header and len(ids) and numbers[0] == 1 and ids[0].as_py() == header:
+            ids, titles, texts, numbers = ids[1:], titles[1:], texts[1:], numbers[1:]
+        yield PassageRows(ids, titles, texts, path.name, numbers, raw.consumed)
 
 
 def read_queries(path: Path, problems: Problems) -> Iterator[QueryRows]:

@@ -1,7 +1,8 @@
 """Lines of text files, plain or gzip, streamed in blocks: a block is all that is in memory.
 
 A block is decoded and split at once, which costs a tenth of reading line by line; only a block with
-bytes that are not UTF-8 is gone through line by line, to name the lines.
+bytes that are not UTF-8 is gone through line by line, to name the lines. Readers that can parse a whole
+block (`columnar`) take it as bytes and decode only one that is not quite as it should be.
 """
 
 import gzip
@@ -23,8 +24,37 @@ class Block:
 
     numbers: Sequence[int]
     lines: list[str]
+
+
+@dataclass
+class RawBlock:
+    """Some whole lines as bytes, the last without its end."""
+
+    data: bytes
+    first: int
+    """Number of the first line, from 1."""
     consumed: int
     """Bytes of the file (compressed, if it is) read for this block."""
+    name: str
+
+    @property
+    def numbers(self) -> range:
+        """Of all its lines."""
+        return range(self.first, self.first + self.data.count(b"\n") + 1)
+
+    def decode(self, problems: Problems) -> Block:
+        """Its lines without their ends, `\\n` or `\\r\\n`; blank ones and those that are not UTF-8 left out."""
+        data = self.data
+        try:
+            lines: list[str | None] = list(data.decode("utf-8").split("\n"))
+        except UnicodeDecodeError:
+            lines = [_decode(line, self.first + i, self.name, problems) for i, line in enumerate(data.split(b"\n"))]
+        if b"\r\n" in data or data.endswith(b"\r"):
+            lines = [line and line.removesuffix("\r") for line in lines]
+        if all(lines):
+            return Block(self.numbers, cast(list[str], lines))
+        kept = [(number, line) for number, line in zip(self.numbers, lines, strict=True) if line]
+        return Block([n for n, _ in kept], [line for _, line in kept])
 
 
 def find(folder: Path, name: str) -> Path | None:
@@ -45,40 +75,33 @@ def files_digest(files: list[Path], **facts: str) -> str:
     return digest_of({"facts": facts, "files": sorted((path.name, sha256(path)) for path in files)})
 
 
-def read_blocks(path: Path, problems: Problems, name: str = "") -> Iterator[Block]:
-    """Lines of a file without their ends, `\\n` or `\\r\\n`; a byte order mark is skipped."""
+def read_raw(path: Path, problems: Problems, name: str = "") -> Iterator[RawBlock]:
+    """A file in blocks of whole lines; a byte order mark is skipped."""
     name = name or path.name
     number, rest, position = 1, b"", 0
     try:
         with path.open("rb") as raw:
             file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             while data := cast(IO[bytes], file).read(BLOCK_BYTES):
+                if number == 1 and not rest:
+                    data = data.removeprefix(b"\xef\xbb\xbf")
                 data = rest + data
                 end = data.rfind(b"\n") + 1
                 data, rest = data[:end], data[end:]
                 if data:
-                    now = raw.tell()
-                    yield _block(data[:-1], number, now - position, name, problems)
-                    number, position = number + data.count(b"\n"), now
+                    block = RawBlock(data[:-1], number, raw.tell() - position, name)
+                    number, position = block.numbers.stop, raw.tell()
+                    yield block
             if rest:
-                yield _block(rest, number, raw.tell() - position, name, problems)
+                yield RawBlock(rest, number, raw.tell() - position, name)
     except (OSError, EOFError, zlib.error) as error:
         problems.add(Kind.UNREADABLE, name, detail=getattr(error, "strerror", None) or str(error))
 
 
-def _block(data: bytes, first: int, consumed: int, name: str, problems: Problems) -> Block:
-    if first == 1:
-        data = data.removeprefix(b"\xef\xbb\xbf")
-    try:
-        lines: list[str | None] = list(data.decode("utf-8").split("\n"))
-    except UnicodeDecodeError:
-        lines = [_decode(line, first + i, name, problems) for i, line in enumerate(data.split(b"\n"))]
-    if b"\r\n" in data or data.endswith(b"\r"):
-        lines = [line and line.removesuffix("\r") for line in lines]
-    if all(lines):
-        return Block(range(first, first + len(lines)), cast(list[str], lines), consumed)
-    kept = [(first + i, line) for i, line in enumerate(lines) if line]
-    return Block([n for n, _ in kept], [line for _, line in kept], consumed)
+def read_blocks(path: Path, problems: Problems, name: str = "") -> Iterator[Block]:
+    """A file's lines, see `RawBlock.decode`."""
+    for raw in read_raw(path, problems, name):
+        yield raw.decode(problems)
 
 
 def _decode(line: bytes, number: int, name: str, problems: Problems) -> str | None:

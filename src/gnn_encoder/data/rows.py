@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyarrow as pa
+
 from gnn_encoder.data.validation import Problems
 
 
@@ -11,9 +13,9 @@ from gnn_encoder.data.validation import Problems
 class PassageRows:
     """Some passages; `lines[i]` is where row i stands in `file`."""
 
-    ids: list[str]
-    titles: list[str]
-    texts: list[str]
+    ids: list[str] | pa.Array
+    titles: list[str] | pa.Array
+    texts: list[str] | pa.Array
     file: str
     lines: Sequence[int]
     work: int

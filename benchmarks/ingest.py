@@ -1,0 +1,85 @@
+"""Reading a collection in MS MARCO's layout: seconds, MB/s and peak memory, beside reading its bytes alone.
+
+The collection is synthetic: 56 words a passage from a vocabulary of 30,000 with Zipf's frequencies. Each reading is a
+process of its own, so that its peak memory is its own.
+
+    python benchmarks/ingest.py [--passages 1000000] [--rounds 3]
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+WORDS, LENGTH, QUERIES = 30_000, 56, 2_000
+
+
+def write_collection(folder: Path, passages: int) -> None:
+    """collection.tsv, and queries with one label each."""
+    generator = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    lengths = generator.integers(2, 10, WORDS)
+    words = np.array(["".join(generator.choice(letters, n)) for n in lengths], dtype=object)
+    frequency = 1 / np.arange(10, WORDS + 10)
+    with (folder / "collection.tsv").open("w") as file:
+        for start in range(0, passages, 10_000):
+            drawn = generator.choice(WORDS, (min(10_000, passages - start), LENGTH), p=frequency / frequency.sum())
+            file.writelines(f"{start + i}\t{' '.join(row)}\n" for i, row in enumerate(words[drawn]))
+    for split, (first, last) in {"train": (0, QUERIES), "dev.small": (QUERIES, QUERIES + 200)}.items():
+        asked = range(first, last)
+        (folder / f"queries.{split}.tsv").write_text("".join(f"{q}\twhat is number {q}\n" for q in asked))
+        (folder / f"qrels.{split}.tsv").write_text("".join(f"{q}\t0\t{q}\t1\n" for q in asked))
+
+
+def case(folder: str) -> dict[str, float]:
+    """One reading in this process."""
+    from gnn_encoder.settings import Ingest
+    from gnn_encoder.steps.ingest import ingest
+
+    with tempfile.TemporaryDirectory() as out:
+        began = time.perf_counter()
+        ingest(Ingest(dataset=folder), dataset=f"{out}/dataset")
+        seconds = time.perf_counter() - began
+    return {"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def main() -> None:
+    """Write the collection, read it, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(case(options.case)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write_collection(Path(folder), options.passages)
+        collection = Path(folder) / "collection.tsv"
+        size, found, plain = collection.stat().st_size / 1e6, [], []
+        for _ in range(options.rounds):
+            began = time.perf_counter()
+            collection.read_bytes().decode()
+            plain.append(time.perf_counter() - began)
+            command = [sys.executable, __file__, "--case", folder]
+            found.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
+    table = Table(title=f"{options.passages:,} passages, {size:,.0f} MB, medians of {options.rounds}")
+    for heading in ("", "seconds", "MB/s", "peak memory"):
+        table.add_column(heading, justify="right" if heading else "left")
+    seconds, floor = statistics.median(f["seconds"] for f in found), statistics.median(plain)
+    table.add_row("read and decode (floor)", f"{floor:.1f}", f"{size / floor:,.0f}", "")
+    table.add_row("ingest", f"{seconds:.1f}", f"{size / seconds:,.0f}", f"{max(f['gib'] for f in found):.2f} GiB")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Blocks of lines parsed by Arrow into columns at once, some ten times as fast as line by line in Python.
+
+Only a block in which everything is in order is taken; of any other Arrow could not say which line is at
+fault. For that the functions return None, and the reader goes through the block's lines itself.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from gnn_encoder.data.lines import RawBlock
+
+
+def tab_separated(block: RawBlock, columns: range) -> list[pa.Array] | None:
+    """The block's columns, string [n] each, as many in every line and a number in `columns`."""
+    data = block.data
+    # Arrow takes a lone \r for a line's end, too, and skips blank lines: the one could hide the other from the count.
+    if b"\r" in data:
+        return None
+    width = data.partition(b"\n")[0].count(b"\t") + 1
+    if width not in columns:
+        return None
+    names = [str(i) for i in range(width)]
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(data),
+            pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+            pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
+            pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+    except pa.ArrowInvalid:
+        return None
+    return _whole(table, block)
+
+
+def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> list[pa.Array] | None:
+    """Text fields of the block's objects, string [n] each; a required one is in all of them, an optional one may be
+    missing or null (then empty)."""
+    schema = pa.schema([(name, pa.string()) for name in (*required, *optional)])
+    try:
+        block.data.decode("utf-8")  # Arrow does not look at that.
+        table = pyarrow.json.read_json(
+            pa.BufferReader(block.data),
+            pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if any(table[name].null_count for name in required):
+        return None
+    found = _whole(table, block)
+    return found and [pc.fill_null(column, "") for column in found]
+
+
+def _whole(table: pa.Table, block: RawBlock) -> list[pa.Array] | None:
+    if len(table) != len(block.numbers):
+        return None
+    return [column.combine_chunks() for column in table.columns]
+
+
+def unquoted(fields: pa.Array) -> pa.Array:
+    """CSV fields [n] without their quotes."""
+    quoted = pc.match_substring_regex(fields, '^".*"$')
+    inner = pc.replace_substring(pc.utf8_slice_codeunits(fields, 1, -1), '""', '"')
+    return pc.if_else(quoted, inner, fields)
