@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder import index
-from gnn_encoder.errors import UserError
 
 
 def reference(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,45 +74,3 @@ def test_query_batches_and_memory_maps(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(index, "QUERIES", 7)
     _, rows = index.search(np.load(tmp_path / "v.npy", mmap_mode="r"), queries, 12, chunk=64)
     np.testing.assert_array_equal(rows, reference(vectors, queries, 12)[1])
-
-
-def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = np.random.default_rng(1).normal(size=(200, 16)).astype(np.float32)
-    monkeypatch.setattr(index, "CHUNK", 33)
-    index.build_index(vectors, tmp_path / "index.faiss")
-    flat = faiss.IndexFlatIP(16)
-    flat.add(vectors)
-    assert (tmp_path / "index.faiss").read_bytes() == faiss.serialize_index(flat).tobytes()
-
-
-def test_loaded_index_answers_like_the_vectors(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    vectors, queries = rng.normal(size=(200, 16)).astype(np.float32), rng.normal(size=(4, 16)).astype(np.float32)
-    index.build_index(vectors, tmp_path / "index.faiss")
-    loaded = index.load_index(tmp_path / "index.faiss")
-    for mine, expected in zip(index.search_index(loaded, queries, 7), index.search(vectors, queries, 7), strict=True):
-        np.testing.assert_array_equal(mine, expected)
-    _, faiss_rows = loaded.search(queries, 7)
-    np.testing.assert_array_equal(faiss_rows, index.search_index(loaded, queries, 7)[1])
-
-
-def test_empty_index(tmp_path: Path) -> None:
-    index.build_index(np.empty((0, 4), np.float32), tmp_path / "index.faiss")
-    _, rows = index.search_index(index.load_index(tmp_path / "index.faiss"), np.ones((1, 4), np.float32), 2)
-    assert rows.tolist() == [[-1, -1]]
-
-
-@pytest.mark.parametrize("content", [None, b"not an index", b"IxFI\x08\x00"])
-def test_broken_index_is_one_line(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "index.faiss"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match="no readable FAISS index") as caught:
-        index.load_index(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_other_kind_of_index_is_refused(tmp_path: Path) -> None:
-    faiss.write_index(faiss.IndexFlatL2(4), str(tmp_path / "l2.faiss"))
-    with pytest.raises(UserError, match="IndexFlatL2"):
-        index.load_index(tmp_path / "l2.faiss")

@@ -6,6 +6,7 @@ A masked round's graph is never built: it is the whole graph and a boolean over 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from gnn_encoder.artifacts import Graph
 
@@ -39,9 +40,7 @@ def neighbourhood(
         dropped: bool [n, k], edges that are out of the graph (the ablation without masking).
         limit: at most this many edges per passage, drawn by `generator`; 0: all.
     """
-    starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
-    target = np.repeat(np.arange(len(passages)), stops - starts)
-    positions = graph.reverse[_ranges(starts, stops)]
+    target, positions = edges_into(graph, passages)
     node = positions // graph.edges.shape[1]
     keep = np.ones(len(positions), dtype=bool)
     if masked is not None:
@@ -55,6 +54,12 @@ def neighbourhood(
         target, positions, node = target[chosen], positions[chosen], node[chosen]
     nodes, source = np.unique(node, return_inverse=True)
     return Neighbourhood(nodes, np.stack([source, target]).astype(np.int64), positions)
+
+
+def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The edges that reach `passages` [t], int64 [e]: index into them, ascending, and flat place in [n, k]."""
+    starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
+    return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[_ranges(starts, stops)]
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
@@ -107,7 +112,8 @@ class EdgeFeatures:
         return None if loops is None else self._join(loops[rows], np.zeros(len(rows), dtype=bool))
 
     def _join(self, vectors: np.ndarray | None, labelled: np.ndarray) -> np.ndarray | None:
-        parts = [] if vectors is None else [vectors.astype(np.float32)]
+        # torch widens halves with SIMD on all cores, NumPy one by one.
+        parts = [] if vectors is None else [torch.from_numpy(vectors).float().numpy()]
         if self.marked:
             parts.append(labelled[..., None].astype(np.float32))
         return np.concatenate(parts, axis=-1) if parts else None

@@ -7,17 +7,13 @@ NumPy, chunk by chunk. Two passages whose exact scores tie but whose fp32 sums d
 are no tie here, and which bit comes out depends on the BLAS and on `CHUNK`.
 """
 
-import struct
-from pathlib import Path
-
 import faiss
 import numpy as np
 
-from gnn_encoder.errors import UserError
 from gnn_encoder.progress import Progress
 
 CHUNK = 65_536
-"""Passages searched, or written to an index, at a time."""
+"""Passages searched at a time."""
 QUERIES = 4096
 """Queries whose hits of one chunk are held and merged at a time."""
 
@@ -72,48 +68,3 @@ def _merge(scores: np.ndarray, rows: np.ndarray, more_scores: np.ndarray, more_r
     all_rows = np.concatenate([rows, more_rows.astype(np.int32)], axis=1)
     order = np.lexsort((all_rows, -all_scores), axis=1)[:, : scores.shape[1]]
     return np.take_along_axis(all_scores, order, axis=1), np.take_along_axis(all_rows, order, axis=1)
-
-
-def build_index(vectors: np.ndarray, path: Path) -> None:
-    """Write a flat inner-product FAISS index over `vectors` [m, d], a chunk in memory at a time.
-
-    FAISS writes an index only from memory, where all m·d floats would have to be. So an empty one is
-    serialized for its header, the counts in it are set, and the vectors are appended to the file.
-
-    Raises:
-        RuntimeError: this FAISS has another file layout than the one written here.
-    """
-    m, d = vectors.shape
-    # "IxFI", int32 d, int64 m, two unused int64, bool trained, int32 metric, uint64 floats.
-    header = bytearray(faiss.serialize_index(faiss.IndexFlatIP(d)).tobytes())
-    if header[:4] != b"IxFI" or len(header) != 45 or struct.unpack_from("<iq", header, 4) != (d, 0):
-        raise RuntimeError(f"faiss {faiss.__version__} writes flat indexes in a layout unknown here")
-    struct.pack_into("<q", header, 8, m)
-    struct.pack_into("<Q", header, len(header) - 8, m * d)
-    with path.open("wb") as file:
-        file.write(header)
-        for start in range(0, m, CHUNK):
-            file.write(np.ascontiguousarray(vectors[start : start + CHUNK], dtype="<f4").data)
-
-
-def load_index(path: Path) -> faiss.IndexFlatIP:
-    """Open an index that `build_index` wrote, memory-mapped.
-
-    Raises:
-        UserError: no such file, or not a flat inner-product index.
-    """
-    try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError:
-        raise UserError(f"{path} is no readable FAISS index: run encode_corpus again") from None
-    if not isinstance(index, faiss.IndexFlatIP):
-        raise UserError(f"{path} holds a FAISS {type(index).__name__} where a flat inner-product index is needed")
-    return index
-
-
-def search_index(index: faiss.IndexFlatIP, queries: np.ndarray, k: int) -> Hits:
-    """`search` over the vectors inside a flat index, without copying them."""
-    if index.ntotal == 0:
-        return search(np.empty((0, index.d), np.float32), queries, k)
-    stored = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
-    return search(stored.reshape(index.ntotal, index.d), queries, k)

@@ -1,17 +1,114 @@
-"""h'_q and h'_p of the full graph, in chunks over memory-mapped arrays (method as in encoding: eq. 6–10).
+"""h'_q and h'_p of the full graph, streamed over memory-mapped arrays by folded attention (eq. 3–10).
+
+After training an edge is H numbers per layer, a_eᵀW_e h_ij, and a query is to its passages H numbers
+and one projected vector, W_s h'_q. So one pass over the queries reads every edge feature, once, and the
+passages then need no edge feature and project no query again. What is kept in between lies in unlinked
+temporary files, not in the process's memory.
 
 A node's result depends on its own neighbours alone, so neither the chunk size nor the order of rows
 changes it.
 """
+
+import math
+import os
+import tempfile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
-from gnn_encoder.graph import EdgeFeatures, neighbourhood
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.graph import EdgeFeatures, edges_into
 from gnn_encoder.models.gnn import GNN
+from gnn_encoder.progress import Progress
+
+
+class Propagation:
+    """The full graph as its passages see it: all queries propagated at construction (eq. 6–7).
+
+    Kept of them, n queries with k edges each: `projected` fp32 [H, n, d/H], W_s h'_q, a table per head;
+    `source_scalars` fp32 [n, H], a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H], a_eᵀW_e h_ij, None without edge
+    features. It works where the GNN's parameters lie.
+    """
+
+    def __init__(
+        self,
+        gnn: GNN,
+        graph: Graph,
+        query_vectors: np.ndarray,
+        cached_passages: np.ndarray,
+        *,
+        chunk: int = 512,
+        progress: Progress | None = None,
+    ) -> None:
+        """Read every edge feature and each query's k passage vectors, once.
+
+        Args:
+            query_vectors: h_q [n, d]. cached_passages: M_de's vectors [m, d], memory-mapped.
+            chunk: queries at a time.
+            progress: counts queries.
+        """
+        self.gnn, self.graph = gnn, graph
+        self._where = where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
+        if gnn.config.layers == 0:
+            return
+        self._features = features = EdgeFeatures(graph)
+        layer = gnn.passage_attention
+        (n, k), heads = graph.edges.shape, layer.heads
+        projected = scratch(heads, n, gnn.config.width // heads)
+        source_scalars = scratch(n, heads)
+        edge_scalars = None if layer.edge is None else scratch(n, k, heads)
+        with torch.inference_mode():
+            for start in range(0, n, chunk):
+                nodes = np.arange(start, min(start + chunk, n))
+                edge_features = tensor(features.of_queries(nodes), where)
+                queries = torch.from_numpy(query_vectors[nodes]).float().to(where)
+                if gnn.config.layers == 2:
+                    neighbours, exists = neighbour_vectors(graph, nodes, cached_passages)
+                    queries = gnn.query_vectors(
+                        queries,
+                        torch.from_numpy(neighbours).to(where),
+                        torch.from_numpy(exists).to(where),
+                        edge_features,
+                        tensor(features.query_loops(nodes), where),
+                    )
+                projected[:, nodes] = layer.project(queries).transpose(0, 1).cpu().numpy()
+                source_scalars[nodes] = layer.source_scalars(queries).cpu().numpy()
+                if edge_scalars is not None and edge_features is not None:
+                    edge_scalars[nodes] = layer.edge_scalars(edge_features).cpu().numpy()
+                if progress:
+                    progress.advance(len(nodes))
+        self.projected = torch.from_numpy(projected).to(where)
+        self.source_scalars = torch.from_numpy(source_scalars).to(where)
+        self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)
+
+    def passages(self, rows: np.ndarray, passage_vectors: np.ndarray) -> np.ndarray:
+        """h'_p fp32 [t, d] of the passages `rows` [t] from their h_p [t, d] (eq. 8–10)."""
+        gnn = self.gnn
+        with torch.inference_mode():
+            vectors = torch.from_numpy(np.ascontiguousarray(passage_vectors)).float().to(self._where)
+            passages = gnn.scaled(vectors) if gnn.config.layers == 0 else self._interactive(rows, vectors)
+            found: np.ndarray = passages.cpu().numpy()
+        return found
+
+    def _interactive(self, rows: np.ndarray, vectors: Tensor) -> Tensor:
+        gnn, layer, where = self.gnn, self.gnn.passage_attention, self._where
+        into, positions = edges_into(self.graph, rows)
+        # Edges come ordered by passage: where each passage's begin is all that a sum over them needs.
+        begins = torch.from_numpy(np.searchsorted(into, np.arange(len(rows)))).to(where)
+        target, position = torch.from_numpy(into).to(where), torch.from_numpy(positions).to(where)
+        source = position // self.graph.edges.shape[1]
+        arriving = self.source_scalars[source]
+        if self.edge_scalars is not None:
+            arriving = arriving + self.edge_scalars[position]
+        loops = gnn.loop_features(tensor(self._features.passage_loops(rows), where))
+        incoming, itself = layer.weights(vectors, arriving, target, loops)
+        mixed = itself[..., None] * layer.project(vectors)
+        for head, table in enumerate(self.projected):
+            mixed[:, head] += torch.nn.functional.embedding_bag(
+                source, table, begins, mode="sum", per_sample_weights=incoming[:, head].contiguous()
+            )
+        return gnn.gated(layer.activate(mixed), vectors)
 
 
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
@@ -23,47 +120,19 @@ def neighbour_vectors(graph: Graph, nodes: np.ndarray, passage_vectors: np.ndarr
     """Vectors fp32 [u, k, d] of the passages that queries `nodes` [u] retrieved, and which edges exist, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
-    return passage_vectors[np.where(exists, neighbours, 0)].astype(np.float32), exists
+    vectors = passage_vectors[np.where(exists, neighbours, 0)]
+    return torch.from_numpy(vectors).float().numpy(), exists
 
 
-def propagate_queries(
-    gnn: GNN, graph: Graph, query_vectors: np.ndarray, passage_vectors: np.ndarray, *, chunk: int = 2048
-) -> np.ndarray:
-    """h'_q fp32 [n, d] of every graph query (eq. 6–7).
+def scratch(*shape: int) -> np.ndarray:
+    """An fp32 array in an unlinked temporary file.
 
-    Args:
-        query_vectors: h_q [n, d]. passage_vectors: M_de's vectors [m, d], memory-mapped.
+    Raises:
+        OSError: no room for it (a memory-mapped file that outgrows its disk would end the process without a word).
     """
-    features = EdgeFeatures(graph)
-    where = device()
-    out = np.empty_like(query_vectors, dtype=np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(out), chunk):
-            nodes = np.arange(start, min(start + chunk, len(out)))
-            neighbours, exists = neighbour_vectors(graph, nodes, passage_vectors)
-            arrays = (query_vectors[nodes], neighbours, exists, features.of_queries(nodes), features.query_loops(nodes))
-            out[nodes] = gnn.query_vectors(*(tensor(a, where) for a in arrays)).cpu().numpy()  # type: ignore[arg-type]
-    return out
-
-
-def propagate_passages(
-    gnn: GNN, graph: Graph, passages: np.ndarray, passage_vectors: np.ndarray, query_vectors: np.ndarray
-) -> np.ndarray:
-    """h'_p fp32 [t, d] of some passages (eq. 8–10).
-
-    Args:
-        passages: rows [t]. passage_vectors: their h_p [t, d]. query_vectors: h'_q [n, d] of all graph queries.
-    """
-    features = EdgeFeatures(graph)
-    where = device()
-    hood = neighbourhood(graph, passages)
-    arrays = (
-        passage_vectors.astype(np.float32),
-        query_vectors[hood.nodes],
-        hood.edges,
-        features.of_edges(hood.positions),
-        features.passage_loops(passages),
-    )
-    with torch.inference_mode():
-        vectors: np.ndarray = gnn.passage_vectors(*(tensor(a, where) for a in arrays)).cpu().numpy()  # type: ignore[arg-type]
-    return vectors
+    size = 4 * math.prod(shape)
+    if not size:
+        return np.empty(shape, dtype=np.float32)
+    with tempfile.TemporaryFile() as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.errors import UserError
-from gnn_encoder.index import load_index, search_index
+from gnn_encoder.index_file import load_index, search_index
 from gnn_encoder.models.dual_encoder import TextEncoder
 
 

@@ -11,7 +11,7 @@ from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import BASELINE, BM25, CANDIDATE, DPR, UNTRAINED, split_digest
-from gnn_encoder.index import build_index
+from gnn_encoder.index_file import build_index
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate

@@ -11,7 +11,7 @@ from gnn_encoder.graph import EdgeFeatures
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.propagation import propagate_passages, propagate_queries
+from gnn_encoder.propagation import Propagation
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 
@@ -105,8 +105,7 @@ def test_loss_equals_equation_12_from_its_parts(parts):
         )
         edges = np.where(batch.masked[:, None], -1, graph.edges)
         rest = Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100))
-        queries = propagate_queries(model.gnn, rest, node_vectors, cached)
-        passages = propagate_passages(model.gnn, rest, np.arange(100), passage_vectors, queries)
+        passages = Propagation(model.gnn, rest, node_vectors, cached).passages(np.arange(100), passage_vectors)
     total = 0.0
     for example in batch.examples:
         scores = {p: float(node_vectors[job.node[example]].astype(float) @ passages[p]) for p in batch.passages}
@@ -125,11 +124,9 @@ def test_encoding_does_not_depend_on_chunk_size_or_passage_order(parts):
     model, _, _, graph, cached = parts
     generator = np.random.default_rng(1)
     h_q, h_p = (generator.standard_normal((n, 32)).astype(np.float32) for n in (60, 100))
-    whole = propagate_passages(model.gnn, graph, np.arange(100), h_p, propagate_queries(model.gnn, graph, h_q, cached))
-    queries = propagate_queries(model.gnn, graph, h_q, cached, chunk=7)
-    parts_ = [
-        propagate_passages(model.gnn, graph, rows, h_p[rows], queries) for rows in np.array_split(np.arange(100), 9)
-    ]
+    whole = Propagation(model.gnn, graph, h_q, cached).passages(np.arange(100), h_p)
+    chunked = Propagation(model.gnn, graph, h_q, cached, chunk=7)
+    parts_ = [chunked.passages(rows, h_p[rows]) for rows in np.array_split(np.arange(100), 9)]
     assert np.abs(np.concatenate(parts_) - whole).max() < 1e-5
     # Another order of passages: rename row p to order[p] everywhere.
     order = generator.permutation(100)
@@ -137,7 +134,6 @@ def test_encoding_does_not_depend_on_chunk_size_or_passage_order(parts):
     renamed = Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100))
     moved_p, moved_cached = np.empty_like(h_p), np.empty_like(cached)
     moved_p[order], moved_cached[order] = h_p, cached
-    queries = propagate_queries(model.gnn, renamed, h_q, moved_cached)
-    out = propagate_passages(model.gnn, renamed, np.arange(100), moved_p, queries)
+    out = Propagation(model.gnn, renamed, h_q, moved_cached).passages(np.arange(100), moved_p)
     assert np.abs(out[order] - whole).max() < 1e-5
     assert np.abs(out - whole).max() > 1e-2

@@ -1,6 +1,6 @@
 """The bundle: all that answering a question needs, in one folder that can be copied anywhere.
 
-index.faiss     flat inner-product index over the passage vectors
+index.faiss     inner-product index over the passage vectors
 vectors.npy     the same vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q with its tokenizer
@@ -60,7 +60,7 @@ class Bundle:
             vectors: h'_p [m, d]; not copied where it is the draft's own array, made by
                 `create_vectors(draft, m, d)` and filled since.
             dataset: whose corpus the vectors belong to.
-            save_index: writes an index over vectors to a file (`index.build_index`).
+            save_index: writes an index over vectors to a file (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
 
         Raises:

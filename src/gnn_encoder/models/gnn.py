@@ -60,14 +60,46 @@ class GATLayer(nn.Module):
         weight = linear.weight.view(self.heads, -1, linear.in_features)
         return vectors @ torch.einsum("ho,hoi->ih", self.attention[part], weight)
 
-    def _logits(self, targets: Tensor, sources: Tensor, features: Tensor | None) -> Tensor:
-        """LeakyReLU(e_ij) from target and source scalars [..., H], broadcast, and edge features [..., d_e]."""
-        logits = targets + sources
-        if self.edge is not None and features is not None:
-            logits = logits + self._scalars(self.edge, 2, features)
-        return nn.functional.leaky_relu(logits, self.slope)
+    def source_scalars(self, sources: Tensor) -> Tensor:
+        """a_sᵀW_s h_j [..., H] of sources [..., d]."""
+        return self._scalars(self.source, 1, sources)
 
-    def _activate(self, out: Tensor) -> Tensor:
+    def edge_scalars(self, features: Tensor | None) -> Tensor:
+        """a_eᵀW_e h_ij [..., H] of edge features [..., d_e], all that attention asks of them; a 0 without."""
+        if self.edge is None or features is None:
+            return self.attention.new_zeros(())
+        return self._scalars(self.edge, 2, features)
+
+    def weights(self, targets: Tensor, arriving: Tensor, into: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
+        """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4).
+
+        Args:
+            targets: [t, d]. into: [e], each edge's row of `targets`.
+            arriving: [e, H], sum of each edge's source and edge scalars.
+            loops: [d_e] or [t, d_e], features of the self-loops, or None.
+        """
+        at = self._scalars(self.target, 0, targets)
+        incoming = nn.functional.leaky_relu(at[into] + arriving, self.slope)
+        itself = self._own_logits(targets, at, loops)
+        # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
+        index = into[:, None].expand_as(incoming)
+        largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
+        incoming, itself = torch.exp(incoming - largest[into]), torch.exp(itself - largest)
+        total = itself.index_add(0, into, incoming)
+        return incoming / total[into], itself / total
+
+    def _own_logits(self, targets: Tensor, at: Tensor, loops: Tensor | None) -> Tensor:
+        own = at + self.source_scalars(targets) + self.edge_scalars(loops)
+        return nn.functional.leaky_relu(own, self.slope)
+
+    def project(self, sources: Tensor) -> Tensor:
+        """W_s h_j for every head: [s, d] → [s, H, d/H]."""
+        projected: Tensor = self.source(sources).unflatten(1, (self.heads, -1))
+        return projected
+
+    def activate(self, mixed: Tensor) -> Tensor:
+        """σ of eq. 5 over the heads' sums [t, H, d/H], concatenated: [t, d]."""
+        out = mixed.flatten(1)
         return nn.functional.elu(out) if self.activation == "elu" else out
 
     def dense(
@@ -83,13 +115,13 @@ class GATLayer(nn.Module):
             [u, d].
         """
         at = self._scalars(self.target, 0, targets)  # [u, H]
-        edges = self._logits(at[:, None], self._scalars(self.source, 1, sources), features)
-        edges = edges.masked_fill(~mask[:, :, None], float("-inf"))
-        own = self._logits(at, self._scalars(self.source, 1, targets), loops)
+        edges = at[:, None] + self.source_scalars(sources) + self.edge_scalars(features)
+        edges = nn.functional.leaky_relu(edges, self.slope).masked_fill(~mask[:, :, None], float("-inf"))
+        own = self._own_logits(targets, at, loops)
         weights = torch.softmax(torch.cat([own[:, None], edges], dim=1), dim=1)  # [u, 1 + k, H]
         mixed = torch.einsum("ukh,ukd->uhd", weights[:, 1:], sources) + weights[:, 0, :, None] * targets[:, None]
         weight = self.source.weight.view(self.heads, -1, self.source.in_features)
-        return self._activate(torch.einsum("uhd,hod->uho", mixed, weight).flatten(1))
+        return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
 
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
@@ -104,18 +136,10 @@ class GATLayer(nn.Module):
             [t, d].
         """
         source, target = edges
-        at, own = self._scalars(self.target, 0, targets), self._scalars(self.source, 1, targets)
-        incoming = self._logits(at[target], self._scalars(self.source, 1, sources)[source], features)  # [e, H]
-        itself = self._logits(at, own, loops)  # [t, H]
-        # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
-        index = target[:, None].expand_as(incoming)
-        largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
-        incoming, itself = torch.exp(incoming - largest[target]), torch.exp(itself - largest)
-        total = itself.index_add(0, target, incoming)
-        projected, own_projected = (self.source(x).unflatten(1, (self.heads, -1)) for x in (sources, targets))
-        out = itself[..., None] * own_projected
-        out = out.index_add(0, target, incoming[..., None] * projected[source])
-        return self._activate((out / total[..., None]).flatten(1))
+        arriving = self.source_scalars(sources)[source] + self.edge_scalars(features)
+        incoming, itself = self.weights(targets, arriving, target, loops)
+        mixed = itself[..., None] * self.project(targets)
+        return self.activate(mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source]))
 
 
 class GNN(nn.Module):
@@ -164,16 +188,24 @@ class GNN(nn.Module):
             features: [e, d_e] or None. loops: [t, d_e] where self-loop features are not learned.
         """
         if self.config.layers == 0:
-            return self._scaled(passages)
-        loops = self.passage_loop if self.config.learned_loops and self.config.edge_width else loops
-        aggregated = self.passage_attention.ragged(passages, queries, edges, features, loops)
+            return self.scaled(passages)
+        loops = self.loop_features(loops)
+        return self.gated(self.passage_attention.ragged(passages, queries, edges, features, loops), passages)
+
+    def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
+        """h'_p [t, d] from the attention's h~_p [t, d] and h_p [t, d] (eq. 9–10)."""
         if self.config.gate == "filter":
             opening = torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
         else:
             opening = torch.full_like(aggregated, self.config.gate_alpha)
-        return self._scaled(opening * aggregated + passages)
+        return self.scaled(opening * aggregated + passages)
 
-    def _scaled(self, vectors: Tensor) -> Tensor:
+    def loop_features(self, loops: Tensor | None) -> Tensor | None:
+        """Features of the passages' self-loops: the learned vector [d_e], or those given [t, d_e]."""
+        return self.passage_loop if self.config.learned_loops and self.config.edge_width else loops
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Vectors [t, d] at unit length where the config wants that."""
         return nn.functional.normalize(vectors, dim=-1) if self.config.normalize_passages else vectors
 
     def start_from_mean(self, gate_bias: float) -> None:

@@ -89,6 +89,12 @@ class WatchedTraining(Optimization):
     """Dev queries looked at after each epoch, 0: none."""
     dev_pool: PositiveInt = 2000
     """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
+    processes: PositiveInt = 1
+    """Processes that train together, each with a GPU of its own, or on a CPU with a share of the cores: each encodes
+    its share of a batch, the negatives are the whole batch's (cross-device negatives)."""
+    gradient_cache: bool = False
+    """Run the encoders over a batch in parts, twice: any batch size in the memory of a part, the same gradients,
+    a third more time (Gao et al., 2021)."""
 
 
 class ContrastiveTraining(WatchedTraining):

@@ -216,6 +216,16 @@ class EncodeCorpus(Inference):
 
     chunk: PositiveInt = 8192
     """Passages propagated at a time. The result does not depend on it."""
+    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
+    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
+    ivf_lists: Count = 0
+    """0: four times the square root of the number of passages."""
+    ivf_probes: PositiveInt = 32
+    """Lists that a search looks into."""
+    hnsw_links: Annotated[int, Field(ge=2, strict=True)] = 32
+    """Neighbours of a passage in the graph."""
+    hnsw_breadth: PositiveInt = 128
+    """Candidates that a search keeps (at least the hits asked for)."""
 
 
 class Evaluate(Inference):

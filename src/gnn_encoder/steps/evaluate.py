@@ -33,6 +33,7 @@ from gnn_encoder.evaluation.results import (
     per_query_table,
     split_digest,
 )
+from gnn_encoder.index_file import load_index, search_index
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.step import Metrics, step
@@ -177,7 +178,7 @@ def rankings(
 
     parts = Bundle.read(bundle)
     queries = encoded(TextEncoder.load(parts.query_encoder_path), CANDIDATE)
-    scores, passages = index.search_index(index.load_index(parts.index_path), queries, depth)
+    scores, passages = search_index(load_index(parts.index_path), queries, depth)
     yield CANDIDATE, Run.from_hits(asked, passages, scores)
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,17 @@ def _disk_trouble(error: Exception) -> str:
     return f"{error.strerror}: {error.filename or 'while writing'}"
 
 
+def _team(
+    name: str, settings: StepSettings, inputs: dict[str, Path], outputs: dict[str, str], key: str
+) -> AbstractContextManager[None]:
+    """The other processes, if the settings want any; steps that do not train never import torch for it."""
+    if getattr(settings, "processes", 1) == 1:
+        return nullcontext()
+    from gnn_encoder.steps.team import team
+
+    return team(name, settings, inputs, outputs, key)
+
+
 def _run(
     name: str,
     function: StepFunction,
@@ -100,7 +111,7 @@ def _run(
         with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
             context = Context(name, run, key)
             drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
-            with naming_corrupt(*inputs.values()):
+            with naming_corrupt(*inputs.values()), _team(name, settings, inputs, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

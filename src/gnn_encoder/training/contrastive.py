@@ -29,15 +29,16 @@ def train_contrastive(
     known = KnownPositives.of(dataset.split_qrels("train"), examples)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
-    where = device()
+    where, cached = device(), settings.gradient_cache
 
     def loss(batch: Batch) -> Tensor:
         return contrastive_loss(
-            embed(query_encoder, queries, batch.examples),
-            embed(passage_encoder, passages, batch.passages),
+            embed(query_encoder, queries, batch.examples, cached=cached),
+            embed(passage_encoder, passages, batch.passages, cached=cached),
             torch.from_numpy(batch.positive).to(where),
             torch.from_numpy(batch.excluded).to(where),
             scale,
+            cached=cached,
         )
 
     pool = DevPool(dataset, settings)

@@ -18,6 +18,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
+from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader
 
 CURVE_POINTS = 200
 
@@ -86,11 +87,14 @@ def fit(
 ) -> FitResult:
     """Train `model` in place for `settings.epochs` epochs; resumes from this call's checkpoint if there is one.
 
+    Where several processes train together (`ranks`), all call this, and the leader reports and saves.
+
     `groups` are AdamW's parameter groups (default: `parameter_groups` at the settings' rate); `loss`
     gives the mean loss of a batch; `after_epoch` gives figures that become curves at that epoch.
 
     Raises:
         FloatingPointError: the loss is not finite.
+        TrainingOver: at the end, in a process that does not lead.
     """
     torch.manual_seed(settings.seed)
     model.to(device()).train()
@@ -103,8 +107,9 @@ def fit(
     folder = context.checkpoint_folder()
     position = checkpoint.load(folder, model, optimizer) or Position()
     steps = plan.steps_per_epoch * settings.epochs
-    progress = context.progress("training", steps, "steps")
-    if position.step:
+    leads = is_leader()
+    progress = context.progress("training", steps, "steps") if leads else None
+    if position.step and progress:
         progress.resume(position.step)
     every = max(1, steps // CURVE_POINTS)
     window = list(position.window)
@@ -123,6 +128,7 @@ def fit(
             if not torch.isfinite(value):
                 raise FloatingPointError(f"loss is {value.item()} at step {step}: lower learning_rate or score_scale")
             value.backward()
+            average_gradients(parameters)
             norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -131,26 +137,30 @@ def fit(
             if step % every == 0 or step == steps:
                 shown = sum(window) / len(window)
                 window.clear()
+            if progress and not window:
                 context.metric("loss", shown, step)
                 context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
                 context.metric("gradient_norm", norm.item(), step)
-            progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
-            if time.monotonic() - saved >= settings.checkpoint_seconds:
+            if progress:
+                progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
+            if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                 done = Position(step, epoch, index + 1, time.monotonic() - began, shown, tuple(window))
                 checkpoint.save(folder, model, optimizer, done)
                 saved = time.monotonic()
-        if after_epoch:
+        if after_epoch and leads:
             model.eval()
             for name, figure in after_epoch(epoch).items():
                 context.metric(name, figure, epoch + 1)
             model.train()
-        if epoch + 1 < settings.epochs:
+        if leads and epoch + 1 < settings.epochs:
             checkpoint.save(
                 folder, model, optimizer, Position(step, epoch + 1, 0, time.monotonic() - began, shown, tuple(window))
             )
             saved = time.monotonic()
     # The last state is kept until the step's output stands: a kill in between costs no training.
     seconds = time.monotonic() - began
+    if not leads:
+        raise TrainingOver
     checkpoint.save(folder, model, optimizer, Position(step, settings.epochs, 0, seconds, shown))
     model.eval()
     return FitResult(step, shown, seconds, step * plan.batch_examples / max(seconds, 1e-9))

@@ -5,9 +5,15 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Qrels, TrainingSet, pair_keys
+from gnn_encoder.training.gradient_cache import by_parts
+
+SCORED = 256
+"""Queries whose scores are held at a time under the gradient cache, and whose negatives are looked up at a time."""
 
 
-def contrastive_loss(queries: Tensor, passages: Tensor, positive: Tensor, excluded: Tensor, scale: float) -> Tensor:
+def contrastive_loss(
+    queries: Tensor, passages: Tensor, positive: Tensor, excluded: Tensor, scale: float, *, cached: bool = False
+) -> Tensor:
     """Mean over queries of −log exp s(q, p⁺) / (exp s(q, p⁺) + Σ exp s(q, p⁻)), s = scale · dot product.
 
     Args:
@@ -16,11 +22,18 @@ def contrastive_loss(queries: Tensor, passages: Tensor, positive: Tensor, exclud
         positive: [b] int64, each query's positive among the passages.
         excluded: [b, c] bool, pairs that are no negatives: other known positives of the query.
         scale: 1 is the paper's eq. 2.
+        cached: not all [b, c] scores at once, see `gradient_cache`.
     """
-    # Autocast would make the product bf16, whose steps between 16 and 32 are 0.125.
-    with torch.autocast(queries.device.type, enabled=False):
-        scores = scale * queries.float() @ passages.float().T
-    return torch.nn.functional.cross_entropy(scores.masked_fill(excluded, float("-inf")), positive)
+
+    def losses(part: Tensor, start: int) -> Tensor:
+        rows = slice(start, start + len(part))
+        # Autocast would make the product bf16, whose steps between 16 and 32 are 0.125.
+        with torch.autocast(queries.device.type, enabled=False):
+            scores = scale * part.float() @ passages.float().T
+        scores = scores.masked_fill(excluded[rows], float("-inf"))
+        return torch.nn.functional.cross_entropy(scores, positive[rows], reduction="none")
+
+    return by_parts(losses, queries, SCORED, cached=cached).mean()
 
 
 class KnownPositives:
@@ -55,7 +68,10 @@ class KnownPositives:
             passages: distinct dataset rows [c].
             positive: [b], index into `passages`.
         """
-        mask = self.contains(query[:, None], passages[None, :]) & (query[:, None] >= 0)
+        mask = np.empty((len(query), len(passages)), dtype=bool)
+        for start in range(0, len(query), SCORED):  # the search needs some 32 bytes a pair
+            some = query[start : start + SCORED, None]
+            mask[start : start + SCORED] = self.contains(some, passages[None, :]) & (some >= 0)
         mask[np.arange(len(query)), positive] = False
         return mask
 

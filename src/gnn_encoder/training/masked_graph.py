@@ -16,13 +16,17 @@ from gnn_encoder.encoding import Tokens, encode_texts, encode_tokens
 from gnn_encoder.graph import EdgeFeatures, Neighbourhood, neighbourhood
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.propagation import neighbour_vectors, propagate_passages, propagate_queries, tensor
+from gnn_encoder.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
+from gnn_encoder.training.gradient_cache import by_parts
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+
+PART = 256
+"""Queries, or passages, that go through the GNN at a time under the gradient cache."""
 
 
 class MaskedGraphTraining:
@@ -75,40 +79,57 @@ class MaskedGraphTraining:
 
     def loss(self, batch: Batch) -> Tensor:
         """Eq. 12 over the batch."""
-        hood, where = self.neighbourhood(batch), device()
+        hood, where, cached = self.neighbourhood(batch), device(), self.settings.gradient_cache
+        encoders = self.model.dual_encoder
         nodes = np.concatenate([self.node[batch.examples], hood.nodes])
         distinct, place = np.unique(nodes, return_inverse=True)
-        vectors = embed(self.model.dual_encoder.query_encoder, self.queries, distinct)[
-            torch.from_numpy(place).to(where)
-        ]
+        vectors = embed(encoders.query_encoder, self.queries, distinct, cached=cached)
+        vectors = vectors[torch.from_numpy(place).to(where)]
         asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
-        passages = embed(self.model.dual_encoder.passage_encoder, self.passages, batch.passages)
+        passages = embed(encoders.passage_encoder, self.passages, batch.passages, cached=cached)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
-        return contrastive_loss(asked, interactive, positive, excluded, self.scale)
+        return contrastive_loss(asked, interactive, positive, excluded, self.scale, cached=cached)
 
     def interactive_passages(self, hood: Neighbourhood, queries: Tensor, passages: Tensor, rows: np.ndarray) -> Tensor:
         """h'_p [t, d] from live h_q [u, d] of the neighbours and live h_p [t, d] (eq. 6–10)."""
-        where, features = passages.device, self.features
-        cached, exists = neighbour_vectors(self.graph, hood.nodes, self.passage_vectors)
-        if self.dropped is not None:
-            exists &= ~self.dropped[hood.nodes]
+        where, features, gnn = passages.device, self.features, self.model.gnn
+        cached = self.settings.gradient_cache
+
+        def query_side(part: Tensor, start: int) -> Tensor:
+            if gnn.config.layers < 2:
+                return part
+            nodes = hood.nodes[start : start + len(part)]
+            stored, exists = neighbour_vectors(self.graph, nodes, self.passage_vectors)
+            if self.dropped is not None:
+                exists &= ~self.dropped[nodes]
+            return gnn.query_vectors(
+                part,
+                torch.from_numpy(stored).to(where),
+                torch.from_numpy(exists).to(where),
+                tensor(features.of_queries(nodes), where),
+                tensor(features.query_loops(nodes), where),
+            )
+
+        def passage_side(part: Tensor, start: int) -> Tensor:
+            # A passage's edges lie together: `hood.edges` is ordered by target.
+            first, last = np.searchsorted(hood.edges[1], [start, start + len(part)])
+            edges, sources = hood.edges[:, first:last] - [[0], [start]], interactive_queries
+            if len(part) < len(passages):
+                used, edges[0] = np.unique(edges[0], return_inverse=True)
+                sources = sources[torch.from_numpy(used).to(where)]
+            return gnn.passage_vectors(
+                part,
+                sources,
+                torch.from_numpy(edges).to(where),
+                tensor(features.of_edges(hood.positions[first:last]), where),
+                tensor(features.passage_loops(rows[start : start + len(part)]), where),
+            )
+
         # The encoders' vectors are fp32 under bf16 autocast too; the GNN, a sliver of the work, stays fp32.
         with torch.autocast(where.type, enabled=False):
-            interactive_queries = self.model.gnn.query_vectors(
-                queries,
-                torch.from_numpy(cached).to(where),
-                torch.from_numpy(exists).to(where),
-                tensor(features.of_queries(hood.nodes), where),
-                tensor(features.query_loops(hood.nodes), where),
-            )
-            return self.model.gnn.passage_vectors(
-                passages,
-                interactive_queries,
-                torch.from_numpy(hood.edges).to(where),
-                tensor(features.of_edges(hood.positions), where),
-                tensor(features.passage_loops(rows), where),
-            )
+            interactive_queries = by_parts(query_side, queries, PART, cached=cached)
+            return by_parts(passage_side, passages, PART, cached=cached)
 
     def look(self, pool: DevPool) -> dict[str, float]:
         """The pool's figures under the full graph, as at encoding."""
@@ -117,8 +138,8 @@ class MaskedGraphTraining:
         encode_tokens(encoders.query_encoder, self.queries, node_vectors, precision=precision)
         passages = np.empty((len(pool.passages), encoders.passage_encoder.width), dtype=np.float32)
         encode_tokens(encoders.passage_encoder, self.passages.take(pool.passages), passages, precision=precision)
-        interactive = propagate_queries(self.model.gnn, self.graph, node_vectors, self.passage_vectors)
-        found = propagate_passages(self.model.gnn, self.graph, pool.passages, passages, interactive)
+        full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.passage_vectors)
+        found = full_graph.passages(pool.passages, passages)
         asked = encode_texts(encoders.query_encoder, self.dataset.query_texts(pool.queries), precision=precision)
         return pool.measure(asked, found)
 

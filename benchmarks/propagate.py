@@ -1,0 +1,235 @@
+"""Propagation through the GNN: against PyG's GATConv on a graph that fits, and at MS MARCO's size.
+
+    python benchmarks/propagate.py                       # against PyG, both sides in turns
+    python benchmarks/propagate.py --scale 0.1 --folder F  # a tenth of MS MARCO, synthetic fp16 arrays written to F
+
+MS MARCO (`--scale 1`): 8,841,823 passages, 502,939 queries, k = 25, widths 768, 4 heads; in F 34 GB of vectors
+and edge features and 14 GB of results. One array serves as M_de's vectors and as E_P's. Neighbours are drawn
+uniformly, the worst case for caches. The floors beside the seconds are the bytes that a pass must move over the
+rate at which this disk reads a file that is not cached, and its matrix products over the rate measured here.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from gnn_encoder.artifacts import Graph, reverse_csr
+from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
+from gnn_encoder.propagation import Propagation
+
+MS_MARCO = {"passages": 8_841_823, "queries": 502_939}
+BLOCK = 2**15
+"""Rows written, or propagated, at a time."""
+
+
+def model(width: int, heads: int) -> GNN:
+    """A GNN with random weights and gate."""
+    torch.manual_seed(0)
+    return GNN(GnnConfig(width=width, edge_width=width, heads=heads)).eval()
+
+
+class PygTwin(torch.nn.Module):
+    """The same GNN of PyG's layers, fed the whole graph: how one would write it with the library."""
+
+    def __init__(self, gnn: GNN) -> None:
+        super().__init__()
+        self.gnn = gnn
+        self.query_layer, self.passage_layer = (
+            self._twin(layer) for layer in (gnn.query_attention, gnn.passage_attention)
+        )
+
+    @staticmethod
+    def _twin(layer: GATLayer) -> torch.nn.Module:
+        from torch_geometric.nn import GATConv
+
+        d = layer.source.in_features
+        assert layer.edge is not None
+        twin = GATConv(
+            (d, d), d // layer.heads, layer.heads, edge_dim=layer.edge.in_features, add_self_loops=False, bias=False
+        )
+        with torch.no_grad():
+            twin.lin_src.weight.copy_(layer.source.weight)
+            twin.lin_dst.weight.copy_(layer.target.weight)
+            twin.lin_edge.weight.copy_(layer.edge.weight)
+            for part, name in enumerate(("att_dst", "att_src", "att_edge")):
+                getattr(twin, name).copy_(layer.attention[part][None])
+        return twin
+
+    def forward(self, graph: Graph, h_q: torch.Tensor, h_p: torch.Tensor) -> torch.Tensor:
+        """h'_p [m, d]; self-loops are edges from extra source nodes."""
+        n, k = graph.edges.shape
+        m, gnn = len(h_p), self.gnn
+        query = torch.arange(n).repeat_interleave(k)
+        passage = torch.from_numpy(graph.edges).long().flatten()
+        features = torch.from_numpy(np.asarray(graph.features)).float().flatten(0, 1)
+        to_queries = torch.stack([torch.cat([passage, torch.arange(m, m + n)]), torch.cat([query, torch.arange(n)])])
+        loops = torch.cat([features, gnn.query_loop.expand(n, -1)])
+        context = self.query_layer((torch.cat([h_p, h_q]), h_q), to_queries, loops)
+        queries = gnn.query_merge(torch.cat([context, h_q], dim=1))
+        to_passages = torch.stack([torch.cat([query, torch.arange(n, n + m)]), torch.cat([passage, torch.arange(m)])])
+        loops = torch.cat([features, gnn.passage_loop.expand(m, -1)])
+        return gnn.gated(self.passage_layer((torch.cat([queries, h_p]), h_p), to_passages, loops), h_p)
+
+
+def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.ndarray) -> tuple[float, float]:
+    """Our side, chunk by chunk into `out`; seconds of the two passes."""
+    began = time.perf_counter()
+    full = Propagation(gnn, graph, h_q, h_p)
+    middle = time.perf_counter()
+    for start in range(0, len(out), BLOCK // 4):
+        rows = np.arange(start, min(start + BLOCK // 4, len(out)))
+        out[rows] = full.passages(rows, h_p[rows])
+    return middle - began, time.perf_counter() - middle
+
+
+def against_pyg(rounds: int) -> Table:
+    """20,000 passages, 6,000 queries, k = 25, width 384, 4 heads."""
+    import torch_geometric
+
+    generator = np.random.default_rng(0)
+    n, m, k, d = 6_000, 20_000, 25, 384
+    edges = generator.integers(0, m, (n, k), dtype=np.int32)
+    features = generator.standard_normal((n, k, d), dtype=np.float32).astype(np.float16)
+    graph = Graph(np.arange(n), edges, edges < 0, features, *reverse_csr(edges, m))
+    h_q, h_p = (generator.standard_normal((rows, d), dtype=np.float32) for rows in (n, m))
+    gnn, out = model(d, 4), np.empty((m, d), np.float32)
+    twin = PygTwin(gnn)
+    seconds: dict[str, list[float]] = {"PyG GATConv": [], "gnn-encoder": []}
+    with torch.inference_mode():
+        for _ in range(rounds):
+            began = time.perf_counter()
+            expected = twin(graph, torch.from_numpy(h_q), torch.from_numpy(h_p)).numpy()
+            seconds["PyG GATConv"].append(time.perf_counter() - began)
+            seconds["gnn-encoder"].append(sum(propagate(gnn, graph, h_q, h_p, out)))
+    # Products that no arrangement spares: self projection, gate, queries' attention and merge.
+    flops = 2 * d * d * (3 * m + 4 * n) + 2 * 2 * n * k * d * 4 * 2
+    table = Table(title=f"{m:,} passages, {n * k:,} edges, width {d}, 4 heads; PyG {torch_geometric.__version__}")
+    for heading in ("side", "seconds (median)", "ratio", "largest difference", "of the matrix rate"):
+        table.add_column(heading, justify="left" if heading == "side" else "right")
+    slow, rate = statistics.median(seconds["PyG GATConv"]), matmul_rate(d)
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        difference = "" if name.startswith("PyG") else f"{np.abs(out - expected).max():.1e}"
+        table.add_row(name, f"{median:.2f}", f"{slow / median:.1f}", difference, f"{flops / rate / median:.0%}")
+    return table
+
+
+def matmul_rate(width: int) -> float:
+    """FLOP/s of a [8192, d] × [d, d] fp32 product, best of some."""
+    a, b = torch.randn(8192, width), torch.randn(width, width)
+    best = float("inf")
+    for _ in range(10):
+        began = time.perf_counter()
+        a @ b
+        best = min(best, time.perf_counter() - began)
+    return 2 * 8192 * width * width / best
+
+
+class PeakMemory(threading.Thread):
+    """The largest anonymous memory of this process while the block runs, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak, self.over = 0, threading.Event()
+
+    def run(self) -> None:
+        """Look ten times a second."""
+        while not self.over.wait(0.1):
+            status = Path("/proc/self/status").read_text()
+            kib = next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))
+            self.peak = max(self.peak, int(kib) * 1024)
+
+    def __enter__(self) -> "PeakMemory":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.join()
+
+
+def synthetic(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """A memory-mapped fp16 array of random rows, written once; blocks repeat, which no step can notice."""
+    if not path.is_file():
+        partial = path.with_suffix(".partial")
+        array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float16, shape=shape)
+        rows = max(1, BLOCK // int(np.prod(shape[1:-1])))
+        block = np.random.default_rng(0).standard_normal((rows, *shape[1:]), dtype=np.float32).astype(np.float16)
+        for start in range(0, shape[0], rows):
+            part = array[start : start + rows]
+            part[:] = block[: len(part)]
+        array.flush()
+        partial.rename(path)
+    loaded: np.ndarray = np.load(path, mmap_mode="r")
+    return loaded
+
+
+def read_rate(path: Path) -> float:
+    """Bytes/s of reading the file's first 4 GiB, put out of the cache before."""
+    buffer = bytearray(2**24)
+    with path.open("rb", buffering=0) as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        read, began = 0, time.perf_counter()
+        while read < 2**32 and (count := file.readinto(buffer)):
+            read += count
+    return read / (time.perf_counter() - began)
+
+
+def at_scale(scale: float, folder: Path) -> Table:
+    """Both passes over synthetic arrays on disk."""
+    m, n, k, d, heads = int(MS_MARCO["passages"] * scale), int(MS_MARCO["queries"] * scale), 25, 768, 4
+    folder.mkdir(parents=True, exist_ok=True)
+    h_p = synthetic(folder / f"passages-{m}.npy", (m, d))
+    h_q = synthetic(folder / f"queries-{n}.npy", (n, d))
+    features = synthetic(folder / f"features-{n}.npy", (n, k, d))
+    names = {name: folder / f"{name}-{n}.npy" for name in ("edges", "indptr", "reverse")}
+    if not names["reverse"].is_file():
+        drawn = np.random.default_rng(1).integers(0, m, (n, k), dtype=np.int32)
+        for name, array in zip(names, (drawn, *reverse_csr(drawn, m)), strict=True):
+            np.save(names[name], array)
+        del drawn, array
+    edges, indptr, reverse = (np.load(path, mmap_mode="r") for path in names.values())
+    labelled = np.lib.format.open_memmap(folder / f"labelled-{n}.npy", mode="w+", dtype=bool, shape=(n, k))
+    graph = Graph(np.arange(n), edges, labelled, features, indptr, reverse)
+    out = np.lib.format.open_memmap(folder / f"results-{m}.npy", mode="w+", dtype=np.float16, shape=(m, d))
+    rate, disk = matmul_rate(d), read_rate(folder / f"features-{n}.npy")
+    tempfile.tempdir = str(folder)
+    with PeakMemory() as memory:
+        seconds = propagate(model(d, heads), graph, h_q, h_p, out)
+    facts = {
+        "queries": (seconds[0], features.nbytes + h_p.nbytes + h_q.nbytes, 2 * n * (d * d * 4 + 4 * k * d * heads)),
+        "passages": (seconds[1], h_p.nbytes + out.nbytes, 2 * m * d * d * 3),
+    }
+    table = Table(title=f"{m:,} passages, {n:,} queries, {n * k:,} edges, width {d}, {heads} heads")
+    for heading in ("pass", "seconds", "GB to move", "floor: disk", "floor: products"):
+        table.add_column(heading, justify="left" if heading == "pass" else "right")
+    for name, (taken, volume, flops) in facts.items():
+        table.add_row(name, f"{taken:.0f}", f"{volume / 1e9:.1f}", f"{volume / disk:.0f} s", f"{flops / rate:.0f} s")
+    table.caption = f"{sum(seconds):.0f} s in all; anonymous memory at most {memory.peak / 2**30:.2f} GiB"
+    return table
+
+
+def main() -> None:
+    """Run and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, help="share of MS MARCO's size")
+    parser.add_argument("--folder", type=Path, default=Path("propagation-arrays"), help="where its arrays lie")
+    options = parser.parse_args()
+    console = Console()
+    console.print(against_pyg(options.rounds) if options.scale is None else at_scale(options.scale, options.folder))
+    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, NumPy {np.__version__}")
+
+
+if __name__ == "__main__":
+    main()

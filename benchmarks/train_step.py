@@ -1,0 +1,131 @@
+"""Forward and backward of Masked Graph Training against a plain dual encoder's, per token that an encoder reads.
+
+Both take the same batches of python-docs queries with MiniLM: the plain step encodes the queries and their
+passages, the masked one the neighbour queries too, and runs the GNN over random edges with random features.
+The sides take turns; medians.
+
+    python benchmarks/train_step.py [--batch 32] [--steps 6]
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.encoding import autocast
+from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import Ingest, TrainGnn
+from gnn_encoder.training.batches import Batch
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.losses import contrastive_loss
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
+
+K, LENGTH = 10, 96
+
+
+def job(folder: str, batch: int, cached: bool = False) -> MaskedGraphTraining:
+    """Masked training on Python's documentation with a random graph."""
+    from gnn_encoder.steps.ingest import ingest
+
+    path = Path(folder) / "dataset"
+    if not path.is_dir():
+        ingest(Ingest(dataset="python-docs", max_passages=1000), dataset=path)
+    data, generator = Dataset(path), np.random.default_rng(0)
+    queries, labels, m = data.query_rows("train"), data.split_qrels("train"), len(data.passages)
+    edges = generator.integers(0, m, (len(queries), K), dtype=np.int32)
+    features = generator.standard_normal((len(queries), K, 384), dtype=np.float32).astype(np.float16)
+    graph = Graph(queries, edges, edges < 0, features, *reverse_csr(edges, m))
+    examples = TrainingSet(
+        data.query_texts(labels.query),
+        labels.query,
+        labels.passage,
+        generator.integers(0, m, (len(labels.query), 4)).astype(np.int32),
+        np.zeros(len(labels.query)),
+    )
+    torch.manual_seed(0)
+    encoders = DualEncoder.from_backbone(
+        "minilm", pooling="auto", normalize="auto", query_length=32, passage_length=LENGTH, share_encoders=False
+    )
+    model = GnnEncoder(encoders, GNN(GnnConfig(width=384, edge_width=384)))
+    model.to(device()).train()
+    vectors = generator.standard_normal((m, 384), dtype=np.float32)
+    settings = TrainGnn(batch_size=batch, max_queries_per_passage=4, mask_fraction=0.2, gradient_cache=cached)
+    return MaskedGraphTraining(model, data, examples, graph, vectors, settings)
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=6)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        masked, cached = job(folder, options.batch), job(folder, options.batch, cached=True)
+
+    def plain(batch: Batch) -> Tensor:
+        encoders = masked.model.dual_encoder
+        return contrastive_loss(
+            embed(encoders.query_encoder, masked.queries, masked.node[batch.examples]),
+            embed(encoders.passage_encoder, masked.passages, batch.passages),
+            torch.from_numpy(batch.positive).to(device()), torch.from_numpy(batch.excluded).to(device()), 20.0,
+        )  # fmt: skip
+
+    sides: dict[str, tuple[MaskedGraphTraining, Callable[[Batch], Tensor]]] = {
+        "dual encoder": (masked, plain),
+        "masked graph": (masked, masked.loss),
+        "masked graph, gradient cache": (cached, cached.loss),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    tokens: dict[str, list[int]] = {name: [] for name in sides}
+    for number, batch in zip(range(options.steps + 1), masked.plan().epoch(0), strict=False):
+        hood = masked.neighbourhood(batch)
+        asked = np.unique(masked.node[batch.examples])
+        passages = int(masked.passages.lengths[batch.passages].sum())
+        for name, (training, loss) in sides.items():
+            began = time.perf_counter()
+            with autocast("auto"):
+                value = loss(batch)
+            value.backward()
+            training.model.zero_grad(set_to_none=True)
+            if number:  # the first warms up
+                seconds[name].append(time.perf_counter() - began)
+                encoded = masked.node[batch.examples] if name == "dual encoder" else np.union1d(asked, hood.nodes)
+                tokens[name].append(passages + int(masked.queries.lengths[encoded].sum()))
+    table = Table(
+        title=f"MiniLM, at most {options.batch} queries a batch, k = {K}, at most 4 neighbour queries a passage"
+    )
+    for heading in (
+        "step",
+        f"seconds (median of {len(seconds['dual encoder'])})",
+        "tokens",
+        "µs a token (median)",
+        "ratio",
+    ):
+        table.add_column(heading, justify="left" if heading == "step" else "right")
+    each = {name: statistics.median(np.divide(seconds[name], tokens[name])) * 1e6 for name in sides}
+    for name in sides:
+        table.add_row(
+            name,
+            f"{statistics.median(seconds[name]):.2f}",
+            f"{statistics.median(tokens[name]):,.0f}",
+            f"{each[name]:.0f}",
+            f"{each[name] / each['dual encoder']:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

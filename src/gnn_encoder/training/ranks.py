@@ -1,0 +1,80 @@
+"""Several processes train one model on one batch: cross-device negatives, at each process's share of the encoding.
+
+Every process plans the same global batch, encodes its share of the batch's texts and gets the vectors of all
+from the others. GNN and loss, a sliver of the work, are computed by each over the whole batch. The gradient of
+a gathered vector goes back into the process that encoded it, so the mean over processes of
+
+    world size × (own texts' gradients) for the encoders,   the whole gradient for what each computes in full
+
+is the gradient of one process with the same global batch. Without a process group nothing here does anything.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class TrainingOver(Exception):
+    """Raised in every process but the leader when the training is done: what comes next is the leader's alone."""
+
+
+def world_size() -> int:
+    """Processes that train together; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_leader() -> bool:
+    """Whether this process is the one that reports and writes."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+class _Gather(torch.autograd.Function):
+    """Vectors [b_r, d] of each rank r, b_r known to all → all of them [b, d], rank after rank."""
+
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, counts: list[int]) -> Tensor:
+        ctx.counts = counts
+        # Padded to the longest: gloo and NCCL gather equal shapes alone.
+        padded = mine.new_zeros(max(counts), mine.shape[1])
+        padded[: len(mine)] = mine
+        gathered = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(gathered, padded)
+        return torch.cat([vectors[:count] for vectors, count in zip(gathered, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rank = dist.get_rank()
+        start = sum(ctx.counts[:rank])
+        return gradients[0][start : start + ctx.counts[rank]] * len(ctx.counts), None
+
+
+def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor) -> Tensor:
+    """`embed(rows)` [b, d], each process embedding its share of `rows` [b], which are the same in all.
+
+    `none` [0, d]: vectors of no text, for a batch with fewer texts than processes.
+    """
+    world = world_size()
+    if world == 1:
+        return embed(rows)
+    shares = [np.arange(rank, len(rows), world) for rank in range(world)]
+    mine = rows[shares[dist.get_rank()]]
+    vectors = embed(mine) if len(mine) else none.requires_grad_()
+    gathered: Tensor = _Gather.apply(vectors, [len(share) for share in shares])  # type: ignore[no-untyped-call]
+    order = np.argsort(np.concatenate(shares))
+    return gathered[torch.from_numpy(order).to(gathered.device)]
+
+
+def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Each gradient becomes its mean over the processes; one that is missing counts as zero."""
+    if world_size() == 1:
+        return
+    parameters = list(parameters)
+    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = gradient.view_as(parameter).clone()

@@ -1,0 +1,143 @@
+"""Cached gradients equal uncached ones, with dropout; where the random state is not replayed, they do not."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gnn_encoder import tracking
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.encoding import Tokens
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import TrainDpr, TrainGnn
+from gnn_encoder.training import embed as embedding
+from gnn_encoder.training import gradient_cache, losses, masked_graph
+from gnn_encoder.training.contrastive import train_contrastive
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.losses import contrastive_loss
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
+
+
+@pytest.fixture(scope="module")
+def encoders(tiny_backbone) -> DualEncoder:
+    torch.manual_seed(0)
+    return DualEncoder.from_backbone(
+        str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "TOKENS_PER_PASS", 64)
+    monkeypatch.setattr(losses, "SCORED", 4)
+    monkeypatch.setattr(masked_graph, "PART", 5)
+
+
+def gradients(model: nn.Module, loss) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss and its gradients in training mode, dropout at 0.1, from one random state."""
+    model.train()
+    model.zero_grad()
+    torch.manual_seed(7)
+    value = loss()
+    value.backward()
+    model.eval()
+    return value.item(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def largest_difference(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == two.keys() and len(one) > 10
+    return max(float((one[n] - two[n]).abs().max()) for n in one)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, precision) -> None:
+    texts = tiny_dataset.passages.take(np.arange(30)).full_texts()
+    tokens = Tokens.of(encoders.passage_encoder.tokenizer, texts, 32)
+    asked, found = np.arange(11), np.arange(8, 30)
+    excluded = torch.rand(11, 22, generator=torch.Generator().manual_seed(3)) < 0.1
+    excluded[:, :11].fill_diagonal_(False)
+
+    def loss(cached: bool) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            return contrastive_loss(
+                embed(encoders.query_encoder, tokens, asked, cached=cached),
+                embed(encoders.passage_encoder, tokens, found, cached=cached),
+                torch.arange(11), excluded, 1.0, cached=cached,
+            )  # fmt: skip
+
+    value, plain = gradients(encoders, partial(loss, False))
+    cached_value, cached = gradients(encoders, partial(loss, True))
+    assert cached_value == pytest.approx(value, abs=1e-6)
+    assert largest_difference(plain, cached) < (1e-5 if precision == "fp32" else 1e-3)
+    # Control: without the first pass's random state dropout draws anew, and the gradients are another function's.
+    forgetful = partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False)
+    monkeypatch.setattr(gradient_cache, "checkpoint", forgetful)
+    _, wrong = gradients(encoders, partial(loss, True))
+    assert largest_difference(plain, wrong) > 1e-2
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the functions whose activations were not kept."""
+    seen: list[str] = []
+    real = gradient_cache.checkpoint
+
+    def noted(function, *arguments, **options):
+        seen.append(getattr(function, "__name__", type(function).__name__))
+        return real(function, *arguments, **options)
+
+    monkeypatch.setattr(gradient_cache, "checkpoint", noted)
+    return seen
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[str]) -> None:
+    generator = np.random.default_rng(0)
+    queries, labels = tiny_dataset.query_rows("train"), tiny_dataset.split_qrels("train")
+    edges = np.stack([generator.permutation(100)[:8] for _ in queries]).astype(np.int32)
+    features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
+    graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
+    negatives = generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32)
+    examples = TrainingSet(
+        tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(len(labels.query))
+    )
+    model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=6, layers=layers)))
+    vectors = generator.standard_normal((100, 32)).astype(np.float32)
+    settings = TrainGnn(mask="folds", mask_fraction=0.2, batch_size=12)
+    plain, cached = (
+        MaskedGraphTraining(model, tiny_dataset, examples, graph, vectors, chosen)
+        for chosen in (settings, settings.model_copy(update={"gradient_cache": True}))
+    )
+    batch = next(iter(plain.plan().epoch(0)))
+    value, expected = gradients(model, lambda: plain.loss(batch))
+    assert not parts
+    cached_value, found = gradients(model, lambda: cached.loss(batch))
+    assert min(parts.count(name) for name in ("TextEncoder", "query_side", "passage_side", "losses")) > 1
+    assert cached_value == pytest.approx(value, abs=1e-6)
+    assert largest_difference(expected, found) < 1e-5
+    # Control: another loss scale has other gradients.
+    cached.scale *= 1.01
+    assert largest_difference(expected, gradients(model, lambda: cached.loss(batch))[1]) > 1e-4
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_the_setting_reaches_contrastive_training(
+    encoders, tiny_dataset: Dataset, tmp_path, monkeypatch, on, parts
+) -> None:
+    labels = tiny_dataset.split_qrels("train")
+    examples = TrainingSet(
+        tiny_dataset.query_texts(labels.query), labels.query, labels.passage,
+        np.full((len(labels.query), 1), -1, dtype=np.int32), np.zeros(len(labels.query)),
+    )  # fmt: skip
+    settings = TrainDpr(epochs=1, batch_size=8, dev_queries=0, gradient_cache=on)
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    with tracking.step_run("test", params={}, tags={}) as run:
+        context = Context("test", run, "key")
+        train_contrastive(copy.deepcopy(encoders), examples, tiny_dataset, settings, context)
+    assert bool(parts) == on

@@ -1,0 +1,96 @@
+"""Two processes that share the encoding of each batch train the weights that one process trains."""
+
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from gnn_encoder import tracking
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import TrainDpr, TrainGnn
+from gnn_encoder.training import ranks
+from gnn_encoder.training.contrastive import train_contrastive
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
+
+COMMON = {"precision": "fp32", "dropout": 0.0, "dev_queries": 0}
+
+
+# Some gradients are zero but for rounding (a shift of all passages changes no softmax); with a small eps AdamW would
+# make whole steps of them.
+AdamW = partial(torch.optim.AdamW, eps=1e-4)
+
+
+def train(folder: Path, backbone: Path, cached: bool) -> dict[str, torch.Tensor]:
+    """20 steps with eq. 2, then masked graph training over a random graph."""
+    data, generator = Dataset(folder), np.random.default_rng(0)
+    labels, queries = data.split_qrels("train"), data.query_rows("train")
+    examples = TrainingSet(
+        data.query_texts(labels.query), labels.query, labels.passage,
+        generator.integers(0, 100, (len(labels.query), 4)).astype(np.int32), np.zeros(len(labels.query)),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    encoders = DualEncoder.from_backbone(
+        str(backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
+    )
+    edges = np.stack([generator.permutation(100)[:8] for _ in queries]).astype(np.int32)
+    features = generator.standard_normal((*edges.shape, 6)).astype(np.float16)
+    graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
+    model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=6)))
+    size = -(-len(examples.query) // 5)  # five batches an epoch
+    dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, gradient_cache=cached, **COMMON)
+    joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, gradient_cache=cached, **COMMON)
+    with tracking.step_run("test", params={}, tags={}) as run:
+        with suppress(ranks.TrainingOver):  # which ends a follower's step
+            assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
+        vectors = generator.standard_normal((100, 32)).astype(np.float32)
+        with suppress(ranks.TrainingOver):
+            MaskedGraphTraining(model, data, examples, graph, vectors, joint).fit(Context("joint", run, "key"))
+    return model.state_dict()
+
+
+def process(rank: int, world: int, folder: Path, dataset: Path, backbone: Path) -> None:
+    """One of the processes."""
+    os.environ[CHECKPOINTS] = str(folder / f"checkpoints-{rank}")
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/{rank}.db"
+    torch.set_num_threads(1)
+    torch.optim.AdamW = AdamW  # type: ignore[assignment, misc]
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=world)
+    torch.save(train(dataset, backbone, cached=True), folder / f"{rank}.pt")
+    assert (folder / f"checkpoints-{rank}").exists() == (rank == 0)
+    dist.destroy_process_group()
+
+
+def test_two_processes_train_what_one_trains(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiprocessing.spawn(process, (2, tmp_path, tiny_dataset.path, tiny_backbone), nprocs=2)
+    monkeypatch.setattr(torch.optim, "AdamW", AdamW)
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "alone"))
+    alone = train(tiny_dataset.path, tiny_backbone, cached=False)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for name, weight in alone.items():
+        assert torch.equal(first[name], second[name])
+        assert (first[name] - weight).abs().max() < 1e-5, name
+    # Control: with gradients left unshared a process learns from its own texts alone.
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "other"))
+    monkeypatch.setattr(ranks, "world_size", lambda: 1)
+    monkeypatch.setattr("gnn_encoder.training.embed.shared", half)
+    other = train(tiny_dataset.path, tiny_backbone, cached=False)
+    assert max(float((other[name] - alone[name]).abs().max()) for name in alone) > 1e-3
+
+
+def half(embed, rows: np.ndarray, none: torch.Tensor) -> torch.Tensor:
+    """Gradient into every other text only."""
+    vectors = embed(rows)
+    keep = (torch.arange(len(rows)) % 2 == 0)[:, None]
+    return torch.where(keep, vectors, vectors.detach())
