@@ -14,6 +14,7 @@ def encode_corpus(
     passage_vectors: Input[Artifact],
     graph: Input[Artifact],
     bundle: Output[Model],
+    encoding: Output[Artifact],
 ) -> None:
     """Encode all passages by the full graph and index them."""
     from gnn_encoder.steps.encode_corpus import encode_corpus
@@ -25,4 +26,5 @@ def encode_corpus(
         passage_vectors=passage_vectors.path,
         graph=graph.path,
         bundle=bundle.path,
+        encoding=encoding.path,
     )

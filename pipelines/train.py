@@ -76,7 +76,7 @@ def train(
     # All passages by the full graph, the index, the comparison, the decision.
     bundle = components.encode_corpus(
         arguments=encode_corpus, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
-    ).output
+    ).outputs["bundle"]
     report = components.evaluate(
         arguments=evaluate,
         dataset=dataset,

@@ -170,18 +170,19 @@ def encode_passages(
     passages: PassageTable,
     out: np.ndarray,
     *,
+    rows: np.ndarray | None = None,
     precision: str = "auto",
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> None:
-    """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text)."""
-    pending: list[str] = []
-    start = 0
-    for batch in passages.stream():
-        pending += batch.full_texts()
-        if len(pending) >= SHARD or start + len(pending) == len(passages):
-            shard = slice(start, start + len(pending))
-            out[shard] = encode_texts(
-                encoder, pending, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress
-            )
-            start, pending = shard.stop, []
+    """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
+    rows = np.arange(len(passages)) if rows is None else rows
+    for start in range(0, len(rows), SHARD):
+        shard = rows[start : start + SHARD]
+        out[shard] = encode_texts(
+            encoder,
+            passages.take(shard).full_texts(),
+            precision=precision,
+            tokens_per_batch=tokens_per_batch,
+            progress=progress,
+        )

@@ -10,6 +10,9 @@ import torch
 
 from gnn_encoder.artifacts import Graph
 
+CHUNK = 65_536
+"""Passages whose edges are looked at together."""
+
 
 @dataclass(frozen=True)
 class Neighbourhood:
@@ -60,6 +63,15 @@ def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """The edges that reach `passages` [t], int64 [e]: index into them, ascending, and flat place in [n, k]."""
     starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
     return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[_ranges(starts, stops)]
+
+
+def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
+    """The queries with an edge to any of `passages` [t], int64, ascending."""
+    reached = np.zeros(len(graph.queries), dtype=bool)
+    for start in range(0, len(passages), CHUNK):
+        _, positions = edges_into(graph, passages[start : start + CHUNK])
+        reached[positions // graph.edges.shape[1]] = True
+    return np.flatnonzero(reached)
 
 
 def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:

@@ -38,6 +38,7 @@ class Propagation:
         query_vectors: np.ndarray,
         cached_passages: np.ndarray,
         *,
+        nodes: np.ndarray | None = None,
         chunk: int = 512,
         progress: Progress | None = None,
     ) -> None:
@@ -45,6 +46,8 @@ class Propagation:
 
         Args:
             query_vectors: h_q [n, d]. cached_passages: M_de's vectors [m, d], memory-mapped.
+            nodes: the queries to propagate, int64, where only passages that no other query reaches will be
+                asked for; None: all.
             chunk: queries at a time.
             progress: counts queries.
         """
@@ -59,25 +62,26 @@ class Propagation:
         source_scalars = scratch(n, heads)
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
-            for start in range(0, n, chunk):
-                nodes = np.arange(start, min(start + chunk, n))
-                edge_features = tensor(features.of_queries(nodes), where)
-                queries = torch.from_numpy(query_vectors[nodes]).float().to(where)
+            wanted = np.arange(n) if nodes is None else nodes
+            for start in range(0, len(wanted), chunk):
+                part = wanted[start : start + chunk]
+                edge_features = tensor(features.of_queries(part), where)
+                queries = torch.from_numpy(query_vectors[part]).float().to(where)
                 if gnn.config.layers == 2:
-                    neighbours, exists = neighbour_vectors(graph, nodes, cached_passages)
+                    neighbours, exists = neighbour_vectors(graph, part, cached_passages)
                     queries = gnn.query_vectors(
                         queries,
                         torch.from_numpy(neighbours).to(where),
                         torch.from_numpy(exists).to(where),
                         edge_features,
-                        tensor(features.query_loops(nodes), where),
+                        tensor(features.query_loops(part), where),
                     )
-                projected[:, nodes] = layer.project(queries).transpose(0, 1).cpu().numpy()
-                source_scalars[nodes] = layer.source_scalars(queries).cpu().numpy()
+                projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()
+                source_scalars[part] = layer.source_scalars(queries).cpu().numpy()
                 if edge_scalars is not None and edge_features is not None:
-                    edge_scalars[nodes] = layer.edge_scalars(edge_features).cpu().numpy()
+                    edge_scalars[part] = layer.edge_scalars(edge_features).cpu().numpy()
                 if progress:
-                    progress.advance(len(nodes))
+                    progress.advance(len(part))
         self.projected = torch.from_numpy(projected).to(where)
         self.source_scalars = torch.from_numpy(source_scalars).to(where)
         self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)

@@ -1,6 +1,6 @@
 """What each artifact's folder holds: the only place that knows a file name inside one."""
 
-from gnn_encoder.artifacts.arrays import Graph, create_vectors, read_vectors, reverse_csr
+from gnn_encoder.artifacts.arrays import Contents, Encoding, Graph, create_vectors, read_vectors, reverse_csr
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
@@ -10,10 +10,12 @@ from gnn_encoder.artifacts.tables import ORIGINS, GeneratedQueries, PairScores, 
 __all__ = [
     "ORIGINS",
     "Bundle",
+    "Contents",
     "Dataset",
     "DatasetWriter",
     "Decision",
     "Draft",
+    "Encoding",
     "GeneratedQueries",
     "Graph",
     "Manifest",

@@ -1,5 +1,6 @@
 """Artifacts that are memory-mapped arrays: vectors and the query–passage graph."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ NODES, EDGES, LABELLED, FEATURES = "queries.npy", "edges.npy", "labelled.npy", "
 INDPTR, INDICES = "reverse_indptr.npy", "reverse_edges.npy"
 QUERY_LOOPS, PASSAGE_LOOPS = "query_self_loops.npy", "passage_self_loops.npy"
 RETRIEVED = "retrieved.npy"
+DIGESTS, MODELS = "_digests.npy", "models.json"
 
 
 def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
@@ -25,6 +27,59 @@ def read_vectors(path: str | Path) -> np.ndarray:
     read_manifest(path, "vectors")
     array: np.ndarray = np.load(Path(path) / VECTORS, mmap_mode="r")
     return array
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the rows of an artifact were made from, so that a later run finds again what has not changed.
+
+    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.changes`); `models`: digests and settings of all that
+    turned texts into rows.
+    """
+
+    digests: dict[str, np.ndarray]
+    models: dict[str, str]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Contents":
+        """Of an artifact that has them, memory-mapped."""
+        folder = Path(path)
+        files = {file.name.removesuffix(DIGESTS): file for file in sorted(folder.glob(f"*{DIGESTS}"))}
+        models = json.loads((folder / MODELS).read_text(encoding="utf-8"))
+        return cls({name: np.load(file, mmap_mode="r") for name, file in files.items()}, models)
+
+    @staticmethod
+    def write(draft: Draft, models: dict[str, str], **digests: np.ndarray) -> None:
+        """Write them into an artifact."""
+        for name, array in digests.items():
+            np.save(draft / f"{name}{DIGESTS}", array, allow_pickle=False)
+        (draft / MODELS).write_text(json.dumps(models, indent=1), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What `encode_corpus` made on the way to a bundle, for the next one to carry over.
+
+    `passages` fp32 [m, d]: h_p of all; `queries` fp32 [n, d]: h_q of the graph's. Digests `passages`, `queries`:
+    of their texts; `neighbourhoods` [m, 2]: of what each h'_p depends on.
+    """
+
+    passages: np.ndarray
+    queries: np.ndarray
+    contents: Contents
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Encoding":
+        """Read an encoding artifact, its arrays memory-mapped."""
+        read_manifest(path, "encoding")
+        passages, queries = (np.load(Path(path) / f"{name}.npy", mmap_mode="r") for name in ("passages", "queries"))
+        return cls(passages, queries, Contents.read(path))
+
+    @staticmethod
+    def create(draft: Draft, name: str, shape: tuple[int, ...]) -> np.memmap:
+        """The memory-mapped fp32 array `passages` or `queries` of a draft."""
+        draft.rows(**{name: shape[0]})
+        return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
 
 
 @dataclass(frozen=True)

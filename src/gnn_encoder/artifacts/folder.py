@@ -27,6 +27,7 @@ VERSIONS = {
     "generated_queries": 1,
     "training_set": 1,
     "graph": 1,
+    "encoding": 1,
     "bundle": 1,
     "report": 1,
     "decision": 1,

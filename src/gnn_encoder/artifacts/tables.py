@@ -4,6 +4,7 @@ All of them name queries and passages by int32 row number of the dataset.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +116,13 @@ class PairScores:
         """sigmoid(score), float32 [r]."""
         return (1.0 / (1.0 + np.exp(-self.score.astype(np.float64)))).astype(np.float32)
 
+    @cached_property
+    def _keys(self) -> np.ndarray:
+        return pair_keys(self.query, self.passage)
+
     def find(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Row of each pair (any shape), -1 where the pair was not scored."""
-        keys = pair_keys(self.query, self.passage)
-        wanted = pair_keys(query, passage)
+        keys, wanted = self._keys, pair_keys(query, passage)
         if len(keys) == 0:
             return np.full(wanted.shape, -1, dtype=np.int64)
         rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)

@@ -162,6 +162,9 @@ class BuildGraph(Inference):
     """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
     """`none` is the ablation "without edge features"."""
+    previous: str = ""
+    """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`: what the same models made
+    of texts that have not changed is carried over. Empty: all is made anew."""
     self_loop_features: Literal["learned", "cross_encoder"] = "learned"
     """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
 
@@ -214,6 +217,9 @@ class TrainGnn(WatchedTraining):
 class EncodeCorpus(Inference):
     """h'_p of all passages by the full graph, and the index over them."""
 
+    previous: str = ""
+    """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`: what the same models made of
+    texts that have not changed is carried over. Empty: all is made anew."""
     chunk: PositiveInt = 8192
     """Passages propagated at a time. The result does not depend on it."""
     index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"

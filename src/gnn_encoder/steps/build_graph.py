@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder import index
-from gnn_encoder.artifacts import Dataset, Draft, Graph, PairScores, create_vectors
+from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, PairScores, create_vectors, read_manifest
 from gnn_encoder.artifacts.arrays import FEATURES, PASSAGE_LOOPS, QUERY_LOOPS
+from gnn_encoder.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.former_graph import FormerGraph
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
@@ -38,22 +40,37 @@ def build_graph(
 ) -> Metrics:
     """Encode the corpus with M_de, retrieve each training query's neighbours, and give the edges features."""
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
-    m = len(data.passages)
+    m, queries = len(data.passages), data.query_rows("train")
+    questions = data.query_texts(queries)
+    digests, asked_digests = passage_digests(data.passages), text_digests(questions)
+    dtype = str(inference_dtype(settings.precision))
+    retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
+    scorer = {"cross_encoder": read_manifest(cross_encoder).digest, "dtype": dtype, "edges": settings.edge_features}
+    former = None
+    if settings.previous:
+        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests)
+
     vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width)
-    progress = context.progress("encoding", m, "passages")
-    encode_passages(encoders.passage_encoder, data.passages, vectors, progress=progress, **settings.speed)
+    new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
+    progress = context.progress("encoding", len(new), "passages")
+    encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
-    queries = data.query_rows("train")
-    asked = encode_texts(encoders.query_encoder, data.query_texts(queries), **settings.speed)
-    _, retrieved = index.search(vectors, asked, min(max(settings.neighbors, settings.retrieved), m))
+    Contents.write(passage_vectors, retriever, texts=digests)
+    asked = encode_texts(encoders.query_encoder, questions, **settings.speed)
+    depth = min(max(settings.neighbors, settings.retrieved), m)
+    if former:
+        retrieved = former.search(vectors, asked, depth, settings.neighbors)
+    else:
+        _, retrieved = index.search(vectors, asked, depth)
     edges = retrieved[:, : settings.neighbors]
     edges, labelled = with_labelled(data, queries, edges) if settings.edges != "retrieved" else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
+    Contents.write(graph, scorer, queries=asked_digests)
     reused = 0.0
     if settings.edge_features == "cross_encoder":
         model, scores = CrossEncoder.load(cross_encoder), PairScores.read(pair_scores)
         tokens = pair_tokens(model, data)
-        reused = write_features(context, graph, model, tokens, scores, queries, edges, settings.speed)
+        reused = write_features(context, graph, model, tokens, scores, former, queries, edges, settings.speed)
         if settings.self_loop_features == "cross_encoder":
             for name, texts, rows in (
                 (QUERY_LOOPS, tokens.first, queries),
@@ -68,6 +85,7 @@ def build_graph(
     degree = np.bincount(edges[edges >= 0], minlength=m)
     return {
         "edges": int((edges >= 0).sum()),
+        "encoded": len(new),
         "queries": len(queries),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
@@ -99,26 +117,32 @@ def write_features(
     model: CrossEncoder,
     tokens: PairTokens,
     scores: PairScores,
+    former: FormerGraph | None,
     queries: np.ndarray,
     edges: np.ndarray,
     speed: Speed,
 ) -> float:
-    """Fill the edges' [n, k, d_e] features; returns the share that was taken from `scores`."""
+    """Fill the edges' [n, k, d_e] features; returns the share that was taken from `scores` and `former`."""
     features = Graph.create_features(draft, FEATURES, (*edges.shape, model.width))
     flat = features.reshape(-1, model.width)
     exists = np.flatnonzero(edges.ravel() >= 0)
-    query, passage = np.repeat(queries, edges.shape[1])[exists], edges.ravel()[exists]
-    row = scores.find(query, passage)
-    known = row >= 0
-    for part in np.array_split(np.flatnonzero(known), known.sum() // COPIED + 1):
-        flat[exists[part]] = scores.cls[row[part]]
-    todo = exists[~known]
+    left = []
+    for part in np.array_split(exists, len(exists) // COPIED + 1):
+        node, passage = part // edges.shape[1], edges.ravel()[part]
+        known = [(scores.find(queries[node], passage), scores.cls)]
+        if former and former.graph.features is not None:
+            known.append((former.feature_rows(node, passage), former.graph.features.reshape(-1, model.width)))
+        for rows, source in known:
+            flat[part[rows >= 0]] = source[rows[rows >= 0]]
+        left.append(part[np.all([rows < 0 for rows, _ in known], axis=0)])
+    todo = np.concatenate(left)
+    query, passage = queries[todo // edges.shape[1]], edges.ravel()[todo]
     fresh = np.lib.format.open_memmap(draft / ".fresh.npy", mode="w+", dtype=np.float16, shape=(len(todo), model.width))
     unused = np.empty(len(todo), dtype=np.float32)
     progress = context.progress("edge features", len(todo), "pairs")
-    score_pairs(model, tokens, query[~known], passage[~known], unused, fresh, progress=progress, **speed)
+    score_pairs(model, tokens, query, passage, unused, fresh, progress=progress, **speed)
     for part in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
         flat[todo[part]] = fresh[part]
     features.flush()
     (draft / ".fresh.npy").unlink()
-    return float(known.mean()) if len(known) else 0.0
+    return 1 - len(todo) / len(exists) if len(exists) else 0.0

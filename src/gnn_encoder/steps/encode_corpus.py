@@ -1,19 +1,33 @@
 """Step 13: h'_p of every passage by the full graph, streamed, and the bundle that search loads.
 
 All training queries are in the graph now. Eq. 6 uses M_de's cached passage vectors, eq. 7–10 the
-jointly trained encoders.
+jointly trained encoders. What an earlier run made by the same models is carried over: only texts that
+were not in it are encoded, and only passages whose neighbourhood was not in it are propagated.
 """
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, Graph, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import INDEX, Bundle
+from gnn_encoder.artifacts import (
+    Bundle,
+    Contents,
+    Dataset,
+    Draft,
+    Encoding,
+    Graph,
+    create_vectors,
+    read_manifest,
+    read_vectors,
+)
+from gnn_encoder.artifacts.bundle import INDEX
+from gnn_encoder.changes import carry_over, find, neighbourhood_digests, passage_digests, text_digests
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.graph import queries_reaching
 from gnn_encoder.index_file import IndexKind, build_index, load_index, recall
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
@@ -25,7 +39,7 @@ RECALL_QUERIES = 256
 """Training queries on which an index that is not exact is compared with one that is."""
 
 
-@step(bundle="bundle")
+@step(bundle="bundle", encoding="encoding")
 def encode_corpus(
     context: Context,
     settings: EncodeCorpus,
@@ -34,31 +48,44 @@ def encode_corpus(
     passage_vectors: Path,
     graph: Path,
     bundle: Draft,
+    encoding: Draft,
 ) -> Metrics:
     """Encode, propagate, index."""
     data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
     model.to(device()).eval()
-    encoders = model.dual_encoder
-    m, s = len(data.passages), settings
+    encoders, s = model.dual_encoder, settings
+    m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
     kind = IndexKind(s.index, s.ivf_lists, s.ivf_probes, s.hnsw_links, s.hnsw_breadth)
-    vectors = create_vectors(bundle, m, encoders.passage_encoder.width)
-    encoding = context.progress("encoding", m, "passages")
-    encode_passages(encoders.passage_encoder, data.passages, vectors, progress=encoding, **settings.speed)
-    encoding_rate = encoding.rate
-    asked = encode_texts(encoders.query_encoder, data.query_texts(graph_arrays.queries), **settings.speed)
+    models = _models(settings, gnn_encoder, graph)
+    former = _Former.read(settings.previous, models) if settings.previous else _Former.nothing()
+
+    questions = data.query_texts(graph_arrays.queries)
+    texts, asked = passage_digests(data.passages), text_digests(questions)
+    h_p, h_q = Encoding.create(encoding, "passages", (m, width)), Encoding.create(encoding, "queries", (n, width))
+    new = carry_over(find(former["passages"], texts), former.encoding.passages, h_p)
+    encoding_progress = context.progress("encoding", len(new), "passages")
+    encode_passages(
+        encoders.passage_encoder, data.passages, h_p, rows=new, progress=encoding_progress, **settings.speed
+    )
+    encoding_rate = encoding_progress.rate
+    new_queries = carry_over(find(former["queries"], asked), former.encoding.queries, h_q)
+    h_q[new_queries] = encode_texts(encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed)
+
     began = time.perf_counter()
-    asking = context.progress("propagating", len(asked), "queries")
-    full_graph = Propagation(model.gnn, graph_arrays, asked, read_vectors(passage_vectors), progress=asking)
-    sample = asked[np.linspace(0, len(asked) - 1, min(len(asked), RECALL_QUERIES)).astype(int)]
-    del asked
-    propagating = context.progress("propagating", m, "passages")
-    for start in range(0, m, settings.chunk):
-        rows = np.arange(start, min(start + settings.chunk, m))
-        # In place: a passage's h'_p needs its own h_p and no other's.
-        vectors[rows] = full_graph.passages(rows, vectors[rows])
+    around = neighbourhood_digests(graph_arrays, asked, texts)
+    vectors = create_vectors(bundle, m, width)
+    changed = carry_over(find(former["neighbourhoods"], around), former.vectors, vectors)
+    nodes = queries_reaching(graph_arrays, changed)
+    asking = context.progress("propagating", len(nodes), "queries")
+    full_graph = Propagation(model.gnn, graph_arrays, h_q, read_vectors(passage_vectors), nodes=nodes, progress=asking)
+    propagating = context.progress("propagating", len(changed), "passages")
+    for start in range(0, len(changed), settings.chunk):
+        rows = changed[start : start + settings.chunk]
+        vectors[rows] = full_graph.passages(rows, h_p[rows])
         propagating.advance(len(rows))
-    propagation_rate = m / (time.perf_counter() - began)
+    propagation_seconds = time.perf_counter() - began
     vectors.flush()
+    Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)
     Bundle.write(
         bundle,
         vectors=vectors,
@@ -69,11 +96,52 @@ def encode_corpus(
     recalls = {}
     if kind.name != "flat":
         served = load_index(bundle / INDEX)
+        sample = h_q[np.linspace(0, n - 1, min(n, RECALL_QUERIES)).astype(int)]
         recalls = {f"index_recall_at_{k}": recall(served, vectors, sample, k) for k in (10, 100)}
     return {
         **recalls,
         "passages": m,
+        "encoded": len(new),
+        "propagated": len(changed),
         "encoded_per_second": encoding_rate,
-        "propagated_per_second": propagation_rate,
-        "headline": f"{m:,} passages, encoded {encoding_rate:,.0f}/s, propagated {propagation_rate:,.0f}/s",
+        "propagated_per_second": len(changed) / propagation_seconds,
+        "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
+        f"at {len(changed) / propagation_seconds:,.0f}/s",
     }
+
+
+def _models(settings: EncodeCorpus, gnn_encoder: Path, graph: Path) -> dict[str, str]:
+    """Digests of all that a vector depends on beside texts: of carried-over ones these must be the same."""
+    built = read_manifest(graph)
+    return {
+        "gnn_encoder": read_manifest(gnn_encoder).digest,
+        "dual_encoder": built.inputs["dual_encoder"],
+        "cross_encoder": built.inputs["cross_encoder"],
+        "edge_features": built.settings["edge_features"],
+        "self_loop_features": built.settings["self_loop_features"],
+        "dtype": str(inference_dtype(settings.precision)),
+    }
+
+
+@dataclass(frozen=True)
+class _Former:
+    """An earlier run's encoding, and h'_p of its passages, fp32 [m, d]."""
+
+    encoding: Encoding
+    vectors: np.ndarray
+
+    @classmethod
+    def read(cls, folder: str, models: dict[str, str]) -> "_Former":
+        """What lies in `folder`, or nothing where other models made it."""
+        encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
+        return cls(encoding, bundle.vectors) if encoding.contents.models == models else cls.nothing()
+
+    @classmethod
+    def nothing(cls) -> "_Former":
+        """No passage, no query."""
+        none = np.empty((0, 0), np.float32)
+        return cls(Encoding(none, none, Contents({}, {})), none)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Its digests of that name."""
+        return self.encoding.contents.digests.get(name, np.empty((0, 2), np.uint64))

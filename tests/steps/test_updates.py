@@ -1,0 +1,124 @@
+"""An update equals a run from nothing, and does a part of its work."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, PairScores, drafting, read_manifest
+from gnn_encoder.changes import find
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import BuildGraph, EncodeCorpus
+from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.encode_corpus import encode_corpus
+
+GRAPH = {"neighbors": 3, "retrieved": 6, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A dual encoder, a cross-encoder and a GNN-encoder with random weights, large enough to matter."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    encoders = DualEncoder.from_backbone(
+        str(tiny_backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=False
+    )
+    scorer = CrossEncoder.from_backbone(str(tiny_backbone), 48)
+    joint = GnnEncoder(encoders, GNN(GnnConfig(encoders.query_encoder.width, scorer.width)))
+    for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
+        with drafting(folder / name, "model") as draft:
+            model.save(draft.path)
+    return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+
+
+def changed(dataset: Dataset, path: Path) -> Path:
+    """The tiny dataset on another day: 3 passages gone, 2 changed, 2 new, 1 query new, rows in another order."""
+    table = dataset.passages.take(np.arange(len(dataset.passages)))
+    rows = list(zip(table.ids, table.titles, table.texts, strict=True))[3:][::-1]
+    rows[0], rows[1] = (*rows[0][:2], "an early letter of winter"), (*rows[1][:2], "a market about copper")
+    rows += [("new1", "", "what is the hidden violin about"), ("new2", "", "the broken stone in the garden")]
+    queries = dataset.queries.slice(0, 60).select(["query_id", "text"]).to_pydict()
+    ids, texts = ["q-new", *queries["query_id"]], ["is the warm cloud narrow", *queries["text"]]
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(*(list(column) for column in zip(*rows, strict=True)))
+        writer.queries(ids, texts, ["train"] * len(ids), [[] for _ in ids])
+        writer.qrels(["q-new"], ["new1"], [1], [0], [len(rows) - 2])
+        writer.close()
+    return path
+
+
+def run(dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, **settings: object) -> Path:
+    """Graph and encoding of a dataset, with nothing scored before."""
+    with drafting(out / "pair_scores", "pair_scores") as draft:
+        nothing = np.zeros(0, np.int32)
+        PairScores.create_cls(draft, 0, CrossEncoder.load(models["cross_encoder"]).width)
+        PairScores.write(draft, nothing, nothing, np.zeros(0, np.float32))
+    before = {"previous": str(previous)} if previous else {}
+    built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
+    build_graph(
+        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset, pair_scores=out / "pair_scores",
+        dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
+    )  # fmt: skip
+    encode_corpus(
+        EncodeCorpus.model_validate({"precision": "fp32", **before, **settings}), dataset=dataset, **built,
+        gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
+    )  # fmt: skip
+    return out
+
+
+@pytest.fixture(scope="module")
+def yesterday(tiny_dataset: Dataset, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tiny_dataset.path, models, tmp_path_factory.mktemp("yesterday"))
+
+
+@pytest.fixture(scope="module")
+def today(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return changed(tiny_dataset, tmp_path_factory.mktemp("today") / "dataset")
+
+
+def test_equal_to_a_run_from_nothing(yesterday: Path, today: Path, models: dict[str, Path], tmp_path: Path) -> None:
+    full, update = run(today, models, tmp_path / "full"), run(today, models, tmp_path / "update", yesterday)
+    expected, found = Graph.read(full / "graph"), Graph.read(update / "graph")
+    for name in ("edges", "labelled", "indptr", "reverse"):
+        assert np.array_equal(getattr(expected, name), getattr(found, name)), name
+    assert expected.retrieved is not None and found.retrieved is not None
+    known = found.retrieved >= 0  # a list that lost a passage ends earlier
+    assert np.array_equal(expected.retrieved[known], found.retrieved[known]) and 0.9 < known.mean() < 1
+    np.testing.assert_allclose(found.features.astype(float), expected.features.astype(float), atol=2e-3)
+    vectors = Bundle.read(full / "bundle").vectors
+    np.testing.assert_allclose(Bundle.read(update / "bundle").vectors, vectors, atol=1e-5)
+
+    worked = read_manifest(update / "bundle").metrics
+    assert read_manifest(full / "bundle").metrics["encoded"] == 99
+    assert worked["encoded"] == 4 and read_manifest(update / "graph").metrics["encoded"] == 4
+    assert 4 < worked["propagated"] < 60
+    # What only gained or lost a neighbour: not propagating it again would have been wrong.
+    old, new = (Encoding.read(folder / "encoding").contents.digests["passages"] for folder in (yesterday, full))
+    kept = np.flatnonzero((before := find(old, new)) >= 0)
+    drift = np.abs(Bundle.read(yesterday / "bundle").vectors[before[kept]] - vectors[kept]).max(axis=1)
+    assert drift.max() > 1e-3 and 0 < (drift > 1e-5).sum() <= worked["propagated"] - 4
+
+
+def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:
+    update = run(tiny_dataset.path, models, tmp_path, yesterday)
+    assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
+    worked = read_manifest(update / "bundle").metrics
+    assert worked["encoded"] == worked["propagated"] == 0
+
+
+def test_other_models_carry_nothing_over(
+    yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
+) -> None:
+    joint = GnnEncoder.load(models["gnn_encoder"])
+    with torch.no_grad():
+        joint.gnn.gate.bias.add_(1.0)
+    with drafting(tmp_path / "other", "model") as draft:
+        joint.save(draft.path)
+    update = run(tiny_dataset.path, {**models, "gnn_encoder": tmp_path / "other"}, tmp_path / "update", yesterday)
+    assert read_manifest(update / "bundle").metrics["encoded"] == 100
+    assert read_manifest(update / "graph").metrics["encoded"] == 0
