@@ -12,9 +12,9 @@ def build_graph(
     dataset: Input[Dataset],
     dual_encoder: Input[Model],
     cross_encoder: Input[Model],
-    pair_scores: Input[Artifact],
     graph: Output[Artifact],
     passage_vectors: Output[Artifact],
+    pair_scores: Input[Artifact] = None,
 ) -> None:
     """Build the query-passage graph and M_de's passage vectors."""
     from gnn_encoder.steps.build_graph import build_graph
@@ -24,7 +24,7 @@ def build_graph(
         dataset=dataset.path,
         dual_encoder=dual_encoder.path,
         cross_encoder=cross_encoder.path,
-        pair_scores=pair_scores.path,
         graph=graph.path,
         passage_vectors=passage_vectors.path,
+        **({"pair_scores": pair_scores.path} if pair_scores else {}),
     )

@@ -34,7 +34,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert time.monotonic() - began < 5  # 0.5 s on an idle machine; the line below is the guard
     assert ended.returncode == 0
     assert "heavy: set()" in ended.stdout
-    for command in ("run", "data", "compile", "search", "dashboard", "presets"):
+    for command in ("run", "update", "data", "compile", "search", "dashboard", "presets"):
         assert command in ended.stdout
 
 
@@ -120,12 +120,15 @@ def test_a_failure_is_one_block_that_says_how_to_go_on(capsys: pytest.CaptureFix
     assert [*codes, failed.exit_code] == [0, 1, 130, 2]
 
 
-def test_the_committed_pipeline_is_what_its_source_compiles_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert launch.is_compiled()
-    stale = tmp_path / "train.yaml"
-    stale.write_text(launch.pipeline_file().read_text("utf-8").replace("build-graph", "make-graph"), "utf-8")
-    monkeypatch.setattr(launch, "pipeline_file", lambda: stale)
-    assert not launch.is_compiled()
+def test_the_committed_pipelines_are_what_their_sources_compile_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert all(map(launch.is_compiled, launch.PIPELINES))
+    for name in launch.PIPELINES:
+        stale = launch.pipeline_file(name).read_text("utf-8").replace("build-graph", "make-graph")
+        (tmp_path / f"{name}.yaml").write_text(stale, "utf-8")
+    monkeypatch.setattr(launch, "pipeline_file", lambda name: tmp_path / f"{name}.yaml")
+    assert not any(map(launch.is_compiled, launch.PIPELINES))
     assert call(monkeypatch, "compile", "--check") == 2
     assert call(monkeypatch, "compile") == 0
-    assert launch.is_compiled()
+    assert all(map(launch.is_compiled, launch.PIPELINES))

@@ -2,17 +2,19 @@
 
 import csv
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from gnn_encoder import cli, local_run
-from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, read_manifest
 from gnn_encoder.local_run import Outcome
 from gnn_encoder.settings import STEPS
 
@@ -150,3 +152,25 @@ def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) 
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
     assert set(trained.events(outcome, "cached")) == set(STEPS) - {"promote"}
+
+
+def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) -> None:
+    changed = tmp_path / "beir"
+    shutil.copytree(trained.root.parent / "beir", changed)
+    corpus = (changed / "corpus.jsonl").read_text().splitlines()
+    corpus[7] = json.dumps({**json.loads(corpus[7]), "text": "an old letter about a garden"})
+    corpus.append(json.dumps({"_id": "new", "title": "", "text": "the copper violin is hidden in a cloud"}))
+    (changed / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
+    before = {name: (trained.root / "latest" / name).resolve() for name in local_run.KEPT}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gnn-encoder", "update", "--dataset", str(changed), "--root", str(trained.root)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    assert caught.value.code == 0
+    after = {name: (trained.root / "latest" / name).resolve() for name in local_run.KEPT}
+    assert {name for name in before if before[name] == after[name]} == {"report", *local_run.MODELS}
+    worked = read_manifest(after["bundle"])
+    assert worked.rows["passages"] == 101 and worked.metrics["encoded"] == 2
+    assert 2 <= worked.metrics["propagated"] < 60
+    assert read_manifest(after["graph"]).metrics["encoded"] == 2
+    assert Bundle.read(after["bundle"]).passages.take(np.array([100])).ids == ["new"]

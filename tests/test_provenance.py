@@ -84,12 +84,12 @@ def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path:
 def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:
     settings = parse_settings({"shared": {"backbone": "/no/such/model"}, "ingest": {"dataset": "python-docs"}})
     with pytest.raises(UserError, match="/no/such/model"):
-        provenance.step_arguments(settings)
+        provenance.step_arguments(settings, STEPS)
 
 
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
-    arguments = provenance.step_arguments(parse_settings(tree))
+    arguments = provenance.step_arguments(parse_settings(tree), STEPS)
     assert list(arguments) == list(STEPS)
     call = json.loads(arguments["train_dpr"])
     assert call["settings"]["backbone"] == "minilm"

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · data check · compile · search · dashboard · presets`.
+"""The command line: `gnn-encoder run · update · data check · compile · search · dashboard · presets`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -61,6 +61,35 @@ def run(
     raise typer.Exit(outcome.exit_code)
 
 
+@app.command()
+def update(
+    dataset: Annotated[
+        str | None, typer.Option(help="Path or URI of the data as it is now; else where it was.")
+    ] = None,
+    since: Annotated[Path | None, typer.Option("--from", help="Folder of the run to go on from [ROOT/latest].")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
+    from rich.console import Console
+
+    from gnn_encoder import console, local_run
+    from gnn_encoder.artifacts import read_manifest
+
+    screen = Console()
+    folder = root or local_run.default_root()
+    with console.open_console(local_run.UPDATED, screen) as audience:
+        outcome = local_run.update(since or folder / "latest", dataset, overrides or [], folder, audience)
+    if outcome.status == "FINISHED":
+        bundle = outcome.outputs["bundle"]
+        screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+    else:
+        _show_failure(outcome)
+    raise typer.Exit(outcome.exit_code)
+
+
 def _show_results(screen: "Console", outcome: "Outcome", root: Path) -> None:
     from gnn_encoder.artifacts import Dataset, Report, read_manifest
     from gnn_encoder.evaluation.table import results_table
@@ -104,18 +133,20 @@ def presets() -> None:
 
 @app.command(name="compile")
 def compile_(
-    check: Annotated[bool, typer.Option("--check", help="Only say whether train.yaml is up to date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether they are up to date.")] = False,
 ) -> None:
-    """Compile pipelines/train.py to pipelines/train.yaml, which is what runs."""
+    """Compile the pipelines to the YAML files beside them, which are what runs."""
     from gnn_encoder import launch
 
-    if check:
-        if not launch.is_compiled():
-            raise UserError("pipelines/train.yaml is not what pipelines/train.py compiles to: run gnn-encoder compile")
-        typer.echo("pipelines/train.yaml is up to date")
-    else:
-        launch.compile_pipeline(launch.pipeline_file())
-        typer.echo(f"wrote {launch.pipeline_file()}")
+    for name in launch.PIPELINES:
+        target = f"pipelines/{name}.yaml"
+        if check:
+            if not launch.is_compiled(name):
+                raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
+            typer.echo(f"{target} is up to date")
+        else:
+            launch.compile_pipeline(name, launch.pipeline_file(name))
+            typer.echo(f"wrote {launch.pipeline_file(name)}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The only door to KFP: compiles the pipeline, and executes what was compiled.
+"""The only door to KFP: compiles the pipelines, and executes what was compiled.
 
 `execute` runs in a process of its own (`python -m gnn_encoder.launch JOB`), because kfp.local prints
 each step's whole input and swallows Ctrl-C; `gnn_encoder.local_run` starts it and listens.
@@ -23,40 +23,43 @@ from gnn_encoder.progress import emit
 SOURCE_TREE = Path(__file__).parents[2]
 
 
-def pipeline_file() -> Path:
-    """The compiled training pipeline: in the wheel, or in the source tree it was installed from."""
-    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "train.yaml"
-    return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / "train.yaml"
+PIPELINES = ("train", "update")
 
 
-def compile_pipeline(target: Path) -> None:
-    """Compile pipelines/train.py to KFP's intermediate representation.
+def pipeline_file(name: str = "train") -> Path:
+    """A compiled pipeline: in the wheel, or in the source tree it was installed from."""
+    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / f"{name}.yaml"
+    return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / f"{name}.yaml"
+
+
+def compile_pipeline(name: str, target: Path) -> None:
+    """Compile pipelines/NAME.py to KFP's intermediate representation.
 
     Raises:
-        UserError: this is an installed package without the pipeline's source.
+        UserError: this is an installed package without the pipelines' sources.
     """
-    source = SOURCE_TREE / "pipelines" / "train.py"
+    source = SOURCE_TREE / "pipelines" / f"{name}.py"
     if not source.is_file():
         raise UserError("compile needs the project's source tree: run it in a clone installed with pip install -e")
     from kfp import compiler
 
     sys.path.insert(0, str(SOURCE_TREE))  # where `components` lies
     try:
-        spec = importlib.util.spec_from_file_location("train_pipeline", source)
+        spec = importlib.util.spec_from_file_location(f"{name}_pipeline", source)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        compiler.Compiler().compile(module.train, str(target))
+        compiler.Compiler().compile(getattr(module, name), str(target))
     finally:
         sys.path.remove(str(SOURCE_TREE))
 
 
-def is_compiled() -> bool:
-    """Whether the committed train.yaml is what pipelines/train.py compiles to."""
+def is_compiled(name: str) -> bool:
+    """Whether the committed NAME.yaml is what pipelines/NAME.py compiles to."""
     with tempfile.TemporaryDirectory() as folder:
-        fresh = Path(folder) / "train.yaml"
-        compile_pipeline(fresh)
-        committed = pipeline_file()
+        fresh = Path(folder) / "fresh.yaml"
+        compile_pipeline(name, fresh)
+        committed = pipeline_file(name)
         return committed.is_file() and committed.read_text("utf-8") == fresh.read_text("utf-8")
 
 

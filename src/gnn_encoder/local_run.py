@@ -18,7 +18,7 @@ from gnn_encoder.context import CHECKPOINTS
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.pipeline_run import PipelineRun, tracking_uri
-from gnn_encoder.presets import load_settings
+from gnn_encoder.presets import load_settings, parse_settings
 from gnn_encoder.progress import EVENTS
 from gnn_encoder.provenance import step_arguments
 from gnn_encoder.settings import STEPS, Settings
@@ -28,8 +28,11 @@ ROOT = "GNN_ENCODER_ROOT"
 """Environment variable: the folder of runs, checkpoints and the MLflow store."""
 FULL_BYTES = 2**20
 """A disk with less space than this is full."""
-KEPT = ("bundle", "report")
-"""Outputs of a finished run that `latest/` under the root points at."""
+MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
+KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
+"""Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
+UPDATED = ("ingest", "build_graph", "encode_corpus")
+"""Steps of the update pipeline."""
 
 
 class Audience(Protocol):
@@ -73,12 +76,38 @@ def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, 
     """
     settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
     root = _usable(root)
-    arguments = step_arguments(settings, registry=tracking_uri(root))
+    arguments = step_arguments(settings, STEPS, registry=tracking_uri(root))
     _check_heads(settings)
     values = settings.model_dump(mode="json")
     params = {"preset": preset} | {f"{step}.{name}": value for step in STEPS for name, value in values[step].items()}
     name = f"{Path(preset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     outcome = run_pipeline(launch.pipeline_file(), arguments, root, name, params, audience)
+    if outcome.status == "FINISHED":
+        _point_latest(root, outcome)
+    return outcome
+
+
+def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
+    """Run the update pipeline over a data set, with the models and settings of the run that `since` leads to.
+
+    Raises:
+        UserError: as `run`, or `since` is no folder of a finished run.
+    """
+    since = since.expanduser().resolve()
+    models = {name: str((since / name).resolve()) for name in MODELS}
+    for path in models.values():
+        read_manifest(path, "model")
+    made = {"ingest": "dataset", "build_graph": "graph", "encode_corpus": "bundle"}
+    tree = {step: read_manifest(since / artifact).settings for step, artifact in made.items()}
+    for step in ("build_graph", "encode_corpus"):
+        tree[step]["previous"] = str(since)
+    settings = parse_settings(tree, [*overrides, *_dataset_override(dataset)], source=str(since))
+    root = _usable(root)
+    arguments = step_arguments(settings, UPDATED)
+    values = settings.model_dump(mode="json")
+    params = {"from": str(since)} | {f"{s}.{name}": value for s in UPDATED for name, value in values[s].items()}
+    name = f"update-{time.strftime('%Y%m%d-%H%M%S')}"
+    outcome = run_pipeline(launch.pipeline_file("update"), arguments | models, root, name, params, audience)
     if outcome.status == "FINISHED":
         _point_latest(root, outcome)
     return outcome
@@ -232,7 +261,7 @@ def _usable(root: Path) -> Path:
 
 
 def _point_latest(root: Path, outcome: Outcome) -> None:
-    """Let `latest/bundle` and `latest/report` lead to this run's."""
+    """Let `latest/bundle` and the others lead to this run's."""
     latest = root / "latest"
     latest.mkdir(exist_ok=True)
     for name in KEPT:

@@ -10,11 +10,11 @@ import functools
 import hashlib
 import importlib.metadata
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gnn_encoder.artifacts.folder import digest_of, folder_digest
-from gnn_encoder.settings import STEPS, Settings, StepSettings
+from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest
+from gnn_encoder.settings import Settings, StepSettings
 from gnn_encoder.steps.step import StepArguments
 
 PACKAGE = "gnn_encoder"
@@ -23,15 +23,18 @@ OBSERVERS = frozenset(f"{PACKAGE}.{name}" for name in ("lifeline", "progress", "
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 
+PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
+"""Artifacts of an earlier run that a step carries over from."""
 
-def step_arguments(settings: Settings, registry: str = "") -> dict[str, str]:
+
+def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
     """Step name → the JSON that its component is called with; `registry` is the URI of the model registry.
 
     Raises:
-        UserError: the data source or a local backbone is not there.
+        UserError: the data source, a local backbone or the earlier run is not there.
     """
     arguments = {}
-    for step in STEPS:
+    for step in steps:
         values: StepSettings = getattr(settings, step)
         call = StepArguments(
             settings=values.model_dump(mode="json"),
@@ -52,6 +55,8 @@ def source_digests(step: str, settings: Settings, registry: str = "") -> dict[st
     if step == "promote":  # a bundle registered in one store is not yet in another
         digests["registry"] = hashlib.sha256(registry.encode()).hexdigest()
     values = getattr(settings, step)
+    if previous := getattr(values, "previous", ""):
+        digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)

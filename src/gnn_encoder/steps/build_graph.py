@@ -34,9 +34,9 @@ def build_graph(
     dataset: Path,
     dual_encoder: Path,
     cross_encoder: Path,
-    pair_scores: Path,
     graph: Draft,
     passage_vectors: Draft,
+    pair_scores: Path | None = None,
 ) -> Metrics:
     """Encode the corpus with M_de, retrieve each training query's neighbours, and give the edges features."""
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
@@ -68,7 +68,8 @@ def build_graph(
     Contents.write(graph, scorer, queries=asked_digests)
     reused = 0.0
     if settings.edge_features == "cross_encoder":
-        model, scores = CrossEncoder.load(cross_encoder), PairScores.read(pair_scores)
+        model = CrossEncoder.load(cross_encoder)
+        scores = PairScores.read(pair_scores) if pair_scores else None
         tokens = pair_tokens(model, data)
         reused = write_features(context, graph, model, tokens, scores, former, queries, edges, settings.speed)
         if settings.self_loop_features == "cross_encoder":
@@ -116,7 +117,7 @@ def write_features(
     draft: Draft,
     model: CrossEncoder,
     tokens: PairTokens,
-    scores: PairScores,
+    scores: PairScores | None,
     former: FormerGraph | None,
     queries: np.ndarray,
     edges: np.ndarray,
@@ -129,7 +130,7 @@ def write_features(
     left = []
     for part in np.array_split(exists, len(exists) // COPIED + 1):
         node, passage = part // edges.shape[1], edges.ravel()[part]
-        known = [(scores.find(queries[node], passage), scores.cls)]
+        known = [(scores.find(queries[node], passage), scores.cls)] if scores else []
         if former and former.graph.features is not None:
             known.append((former.feature_rows(node, passage), former.graph.features.reshape(-1, model.width)))
         for rows, source in known:

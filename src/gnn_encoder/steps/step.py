@@ -1,8 +1,8 @@
 """What every step shares: validated settings, atomic outputs, a tracked run, figures at the end.
 
 A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
-folders to read and outputs are drafts to fill. `@step` turns it into what a component calls:
-`(arguments, **paths) -> None`, with paths only.
+folders to read (one that may be missing has None for its default) and outputs are drafts to fill.
+`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only.
 """
 
 import functools
@@ -46,17 +46,19 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
 
     def decorate(function: StepFunction) -> Callable[..., None]:
         name = function.__name__
-        inputs = [p for p in inspect.signature(function).parameters if p not in ("context", "settings", *outputs)]
+        parameters = inspect.signature(function).parameters
+        inputs = [p for p in parameters if p not in ("context", "settings", *outputs)]
+        optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
         def run_step(arguments: str | StepSettings, **paths: str | Path) -> None:
-            if set(paths) != {*inputs, *outputs}:
+            if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
                 lifeline.attach()
             try:
                 with progress.reporting(name):
-                    _run(name, function, arguments, {i: Path(paths[i]) for i in inputs}, outputs, paths)
+                    _run(name, function, arguments, {i: Path(paths[i]) for i in inputs if i in paths}, outputs, paths)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error

@@ -1,0 +1,31 @@
+"""The update pipeline: the same models over texts that have changed since an earlier run.
+
+Settings as in train.py. The models come as URIs of that run's artifacts; what it made by them of texts that
+are still there is carried over (`previous`, in the settings of the graph and of the encoding).
+"""
+
+from kfp import dsl
+
+import components
+
+
+@dsl.pipeline(name="gnn-encoder-update", description="Encodes what has changed with the models of an earlier run.")
+def update(
+    ingest: str, build_graph: str, encode_corpus: str, dual_encoder: str, cross_encoder: str, gnn_encoder: str
+) -> None:
+    """A new bundle without training: new and changed passages, new queries, deletions."""
+    dataset = components.ingest(arguments=ingest).output
+    models = {
+        name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output
+        for name, uri in {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder}.items()
+    }
+    built = components.build_graph(
+        arguments=build_graph, dataset=dataset, dual_encoder=models["dual"], cross_encoder=models["cross"]
+    ).outputs
+    components.encode_corpus(
+        arguments=encode_corpus,
+        dataset=dataset,
+        gnn_encoder=models["gnn"],
+        passage_vectors=built["passage_vectors"],
+        graph=built["graph"],
+    )
