@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
-from gnn_encoder.graph import EdgeFeatures, edges_into
+from gnn_encoder.graph import EdgeFeatures, edges_into, mapped
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.progress import Progress
 
@@ -62,26 +62,27 @@ class Propagation:
         source_scalars = scratch(n, heads)
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
-            wanted = np.arange(n) if nodes is None else nodes
-            for start in range(0, len(wanted), chunk):
-                part = wanted[start : start + chunk]
+            folded, scalars = _folded_edges(gnn), torch.zeros(1, device=where)
+            for start in range(0, n if nodes is None else len(nodes), chunk):
+                part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
                 edge_features = tensor(features.of_queries(part), where)
+                if edge_features is not None and edge_scalars is not None:
+                    scalars = edge_features @ folded  # both layers' at once: reading the features takes the time
+                    edge_scalars[part] = scalars[..., -heads:].cpu().numpy()
                 queries = torch.from_numpy(query_vectors[part]).float().to(where)
                 if gnn.config.layers == 2:
                     neighbours, exists = neighbour_vectors(graph, part, cached_passages)
-                    queries = gnn.query_vectors(
+                    queries = gnn.interactive_queries(
                         queries,
                         torch.from_numpy(neighbours).to(where),
                         torch.from_numpy(exists).to(where),
-                        edge_features,
+                        scalars[..., :heads],
                         tensor(features.query_loops(part), where),
                     )
                 projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()
                 source_scalars[part] = layer.source_scalars(queries).cpu().numpy()
-                if edge_scalars is not None and edge_features is not None:
-                    edge_scalars[part] = layer.edge_scalars(edge_features).cpu().numpy()
                 if progress:
-                    progress.advance(len(part))
+                    progress.advance(len(queries))
         self.projected = torch.from_numpy(projected).to(where)
         self.source_scalars = torch.from_numpy(source_scalars).to(where)
         self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)
@@ -115,17 +116,28 @@ class Propagation:
         return gnn.gated(layer.activate(mixed), vectors)
 
 
+def _folded_edges(gnn: GNN) -> Tensor:
+    """a_eᵀW_e of every head of every layer, the passages' layer last: [d_e, layers · H]; empty without features."""
+    layers = [gnn.query_attention] if gnn.config.layers == 2 else []
+    folded = [layer.folded_edge() for layer in (*layers, gnn.passage_attention)]
+    return torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
+
+
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
     """The array as a tensor on a device; None stays None."""
     return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(like)
 
 
-def neighbour_vectors(graph: Graph, nodes: np.ndarray, passage_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def neighbour_vectors(
+    graph: Graph, nodes: np.ndarray | slice, passage_vectors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Vectors fp32 [u, k, d] of the passages that queries `nodes` [u] retrieved, and which edges exist, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
-    vectors = passage_vectors[np.where(exists, neighbours, 0)]
-    return torch.from_numpy(vectors).float().numpy(), exists
+    # torch gathers rows on all cores, and so reads from disk side by side.
+    rows = torch.from_numpy(np.where(exists, neighbours, 0).ravel())
+    vectors = torch.index_select(mapped(passage_vectors), 0, rows).float()
+    return vectors.view(*neighbours.shape, -1).numpy(), exists
 
 
 def scratch(*shape: int) -> np.ndarray:

@@ -55,20 +55,23 @@ class GATLayer(nn.Module):
         if self.edge:
             nn.init.xavier_uniform_(self.edge.weight)
 
-    def _scalars(self, linear: nn.Linear, part: int, vectors: Tensor) -> Tensor:
-        """aᵀW h for every head: [..., d_in] → [..., H]."""
+    def _folded(self, linear: nn.Linear, part: int) -> Tensor:
+        """aᵀW for every head, [d_in, H]."""
         weight = linear.weight.view(self.heads, -1, linear.in_features)
-        return vectors @ torch.einsum("ho,hoi->ih", self.attention[part], weight)
+        return torch.einsum("ho,hoi->ih", self.attention[part], weight)
 
     def source_scalars(self, sources: Tensor) -> Tensor:
         """a_sᵀW_s h_j [..., H] of sources [..., d]."""
-        return self._scalars(self.source, 1, sources)
+        return sources @ self._folded(self.source, 1)
+
+    def folded_edge(self) -> Tensor | None:
+        """a_eᵀW_e for every head, [d_e, H]: all that attention asks of an edge's features. None without."""
+        return None if self.edge is None else self._folded(self.edge, 2)
 
     def edge_scalars(self, features: Tensor | None) -> Tensor:
-        """a_eᵀW_e h_ij [..., H] of edge features [..., d_e], all that attention asks of them; a 0 without."""
-        if self.edge is None or features is None:
-            return self.attention.new_zeros(())
-        return self._scalars(self.edge, 2, features)
+        """a_eᵀW_e h_ij [..., H] of edge features [..., d_e]; a 0 without."""
+        folded = self.folded_edge()
+        return self.attention.new_zeros(()) if folded is None or features is None else features @ folded
 
     def weights(self, targets: Tensor, arriving: Tensor, into: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
         """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4).
@@ -78,7 +81,7 @@ class GATLayer(nn.Module):
             arriving: [e, H], sum of each edge's source and edge scalars.
             loops: [d_e] or [t, d_e], features of the self-loops, or None.
         """
-        at = self._scalars(self.target, 0, targets)
+        at = targets @ self._folded(self.target, 0)
         incoming = nn.functional.leaky_relu(at[into] + arriving, self.slope)
         itself = self._own_logits(targets, at, loops)
         # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
@@ -102,20 +105,19 @@ class GATLayer(nn.Module):
         out = mixed.flatten(1)
         return nn.functional.elu(out) if self.activation == "elu" else out
 
-    def dense(
-        self, targets: Tensor, sources: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None
-    ) -> Tensor:
+    def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None) -> Tensor:
         """Every target with k sources of its own and itself.
 
         Args:
             targets: [u, d]. sources: [u, k, d]. mask: [u, k] bool, True where the edge exists.
-            features: [u, k, d_e] or None. loops: [d_e] or [u, d_e], features of the self-loops, or None.
+            scalars: [u, k, H], the edges' (`edge_scalars`). loops: [d_e] or [u, d_e], features of the self-loops,
+            or None.
 
         Returns:
             [u, d].
         """
-        at = self._scalars(self.target, 0, targets)  # [u, H]
-        edges = at[:, None] + self.source_scalars(sources) + self.edge_scalars(features)
+        at = targets @ self._folded(self.target, 0)  # [u, H]
+        edges = at[:, None] + self.source_scalars(sources) + scalars
         edges = nn.functional.leaky_relu(edges, self.slope).masked_fill(~mask[:, :, None], float("-inf"))
         own = self._own_logits(targets, at, loops)
         weights = torch.softmax(torch.cat([own[:, None], edges], dim=1), dim=1)  # [u, 1 + k, H]
@@ -173,8 +175,14 @@ class GNN(nn.Module):
         """
         if self.config.layers < 2:
             return queries
+        return self.interactive_queries(queries, passages, mask, self.query_attention.edge_scalars(features), loops)
+
+    def interactive_queries(
+        self, queries: Tensor, passages: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None
+    ) -> Tensor:
+        """h'_q [u, d] by two layers, from the edges' scalars [u, k, H]."""
         loops = self.query_loop if self.config.learned_loops and self.config.edge_width else loops
-        aggregated = self.query_attention.dense(queries, passages, mask, features, loops)
+        aggregated = self.query_attention.dense(queries, passages, mask, scalars, loops)
         merged: Tensor = self.query_merge(torch.cat([aggregated, queries], dim=1))
         return merged
 
