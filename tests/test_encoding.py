@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_encoder import encoding
-from gnn_encoder.encoding import Tokens, budget_batches, encode_passages, encode_texts, inference_copy
+from gnn_encoder.encoding import Tokens, budget_batches, encode_texts, inference_copy
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.token_file import encode_passages
 
 TEXTS = ["the old river", "a", "what is the bright copper garden about and in the narrow winter", "stone " * 60]
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Graph, reverse_csr
-from gnn_encoder.graph import EdgeFeatures, neighbourhood
+from gnn_encoder.edge_features import EdgeFeatures
+from gnn_encoder.graph import neighbourhood
 
 
 def random_graph(n=20, m=15, k=4, width=3, seed=0, labelled=False) -> Graph:

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Graph, reverse_csr
-from gnn_encoder.graph import EdgeFeatures, neighbourhood
+from gnn_encoder.edge_features import EdgeFeatures
+from gnn_encoder.graph import neighbourhood
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.propagation import Propagation, neighbour_vectors, scratch
 

@@ -10,6 +10,9 @@ from gnn_encoder.progress import Progress
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
 """Environment variable: the folder that checkpoints live in, apart from any step's outputs."""
 
+TOKENS = "GNN_ENCODER_TOKENS"
+"""Environment variable: the folder of the token files (`token_file`), a cache that steps share."""
+
 
 @dataclass
 class Context:

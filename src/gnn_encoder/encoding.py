@@ -8,13 +8,13 @@ size. Texts are read in shards of `SHARD` rows, so memory does not grow with the
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.progress import Progress
 
@@ -47,11 +47,6 @@ class Tokens:
         return cls(ids, offsets)
 
     @classmethod
-    def of_passages(cls, tokenizer: Any, passages: PassageTable, max_length: int) -> "Tokens":
-        """All passages of a table, title and text, a row group at a time."""
-        return cls.join([cls.of(tokenizer, batch.full_texts(), max_length) for batch in passages.stream()])
-
-    @classmethod
     def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
         """The texts of all parts, in order."""
         sizes = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, np.int64)])
@@ -62,14 +57,17 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each text, int64 [n]."""
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> "Tokens":
         """The texts at `rows`, in that order."""
-        return Tokens.flatten([self.ids[self.offsets[r] : self.offsets[r + 1]] for r in rows])
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(self.lengths[rows], out=offsets[1:])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+        return Tokens(self.ids[places], offsets)
 
     def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them."""
@@ -163,26 +161,3 @@ def encode_texts(
         shard = out[start : start + SHARD]
         encode_tokens(encoder, tokens, shard, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress)
     return out
-
-
-def encode_passages(
-    encoder: TextEncoder,
-    passages: PassageTable,
-    out: np.ndarray,
-    *,
-    rows: np.ndarray | None = None,
-    precision: str = "auto",
-    tokens_per_batch: int = 4096,
-    progress: Progress | None = None,
-) -> None:
-    """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
-    rows = np.arange(len(passages)) if rows is None else rows
-    for start in range(0, len(rows), SHARD):
-        shard = rows[start : start + SHARD]
-        out[shard] = encode_texts(
-            encoder,
-            passages.take(shard).full_texts(),
-            precision=precision,
-            tokens_per_batch=tokens_per_batch,
-            progress=progress,
-        )

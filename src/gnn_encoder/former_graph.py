@@ -11,6 +11,7 @@ import numpy as np
 from gnn_encoder import index
 from gnn_encoder.artifacts import Contents, Graph, read_vectors
 from gnn_encoder.changes import find
+from gnn_encoder.edge_features import EdgeFeatures
 
 CHUNK = 512
 """Queries whose passages' vectors are in memory together."""
@@ -94,3 +95,9 @@ class FormerGraph:
         here &= (before_node >= 0)[:, None] & (before_passage >= 0)[:, None] & self.same_features
         places: np.ndarray = before_node * here.shape[1] + here.argmax(axis=1)
         return np.where(here.any(axis=1), places, -1)
+
+    def features(self, places: np.ndarray) -> np.ndarray:
+        """Edge features fp32 [e, d_e] at flat places."""
+        vectors = EdgeFeatures(self.graph).vectors(places)
+        assert vectors is not None, "the same features were wanted then"
+        return vectors

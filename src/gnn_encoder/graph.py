@@ -3,11 +3,9 @@
 A masked round's graph is never built: it is the whole graph and a boolean over queries.
 """
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from gnn_encoder.artifacts import Graph
 
@@ -89,54 +87,3 @@ def _draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generato
     first = np.searchsorted(group, group, side="left")
     drawn: np.ndarray = np.sort(order[np.arange(len(group)) - first < limit])
     return drawn
-
-
-def mapped(array: np.ndarray) -> torch.Tensor:
-    """The array as a tensor that shares its memory, to be read only; torch warns of one that cannot be written."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
-
-
-class EdgeFeatures:
-    """Edge features fp32 as the GNN reads them: [CLS] vectors, and one more column where labelled edges are marked.
-
-    `width` is 0 where there are none (the ablation "without edge features"); every method then gives None.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.marked = bool(graph.labelled.any())
-        self.width = graph.feature_width + int(self.marked)
-
-    def of_edges(self, positions: np.ndarray) -> np.ndarray | None:
-        """[e, width] of the edges at flat positions [e]."""
-        features = self.graph.features
-        flat = None if features is None else features.reshape(-1, features.shape[-1])[positions]
-        return self._join(flat, self.graph.labelled.reshape(-1)[positions])
-
-    def of_queries(self, nodes: np.ndarray | slice) -> np.ndarray | None:
-        """[u, k, width] of all edges of the queries `nodes` [u]."""
-        features = self.graph.features
-        return self._join(None if features is None else features[nodes], self.graph.labelled[nodes])
-
-    def query_loops(self, nodes: np.ndarray | slice) -> np.ndarray | None:
-        """[u, width] of queries' self-loops, where they are not learned."""
-        return self._loops(self.graph.query_loops, nodes)
-
-    def passage_loops(self, passages: np.ndarray) -> np.ndarray | None:
-        """[t, width] of passages' self-loops, where they are not learned."""
-        return self._loops(self.graph.passage_loops, passages)
-
-    def _loops(self, loops: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
-        if loops is None:
-            return None
-        vectors = loops[rows]
-        return self._join(vectors, np.zeros(len(vectors), dtype=bool))
-
-    def _join(self, vectors: np.ndarray | None, labelled: np.ndarray) -> np.ndarray | None:
-        # torch widens halves with SIMD on all cores, NumPy one by one.
-        parts = [] if vectors is None else [mapped(vectors).float().numpy()]
-        if self.marked:
-            parts.append(labelled[..., None].astype(np.float32))
-        return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] if parts else None

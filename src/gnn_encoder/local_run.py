@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from gnn_encoder import launch, lifeline
 from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
-from gnn_encoder.context import CHECKPOINTS
+from gnn_encoder.context import CHECKPOINTS, TOKENS
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.pipeline_run import PipelineRun, tracking_uri
@@ -123,8 +123,9 @@ def run_pipeline(
     """
     log = root / "logs" / f"{name}.log"
     with lifeline.take(root):
-        for leftover in root.glob("pipeline/*/*/.*.partial-*"):  # of a step killed with -9
-            shutil.rmtree(leftover, ignore_errors=True)
+        for pattern in ("pipeline/*/*/.*.partial-*", "tokens/.partial-*"):
+            for leftover in root.glob(pattern):  # of a step killed with -9
+                shutil.rmtree(leftover, ignore_errors=True)
         if shutil.disk_usage(root).free < FULL_BYTES:
             raise UserError(f"No space left on device: {root}; free space, or give another --root")
         parent = PipelineRun(root, name, params, {"log": str(log)})
@@ -160,6 +161,7 @@ class _Run:
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             CHECKPOINTS: str(self.root / "checkpoints"),
+            TOKENS: str(self.root / "tokens"),
             EVENTS: str(self.root / "logs" / f"{self.name}.events.jsonl"),
             lifeline.LAUNCHER: str(os.getpid()),
             lifeline.STEPS_LOCK: str(lifeline.steps_lock(self.root)),

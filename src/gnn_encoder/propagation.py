@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
-from gnn_encoder.graph import EdgeFeatures, edges_into, mapped
+from gnn_encoder.edge_features import EdgeFeatures, mapped
+from gnn_encoder.graph import edges_into
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.progress import Progress
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Graph, PairScores, drafting, read_vectors
+from gnn_encoder.edge_features import EdgeFeatures
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -98,3 +99,13 @@ def test_features_are_reused_or_computed_and_self_loops_are_pairs_with_themselve
         assert np.abs(graph.query_loops[row] - plain_vector(model, queries[row], queries[row])).max() < 5e-3
         assert np.abs(graph.passage_loops[row] - plain_vector(model, passages[row], passages[row])).max() < 5e-3
     assert np.abs(graph.query_loops[0] - graph.query_loops[17]).max() > 0.1
+
+
+def test_nothing_scored_before_and_eight_bits(inputs: dict[str, Path], tmp_path: Path) -> None:
+    fresh = {name: path for name, path in inputs.items() if name != "pair_scores"}
+    half, _ = build(fresh, tmp_path / "half")
+    byte, _ = build(fresh, tmp_path / "byte", edge_feature_type="int8")
+    exact, found = (EdgeFeatures(graph).of_queries(np.arange(60)) for graph in (half, byte))
+    assert exact is not None and found is not None and not (exact == 7.0).any()
+    step = np.abs(exact).max(axis=-1, keepdims=True) / 127
+    assert (np.abs(found - exact) <= 0.51 * step).all()

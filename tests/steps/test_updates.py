@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, PairScores, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.changes import find
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -54,14 +54,10 @@ def changed(dataset: Dataset, path: Path) -> Path:
 
 def run(dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, **settings: object) -> Path:
     """Graph and encoding of a dataset, with nothing scored before."""
-    with drafting(out / "pair_scores", "pair_scores") as draft:
-        nothing = np.zeros(0, np.int32)
-        PairScores.create_cls(draft, 0, CrossEncoder.load(models["cross_encoder"]).width)
-        PairScores.write(draft, nothing, nothing, np.zeros(0, np.float32))
     before = {"previous": str(previous)} if previous else {}
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     build_graph(
-        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset, pair_scores=out / "pair_scores",
+        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     encode_corpus(

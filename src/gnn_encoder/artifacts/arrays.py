@@ -9,7 +9,8 @@ import numpy as np
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
 VECTORS = "vectors.npy"
-NODES, EDGES, LABELLED, FEATURES = "queries.npy", "edges.npy", "labelled.npy", "edge_features.npy"
+NODES, EDGES, LABELLED = "queries.npy", "edges.npy", "labelled.npy"
+FEATURES, SCALES = "edge_features.npy", "edge_feature_scales.npy"
 INDPTR, INDICES = "reverse_indptr.npy", "reverse_edges.npy"
 QUERY_LOOPS, PASSAGE_LOOPS = "query_self_loops.npy", "passage_self_loops.npy"
 RETRIEVED = "retrieved.npy"
@@ -89,11 +90,12 @@ class Graph:
     queries    int32 [n]        dataset rows of the graph's queries (node i is query row queries[i])
     edges      int32 [n, k]     passage rows, best first; -1: no edge
     labelled   bool  [n, k]     the edge is a labelled positive
-    features   fp16  [n, k, d]  cross-encoder [CLS] of (query, passage), or None (ablation)
+    features   fp16  [n, k, d]  cross-encoder [CLS] of (query, passage), or None (ablation); int8 with scales
     indptr     int64 [m + 1]    reverse CSR: passage p's edges are reverse[indptr[p]:indptr[p + 1]],
     reverse    int64 [edges]    each a flat position in [n, k], ascending (query = position // k)
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
     retrieved  int32 [n, r]     M_de's first passages, of which the first k are edges; -1: no more
+    scales     fp32  [n, k]     where features are int8: a feature is features[i, j] · scales[i, j]
     """
 
     queries: np.ndarray
@@ -105,6 +107,7 @@ class Graph:
     query_loops: np.ndarray | None = None
     passage_loops: np.ndarray | None = None
     retrieved: np.ndarray | None = None
+    scales: np.ndarray | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "Graph":
@@ -115,13 +118,13 @@ class Graph:
             file = Path(path) / name
             return np.load(file, mmap_mode="r") if file.is_file() else None
 
-        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS, RETRIEVED)
+        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS, RETRIEVED, SCALES)
         return cls(*(load(name) for name in names))  # type: ignore[arg-type]
 
     @staticmethod
-    def create_features(draft: Draft, name: str, shape: tuple[int, ...]) -> np.memmap:
-        """A memory-mapped fp16 feature array of a draft (`FEATURES`, `QUERY_LOOPS` or `PASSAGE_LOOPS`)."""
-        return np.lib.format.open_memmap(draft / name, mode="w+", dtype=np.float16, shape=shape)
+    def create_features(draft: Draft, name: str, shape: tuple[int, ...], dtype: type = np.float16) -> np.memmap:
+        """A memory-mapped array of a draft (`FEATURES`, `SCALES`, `QUERY_LOOPS` or `PASSAGE_LOOPS`)."""
+        return np.lib.format.open_memmap(draft / name, mode="w+", dtype=dtype, shape=shape)
 
     @staticmethod
     def write_structure(

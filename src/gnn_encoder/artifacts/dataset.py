@@ -76,12 +76,18 @@ class PassageTable:
     """`corpus.parquet` of a dataset or a bundle: streamed in order, or read by row number."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = pq.ParquetFile(path, memory_map=True)
         sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file."""
+        return str(read_manifest(self._path.parent).files[self._path.name]["sha256"])
 
     def stream(self) -> Iterator[Passages]:
         """All passages in row order, a row group at a time."""

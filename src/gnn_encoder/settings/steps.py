@@ -162,6 +162,8 @@ class BuildGraph(Inference):
     """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
     """`none` is the ablation "without edge features"."""
+    edge_feature_type: Literal["fp16", "int8"] = "fp16"
+    """How they are stored: `int8`, with a scale per edge, takes half the disk and half the reading."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`: what the same models made
     of texts that have not changed is carried over. Empty: all is made anew."""

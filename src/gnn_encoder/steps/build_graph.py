@@ -10,17 +10,19 @@ import numpy as np
 
 from gnn_encoder import index
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, PairScores, create_vectors, read_manifest
-from gnn_encoder.artifacts.arrays import FEATURES, PASSAGE_LOOPS, QUERY_LOOPS
+from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
 from gnn_encoder.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.edge_features import EdgeFeatureWriter
+from gnn_encoder.encoding import Tokens, encode_texts, inference_dtype
 from gnn_encoder.former_graph import FormerGraph
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
-from gnn_encoder.settings import BuildGraph, Speed
+from gnn_encoder.settings import BuildGraph
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.steps.train_cross_encoder import pair_tokens
+from gnn_encoder.token_file import encode_passages, tokens_at
 from gnn_encoder.training.losses import KnownPositives
 
 COPIED = 65_536
@@ -45,7 +47,8 @@ def build_graph(
     digests, asked_digests = passage_digests(data.passages), text_digests(questions)
     dtype = str(inference_dtype(settings.precision))
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
-    scorer = {"cross_encoder": read_manifest(cross_encoder).digest, "dtype": dtype, "edges": settings.edge_features}
+    kind = f"{settings.edge_features}, {settings.edge_feature_type}"
+    scorer = {"cross_encoder": read_manifest(cross_encoder).digest, "dtype": dtype, "edges": kind}
     former = None
     if settings.previous:
         former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests)
@@ -70,9 +73,9 @@ def build_graph(
     if settings.edge_features == "cross_encoder":
         model = CrossEncoder.load(cross_encoder)
         scores = PairScores.read(pair_scores) if pair_scores else None
-        tokens = pair_tokens(model, data)
-        reused = write_features(context, graph, model, tokens, scores, former, queries, edges, settings.speed)
+        reused = write_features(context, settings, graph, model, data, scores, former, queries, edges)
         if settings.self_loop_features == "cross_encoder":
+            tokens = pair_tokens(model, data)
             for name, texts, rows in (
                 (QUERY_LOOPS, tokens.first, queries),
                 (PASSAGE_LOOPS, tokens.second, np.arange(m)),
@@ -114,36 +117,43 @@ def with_labelled(dataset: Dataset, queries: np.ndarray, edges: np.ndarray) -> t
 
 def write_features(
     context: Context,
+    settings: BuildGraph,
     draft: Draft,
     model: CrossEncoder,
-    tokens: PairTokens,
+    data: Dataset,
     scores: PairScores | None,
     former: FormerGraph | None,
     queries: np.ndarray,
     edges: np.ndarray,
-    speed: Speed,
 ) -> float:
     """Fill the edges' [n, k, d_e] features; returns the share that was taken from `scores` and `former`."""
-    features = Graph.create_features(draft, FEATURES, (*edges.shape, model.width))
-    flat = features.reshape(-1, model.width)
+    features = EdgeFeatureWriter(draft, (*edges.shape, model.width), settings.edge_feature_type)
     exists = np.flatnonzero(edges.ravel() >= 0)
     left = []
     for part in np.array_split(exists, len(exists) // COPIED + 1):
         node, passage = part // edges.shape[1], edges.ravel()[part]
-        known = [(scores.find(queries[node], passage), scores.cls)] if scores else []
-        if former and former.graph.features is not None:
-            known.append((former.feature_rows(node, passage), former.graph.features.reshape(-1, model.width)))
-        for rows, source in known:
-            flat[part[rows >= 0]] = source[rows[rows >= 0]]
-        left.append(part[np.all([rows < 0 for rows, _ in known], axis=0)])
+        if former:
+            rows = former.feature_rows(node, passage)
+            features.put(part[rows >= 0], former.features(rows[rows >= 0]))
+            part, node, passage = part[rows < 0], node[rows < 0], passage[rows < 0]
+        if scores:
+            rows = scores.find(queries[node], passage)
+            features.put(part[rows >= 0], scores.cls[rows[rows >= 0]])
+            part = part[rows < 0]
+        left.append(part)
     todo = np.concatenate(left)
-    query, passage = queries[todo // edges.shape[1]], edges.ravel()[todo]
+    asked, node = np.unique(todo // edges.shape[1], return_inverse=True)
+    passages, passage = np.unique(edges.ravel()[todo], return_inverse=True)
+    first = Tokens.of(model.tokenizer, data.query_texts(queries[asked]), model.max_length)
+    second, places = tokens_at(model.tokenizer, data.passages, passages, model.max_length)
     fresh = np.lib.format.open_memmap(draft / ".fresh.npy", mode="w+", dtype=np.float16, shape=(len(todo), model.width))
-    unused = np.empty(len(todo), dtype=np.float32)
-    progress = context.progress("edge features", len(todo), "pairs")
-    score_pairs(model, tokens, query, passage, unused, fresh, progress=progress, **speed)
-    for part in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
-        flat[todo[part]] = fresh[part]
+    score_pairs(
+        model, PairTokens(model.tokenizer, first, second, model.max_length), node, places[passage],
+        np.empty(len(todo), np.float32), fresh,
+        progress=context.progress("edge features", len(todo), "pairs"), **settings.speed,
+    )  # fmt: skip
+    for rows in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
+        features.put(todo[rows], fresh[rows])
     features.flush()
     (draft / ".fresh.npy").unlink()
     return 1 - len(todo) / len(exists) if len(exists) else 0.0

@@ -26,7 +26,7 @@ from gnn_encoder.artifacts import (
 from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.changes import carry_over, find, neighbourhood_digests, passage_digests, text_digests
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.encoding import encode_texts, inference_dtype
 from gnn_encoder.graph import queries_reaching
 from gnn_encoder.index_file import IndexKind, build_index, load_index, recall
 from gnn_encoder.models.dual_encoder import device
@@ -34,6 +34,7 @@ from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.propagation import Propagation
 from gnn_encoder.settings import EncodeCorpus
 from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.token_file import encode_passages
 
 RECALL_QUERIES = 256
 """Training queries on which an index that is not exact is compared with one that is."""

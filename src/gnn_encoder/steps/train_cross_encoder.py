@@ -15,6 +15,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
 from gnn_encoder.settings import TrainCrossEncoder
 from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.token_file import passage_tokens
 from gnn_encoder.training.dev import reciprocal_rank
 from gnn_encoder.training.loop import fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives
@@ -66,7 +67,7 @@ def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
     """All queries and passages of a dataset, tokenized once for this cross-encoder."""
     texts = dataset.queries.column("text").to_pylist()
     queries = Tokens.of(model.tokenizer, texts, model.max_length)
-    passages = Tokens.of_passages(model.tokenizer, dataset.passages, model.max_length)
+    passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
     return PairTokens(model.tokenizer, queries, passages, model.max_length)
 
 

@@ -10,6 +10,7 @@ from gnn_encoder.encoding import Tokens, encode_texts, encode_tokens
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.settings import ContrastiveTraining
+from gnn_encoder.token_file import passage_tokens
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
@@ -25,7 +26,7 @@ def train_contrastive(
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
     queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
-    passages = Tokens.of_passages(passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length)
+    passages = passage_tokens(passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length)
     known = KnownPositives.of(dataset.split_qrels("train"), examples)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
 from gnn_encoder.context import Context
+from gnn_encoder.edge_features import EdgeFeatures
 from gnn_encoder.encoding import Tokens, encode_texts, encode_tokens
-from gnn_encoder.graph import EdgeFeatures, Neighbourhood, neighbourhood
+from gnn_encoder.graph import Neighbourhood, neighbourhood
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings import TrainGnn
+from gnn_encoder.token_file import passage_tokens
 from gnn_encoder.training.batches import Batch, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
@@ -51,7 +53,7 @@ class MaskedGraphTraining:
         encoders = model.dual_encoder
         texts = dataset.query_texts(graph.queries)
         self.queries = Tokens.of(encoders.query_encoder.tokenizer, texts, encoders.query_encoder.max_length)
-        self.passages = Tokens.of_passages(
+        self.passages = passage_tokens(
             encoders.passage_encoder.tokenizer, dataset.passages, encoders.passage_encoder.max_length
         )
         self.node = np.searchsorted(graph.queries, examples.query)

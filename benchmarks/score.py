@@ -1,0 +1,81 @@
+"""Scoring pairs with a cross-encoder against sentence-transformers' CrossEncoder: same backbone, pairs and lengths.
+
+Our side gives each pair's [CLS] vector too, in the same pass. The heads differ (a linear layer on [CLS] here, BERT's
+pooler there), so speed alone is compared; that batching changes no score is in the tests. The floor is the time
+that the model's matrix products alone would take at the rate measured beside it.
+
+    python benchmarks/score.py [--queries 40] [--candidates 20] [--rounds 3]
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import documentation, in_turns, matmul_rate, show  # first: sets the environment
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.encoding import Tokens, inference_dtype, native_bf16
+from gnn_encoder.models.backbone import resolve_backbone
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.scoring import PairTokens, score_pairs
+
+LENGTH = 160
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=40)
+    parser.add_argument("--candidates", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    import sentence_transformers
+
+    n, k = options.queries, options.candidates
+    with tempfile.TemporaryDirectory() as folder:
+        data = Dataset(documentation(Path(folder), 2000))
+        questions = data.query_texts(data.query_rows("train")[:n])
+        passages = data.passages.take(np.arange(len(data.passages))).full_texts()
+    first = np.repeat(np.arange(n), k)
+    second = np.random.default_rng(0).integers(0, len(passages), n * k)
+    texts = [(questions[q], passages[p]) for q, p in zip(first, second, strict=True)]
+    model = CrossEncoder.from_backbone("minilm", LENGTH)
+
+    def ours(precision: str) -> np.ndarray:
+        tokenized = (Tokens.of(model.tokenizer, side, LENGTH) for side in (questions, passages))
+        pairs = PairTokens(model.tokenizer, *tokenized, LENGTH)
+        scores, cls = np.empty(n * k, np.float32), np.empty((n * k, model.width), np.float16)
+        score_pairs(model, pairs, first, second, scores, cls, precision=precision)
+        return scores
+
+    def peer(**model_arguments: Any) -> Any:
+        return sentence_transformers.CrossEncoder(
+            resolve_backbone("minilm"), num_labels=1, max_length=LENGTH, model_kwargs=model_arguments
+        )
+
+    default = "sentence-transformers, default"
+    plain, half = peer(), peer(dtype=torch.bfloat16)
+    sides = {
+        default: lambda: plain.predict(texts),
+        "sentence-transformers, bf16": lambda: half.predict(texts),
+        "gnn-encoder, auto": lambda: ours("auto"),
+        "gnn-encoder, fp32": lambda: ours("fp32"),
+    }
+    seconds, _ = in_turns(sides, options.rounds)
+    tokens = int(sum(map(len, model.tokenizer(texts, truncation="only_second", max_length=LENGTH)["input_ids"])))
+    embeddings = model.backbone.embeddings.word_embeddings.weight.numel()
+    flops = 2 * tokens * (sum(p.numel() for p in model.parameters()) - embeddings)
+    rows = []
+    for name, taken in seconds.items():
+        bf16 = "bf16" in name or ("auto" in name and inference_dtype("auto") is torch.bfloat16)
+        floor = flops / matmul_rate(4096, 384, 1536, torch.bfloat16 if bf16 else torch.float32)
+        rows.append((name, f"{n * k / taken:.1f}", f"{seconds[default] / taken:.2f}", f"{floor / taken:.0%}"))
+    title = f"MiniLM, {n * k:,} pairs, {tokens / n / k:.0f} tokens on average, {LENGTH} at most"
+    show(title, ("side", "pairs/s (median)", "ratio", "of the matrix rate"), rows, f"native bf16: {native_bf16()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Carrying over what has not changed: encode_corpus after a share of the passages changed, against a run from nothing.
+
+Both sides are the whole step (models loaded, texts read, index and digests written), over python-docs with MiniLM and
+random GNN weights; passages beyond what the documentation has are its own with shuffled words.
+
+    python benchmarks/update.py [--passages 6000] [--changed 0.01]
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from common import documentation, show
+
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_manifest
+from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import BuildGraph, EncodeCorpus
+from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.encode_corpus import encode_corpus
+
+
+def write_dataset(source: Dataset, path: Path, passages: int, changed: int) -> Path:
+    """`passages` passages of the documentation, the first of them again where it has fewer; some with other words."""
+    table, generator = source.passages.take(np.arange(len(source.passages))), np.random.default_rng(0)
+    texts = [table.texts[i % len(table.texts)] for i in range(passages)]
+    for i in range(len(table.texts), passages):
+        texts[i] = " ".join(generator.permutation(texts[i].split()))
+    for i in generator.choice(passages, changed, replace=False):
+        texts[i] = " ".join(reversed(texts[i].split()))
+    titles = [table.titles[i % len(table.titles)] for i in range(passages)]
+    rows = source.query_rows("train")
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        for start in range(0, passages, ROW_GROUP):
+            some = range(start, min(start + ROW_GROUP, passages))
+            writer.passages([f"p{i}" for i in some], [titles[i] for i in some], [texts[i] for i in some])
+        ids = [f"q{row}" for row in rows]
+        writer.queries(ids, source.query_texts(rows), ["train"] * len(ids), [[] for _ in ids])
+        writer.close()
+    return path
+
+
+def write_models(folder: Path) -> dict[str, Path]:
+    """MiniLM as M_de, as a cross-encoder, and with a GNN."""
+    encoders = DualEncoder.from_backbone(
+        "minilm", pooling="auto", normalize="auto", query_length=32, passage_length=128, share_encoders=False
+    )
+    scorer = CrossEncoder.from_backbone("minilm", 160)
+    joint = GnnEncoder(encoders, GNN(GnnConfig(width=384, edge_width=0)))
+    models = {"dual_encoder": encoders, "cross_encoder": scorer, "gnn_encoder": joint}
+    for name, model in models.items():
+        with drafting(folder / name, "model") as draft:
+            model.save(draft.path)
+    return {name: folder / name for name in models}
+
+
+def run_steps(dataset: Path, models: dict[str, Path], out: Path, previous: str = "") -> dict[str, float]:
+    """Seconds of both steps; their outputs lie in `out`."""
+    built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
+    began = time.perf_counter()
+    build_graph(
+        BuildGraph(neighbors=10, edge_features="none", previous=previous), dataset=dataset,
+        dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
+    )  # fmt: skip
+    middle = time.perf_counter()
+    encode_corpus(
+        EncodeCorpus(previous=previous), dataset=dataset, **built, gnn_encoder=models["gnn_encoder"],
+        bundle=out / "bundle", encoding=out / "encoding",
+    )  # fmt: skip
+    return {"build_graph": middle - began, "encode_corpus": time.perf_counter() - middle}
+
+
+def main() -> None:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passages", type=int, default=6000)
+    parser.add_argument("--changed", type=float, default=0.01, help="share of the passages")
+    o = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source, models = Dataset(documentation(folder, o.passages)), write_models(folder)
+        few = round(o.passages * o.changed)
+        days = {
+            day: write_dataset(source, folder / day / "dataset", o.passages, changed)
+            for day, changed in (("before", 0), ("after", few))
+        }
+
+        run_steps(days["before"], models, folder / "before")
+        sides = {
+            "from nothing": run_steps(days["after"], models, folder / "full"),
+            "carried over": run_steps(days["after"], models, folder / "update", str(folder / "before")),
+        }
+        vectors = [Bundle.read(folder / side / "bundle").vectors for side in ("full", "update")]
+        difference = np.abs(vectors[0] - vectors[1]).max()
+        worked = read_manifest(folder / "update" / "bundle").metrics
+    rows = [
+        (f"{step}, {side}", f"{taken[step]:.1f}", f"{taken[step] / sides['from nothing'][step]:.1%}")
+        for step in ("build_graph", "encode_corpus")
+        for side, taken in sides.items()
+    ]
+    title = f"{o.passages:,} passages, {few} changed; {worked['encoded']} encoded, {worked['propagated']} propagated"
+    show(
+        title, ("step", "seconds", "of the whole"), rows, f"largest difference of a coordinate of h'_p {difference:.0e}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Edge features on disk and as the GNN reads them: fp16, or 8-bit integers with a scale per edge.
+
+8 bits halve what a pass over the graph reads: a vector x is kept as round(x / s) with s = max|x| / 127.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+
+from gnn_encoder.artifacts import Draft, Graph
+from gnn_encoder.artifacts.arrays import FEATURES, SCALES
+
+
+class EdgeFeatureWriter:
+    """Fills the edge features [n, k, d_e] of a graph draft, some edges at a time."""
+
+    def __init__(self, draft: Draft, shape: tuple[int, int, int], kind: str) -> None:
+        self._features = Graph.create_features(draft, FEATURES, shape, np.int8 if kind == "int8" else np.float16)
+        self._scales = Graph.create_features(draft, SCALES, shape[:2], np.float32) if kind == "int8" else None
+
+    def put(self, places: np.ndarray, vectors: np.ndarray) -> None:
+        """Write the vectors [e, d_e] of the edges at flat places [e]."""
+        flat = self._features.reshape(-1, self._features.shape[-1])
+        if self._scales is None:
+            flat[places] = vectors
+            return
+        wide = vectors.astype(np.float32)
+        scales = np.maximum(np.abs(wide).max(axis=1, initial=0), np.finfo(np.float32).tiny) / np.float32(127)
+        flat[places] = np.rint(wide / scales[:, None])
+        self._scales.reshape(-1)[places] = scales
+
+    def flush(self) -> None:
+        """Write to disk what is still in memory."""
+        self._features.flush()
+        if self._scales is not None:
+            self._scales.flush()
+
+
+def mapped(array: np.ndarray) -> torch.Tensor:
+    """The array as a tensor that shares its memory, to be read only; torch warns of one that cannot be written."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+class EdgeFeatures:
+    """Edge features fp32 as the GNN reads them: [CLS] vectors, and one more column where labelled edges are marked.
+
+    `width` is 0 where there are none (the ablation "without edge features"); every method then gives None.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.marked = bool(graph.labelled.any())
+        self.width = graph.feature_width + int(self.marked)
+
+    def of_edges(self, positions: np.ndarray) -> np.ndarray | None:
+        """[e, width] of the edges at flat positions [e]."""
+        return self._join(self.vectors(positions), self.graph.labelled.reshape(-1)[positions])
+
+    def vectors(self, positions: np.ndarray) -> np.ndarray | None:
+        """[CLS] vectors alone, [e, d_e]."""
+        features, scales = self.graph.features, self.graph.scales
+        if features is None:
+            return None
+        return _wide(
+            features.reshape(-1, features.shape[-1])[positions],
+            None if scales is None else scales.reshape(-1)[positions],
+        )
+
+    def of_queries(self, nodes: np.ndarray | slice) -> np.ndarray | None:
+        """[u, k, width] of all edges of the queries `nodes` [u]."""
+        features, scales = self.graph.features, self.graph.scales
+        vectors = None if features is None else _wide(features[nodes], None if scales is None else scales[nodes])
+        return self._join(vectors, self.graph.labelled[nodes])
+
+    def query_loops(self, nodes: np.ndarray | slice) -> np.ndarray | None:
+        """[u, width] of queries' self-loops, where they are not learned."""
+        return self._loops(self.graph.query_loops, nodes)
+
+    def passage_loops(self, passages: np.ndarray) -> np.ndarray | None:
+        """[t, width] of passages' self-loops, where they are not learned."""
+        return self._loops(self.graph.passage_loops, passages)
+
+    def _loops(self, loops: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
+        if loops is None:
+            return None
+        vectors = _wide(loops[rows])
+        return self._join(vectors, np.zeros(len(vectors), dtype=bool))
+
+    def _join(self, vectors: np.ndarray | None, labelled: np.ndarray) -> np.ndarray | None:
+        parts = [] if vectors is None else [vectors]
+        if self.marked:
+            parts.append(labelled[..., None].astype(np.float32))
+        return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] if parts else None
+
+
+def _wide(vectors: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
+    """fp32 of fp16, or of integers with scales; torch does it with SIMD on all cores, NumPy one by one."""
+    wide = mapped(vectors).float()
+    if scales is not None:
+        wide *= mapped(scales)[..., None]
+    return wide.numpy()
