@@ -39,6 +39,8 @@ class EdgeFeatureWriter:
 
 def mapped(array: np.ndarray) -> torch.Tensor:
     """The array as a tensor that shares its memory, to be read only; torch warns of one that cannot be written."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -81,9 +81,8 @@ class GATLayer(nn.Module):
             arriving: [e, H], sum of each edge's source and edge scalars.
             loops: [d_e] or [t, d_e], features of the self-loops, or None.
         """
-        at = targets @ self._folded(self.target, 0)
+        at, itself = self._target_logits(targets, loops)
         incoming = nn.functional.leaky_relu(at[into] + arriving, self.slope)
-        itself = self._own_logits(targets, at, loops)
         # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
         index = into[:, None].expand_as(incoming)
         largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
@@ -91,9 +90,10 @@ class GATLayer(nn.Module):
         total = itself.index_add(0, into, incoming)
         return incoming / total[into], itself / total
 
-    def _own_logits(self, targets: Tensor, at: Tensor, loops: Tensor | None) -> Tensor:
-        own = at + self.source_scalars(targets) + self.edge_scalars(loops)
-        return nn.functional.leaky_relu(own, self.slope)
+    def _target_logits(self, targets: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
+        """a_tᵀW_t h_i [t, H] of targets [t, d], their part in every logit, and the self-loops' logits [t, H]."""
+        at, own = (targets @ torch.cat([self._folded(self.target, 0), self._folded(self.source, 1)], 1)).chunk(2, -1)
+        return at, nn.functional.leaky_relu(at + own + self.edge_scalars(loops), self.slope)
 
     def project(self, sources: Tensor) -> Tensor:
         """W_s h_j for every head: [s, d] → [s, H, d/H]."""
@@ -116,12 +116,11 @@ class GATLayer(nn.Module):
         Returns:
             [u, d].
         """
-        at = targets @ self._folded(self.target, 0)  # [u, H]
-        edges = at[:, None] + self.source_scalars(sources) + scalars
-        edges = nn.functional.leaky_relu(edges, self.slope).masked_fill(~mask[:, :, None], float("-inf"))
-        own = self._own_logits(targets, at, loops)
-        weights = torch.softmax(torch.cat([own[:, None], edges], dim=1), dim=1)  # [u, 1 + k, H]
-        mixed = torch.einsum("ukh,ukd->uhd", weights[:, 1:], sources) + weights[:, 0, :, None] * targets[:, None]
+        at, own = self._target_logits(targets, loops)
+        logits = (at[:, None] + self.source_scalars(sources) + scalars).transpose(1, 2)  # [u, H, k]
+        logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
+        weights = torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
+        mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
         weight = self.source.weight.view(self.heads, -1, self.source.in_features)
         return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
 
