@@ -71,6 +71,12 @@ class Run:
             keep &= self.rank <= depth
         return Run(self.query[keep], self.passage[keep], self.rank[keep], self.score[keep])
 
+    def between(self, first: int, last: int) -> "Run":
+        """The hits of the queries with rows from `first` to `last`: a view."""
+        start, stop = np.searchsorted(self.query, [first, last + 1])
+        part = slice(int(start), int(stop))
+        return Run(self.query[part], self.passage[part], self.rank[part], self.score[part])
+
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
         """Passages [n, depth] of `queries` [n], best first, int32, -1 where there are fewer."""
         out = np.full((len(queries), depth), -1, dtype=np.int32)

@@ -19,8 +19,8 @@ MEASURES = (RR @ CUTOFF, nDCG @ CUTOFF, AP, R @ 5, R @ 20, R @ 50, R @ 100, R @ 
 NAMES: tuple[str, ...] = tuple(str(measure) for measure in MEASURES)
 MEAN_NAMES = {"RR@10": "MRR@10", "AP": "MAP"}
 """What the mean over queries is called, where it has a name of its own."""
-QUERIES = 1000
-"""Queries evaluated at a time: bounds the text ids and dictionaries in memory."""
+QUERIES = 100
+"""Queries evaluated at a time: their text ids and dictionaries stay in the processor's cache."""
 
 _COLUMN = {RR if measure == RR @ CUTOFF else measure: i for i, measure in enumerate(MEASURES)}
 
@@ -44,7 +44,7 @@ def per_query(run: Run, qrels: Qrels, queries: np.ndarray, passage_ids: pa.Chunk
     for start in range(0, len(queries), QUERIES):
         some = queries[start : start + QUERIES]
         position = {str(query): start + i for i, query in enumerate(some.tolist())}
-        judged, hits = np.isin(qrels.query, some), run.of(some)
+        judged, hits = np.isin(qrels.query, some), run.between(int(some.min()), int(some.max())).of(some)
         labels = _nested(qrels.query[judged], qrels.passage[judged], qrels.relevance[judged], passage_ids)
         scores = _nested(hits.query, hits.passage, hits.score, passage_ids)
         for query, measure, value in ir_measures.pytrec_eval.iter_calc(list(_COLUMN), labels, scores):
@@ -60,7 +60,7 @@ def _nested(
     """{query: {passage id: value}}, the form pytrec_eval takes."""
     order = np.argsort(query, kind="stable")
     distinct, inverse = np.unique(passage[order], return_inverse=True)
-    ids = np.array(passage_ids.take(pa.array(distinct)).to_pylist(), dtype=object)[inverse].tolist()
+    ids = passage_ids.take(pa.array(distinct)).to_numpy(zero_copy_only=False)[inverse].tolist()
     numbers = value[order].tolist()
     rows, starts = np.unique(query[order], return_index=True)
     ends = [*starts[1:].tolist(), len(ids)]
