@@ -5,7 +5,9 @@ a view that makes one passage's list at a time. Its index is then the largest th
 8 bytes per distinct term of each passage, three times that while it is built.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import overload
 
 import bm25s
@@ -17,6 +19,9 @@ from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.progress import Progress
 
+CHUNK = 10_000
+"""Texts whose tokens are Python lists at a time."""
+
 
 class FlatTokens(Sequence[list[int]]):
     """Token ids of n texts, `ids` int32 [total] and `offsets` int64 [n + 1], seen as a list of lists."""
@@ -27,15 +32,18 @@ class FlatTokens(Sequence[list[int]]):
     @classmethod
     def gather(cls, texts: Iterator[list[int]]) -> "FlatTokens":
         """From a stream of lists, of which one is held at a time."""
-        lengths = [0]
+        ids, lengths = array("i"), array("q", [0])
+        for text in texts:
+            lengths.append(len(text))
+            ids.extend(text)
+        return cls(np.frombuffer(ids, dtype=np.int32), np.cumsum(np.frombuffer(lengths, dtype=np.int64)))
 
-        def tokens() -> Iterator[int]:
-            for text in texts:
-                lengths.append(len(text))
-                yield from text
-
-        ids = np.fromiter(tokens(), dtype=np.int32)
-        return cls(ids, np.cumsum(lengths, dtype=np.int64))
+    def __iter__(self) -> Iterator[list[int]]:
+        for start in range(0, len(self), CHUNK):
+            bounds = self.offsets[start : start + CHUNK + 1]
+            ids, places = self.ids[bounds[0] : bounds[-1]].tolist(), (bounds - bounds[0]).tolist()
+            for first, last in pairwise(places):
+                yield ids[first:last]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
