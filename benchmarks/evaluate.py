@@ -4,13 +4,11 @@ python benchmarks/evaluate.py [--queries 7000] [--hits 1000]
 """
 
 import argparse
-import time
 
 import numpy as np
 import pyarrow as pa
 import pytrec_eval
-from rich.console import Console
-from rich.table import Table
+from common import in_turns, show
 
 from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.evaluation.measures import per_query
@@ -33,25 +31,19 @@ def main() -> None:
     qrels = Qrels(queries, relevant, np.ones(n, dtype=np.int32))
     ids = pa.chunked_array([pa.array(np.arange(PASSAGES)).cast(pa.string())])
 
-    began = time.perf_counter()
-    ours = per_query(run, qrels, queries, ids)
-    seconds = {"gnn-encoder": time.perf_counter() - began}
     labels = {str(q): {str(p): 1} for q, p in zip(queries.tolist(), relevant.tolist(), strict=True)}
     ranking = {
         str(q): dict(zip(map(str, row), values, strict=True))
         for q, (row, values) in enumerate(zip(passages.tolist(), scores.tolist(), strict=True))
     }
-    began = time.perf_counter()
-    theirs = pytrec_eval.RelevanceEvaluator(labels, {"recip_rank", "ndcg_cut.10", "map", "recall.5,20,50,100,1000"})
-    found = theirs.evaluate(ranking)
-    seconds["pytrec_eval on ready dictionaries"] = time.perf_counter() - began
-    difference = np.abs(ours[:, 2] - [found[str(q)]["map"] for q in queries]).max()
-    table = Table(title=f"{n:,} queries, {k:,} hits; largest difference in average precision {difference:.0e}")
-    for heading in ("side", "seconds", "ratio"):
-        table.add_column(heading, justify="left" if heading == "side" else "right")
-    for side, taken in seconds.items():
-        table.add_row(side, f"{taken:.1f}", f"{taken / seconds['pytrec_eval on ready dictionaries']:.2f}")
-    Console().print(table)
+    peer = pytrec_eval.RelevanceEvaluator(labels, {"recip_rank", "ndcg_cut.10", "map", "recall.5,20,50,100,1000"})
+    ready = "pytrec_eval on ready dictionaries"
+    sides = {ready: lambda: peer.evaluate(ranking), "gnn-encoder": lambda: per_query(run, qrels, queries, ids)}
+    seconds, found = in_turns(sides, 3)
+    difference = np.abs(found["gnn-encoder"][:, 2] - [found[ready][str(q)]["map"] for q in queries]).max()
+    rows = [(name, f"{taken:.1f}", f"{seconds[ready] / taken:.2f}") for name, taken in seconds.items()]
+    title = f"{n:,} queries, {k:,} hits; average precision differs by {difference:.0e} at most"
+    show(title, ("side", "seconds (median)", "ratio"), rows)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from common import show
 
 WORDS, LENGTH, QUERIES = 30_000, 56, 2_000
 
@@ -72,13 +71,13 @@ def main() -> None:
             plain.append(time.perf_counter() - began)
             command = [sys.executable, __file__, "--case", folder]
             found.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-    table = Table(title=f"{options.passages:,} passages, {size:,.0f} MB, medians of {options.rounds}")
-    for heading in ("", "seconds", "MB/s", "peak memory"):
-        table.add_column(heading, justify="right" if heading else "left")
     seconds, floor = statistics.median(f["seconds"] for f in found), statistics.median(plain)
-    table.add_row("read and decode (floor)", f"{floor:.1f}", f"{size / floor:,.0f}", "")
-    table.add_row("ingest", f"{seconds:.1f}", f"{size / seconds:,.0f}", f"{max(f['gib'] for f in found):.2f} GiB")
-    Console().print(table)
+    rows = [
+        ("read and decode (floor)", f"{floor:.1f}", f"{size / floor:,.0f}", ""),
+        ("ingest", f"{seconds:.1f}", f"{size / seconds:,.0f}", f"{max(f['gib'] for f in found):.2f} GiB"),
+    ]
+    title = f"{options.passages:,} passages, {size:,.0f} MB, medians of {options.rounds}"
+    show(title, ("", "seconds", "MB/s", "peak memory"), rows)
 
 
 if __name__ == "__main__":

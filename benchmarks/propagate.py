@@ -11,16 +11,13 @@ rate at which this disk reads a file that is not cached, and its matrix products
 
 import argparse
 import os
-import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from common import PeakMemory, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
@@ -91,10 +88,8 @@ def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.
     return middle - began, time.perf_counter() - middle
 
 
-def against_pyg(rounds: int) -> Table:
+def against_pyg(rounds: int) -> None:
     """20,000 passages, 6,000 queries, k = 25, width 384, 4 heads."""
-    import torch_geometric
-
     generator = np.random.default_rng(0)
     n, m, k, d = 6_000, 20_000, 25, 384
     edges = generator.integers(0, m, (n, k), dtype=np.int32)
@@ -103,58 +98,21 @@ def against_pyg(rounds: int) -> Table:
     h_q, h_p = (generator.standard_normal((rows, d), dtype=np.float32) for rows in (n, m))
     gnn, out = model(d, 4), np.empty((m, d), np.float32)
     twin = PygTwin(gnn)
-    seconds: dict[str, list[float]] = {"PyG GATConv": [], "gnn-encoder": []}
+    sides = {
+        "PyG GATConv": lambda: twin(graph, torch.from_numpy(h_q), torch.from_numpy(h_p)).numpy(),
+        "gnn-encoder": lambda: propagate(gnn, graph, h_q, h_p, out),
+    }
     with torch.inference_mode():
-        for _ in range(rounds):
-            began = time.perf_counter()
-            expected = twin(graph, torch.from_numpy(h_q), torch.from_numpy(h_p)).numpy()
-            seconds["PyG GATConv"].append(time.perf_counter() - began)
-            seconds["gnn-encoder"].append(sum(propagate(gnn, graph, h_q, h_p, out)))
+        seconds, results = in_turns(sides, rounds)
     # Products that no arrangement spares: self projection, gate, queries' attention and merge.
-    flops = 2 * d * d * (3 * m + 4 * n) + 2 * 2 * n * k * d * 4 * 2
-    table = Table(title=f"{m:,} passages, {n * k:,} edges, width {d}, 4 heads; PyG {torch_geometric.__version__}")
-    for heading in ("side", "seconds (median)", "ratio", "largest difference", "of the matrix rate"):
-        table.add_column(heading, justify="left" if heading == "side" else "right")
-    slow, rate = statistics.median(seconds["PyG GATConv"]), matmul_rate(d)
-    for name, taken in seconds.items():
-        median = statistics.median(taken)
-        difference = "" if name.startswith("PyG") else f"{np.abs(out - expected).max():.1e}"
-        table.add_row(name, f"{median:.2f}", f"{slow / median:.1f}", difference, f"{flops / rate / median:.0%}")
-    return table
-
-
-def matmul_rate(width: int) -> float:
-    """FLOP/s of a [8192, d] × [d, d] fp32 product, best of some."""
-    a, b = torch.randn(8192, width), torch.randn(width, width)
-    best = float("inf")
-    for _ in range(10):
-        began = time.perf_counter()
-        a @ b
-        best = min(best, time.perf_counter() - began)
-    return 2 * 8192 * width * width / best
-
-
-class PeakMemory(threading.Thread):
-    """The largest anonymous memory of this process while the block runs, in bytes."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak, self.over = 0, threading.Event()
-
-    def run(self) -> None:
-        """Look ten times a second."""
-        while not self.over.wait(0.1):
-            status = Path("/proc/self/status").read_text()
-            kib = next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))
-            self.peak = max(self.peak, int(kib) * 1024)
-
-    def __enter__(self) -> "PeakMemory":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self.join()
+    floor = (2 * d * d * (3 * m + 4 * n) + 2 * 2 * n * k * d * 4 * 2) / matmul_rate(8192, d, d)
+    rows = [
+        (name, f"{taken:.2f}", f"{seconds['PyG GATConv'] / taken:.1f}", f"{floor / taken:.0%}")
+        for name, taken in seconds.items()
+    ]
+    difference = np.abs(out - results["PyG GATConv"]).max()
+    title = f"{m:,} passages, {n * k:,} edges, width {d}, 4 heads; results differ by {difference:.1e} at most"
+    show(title, ("side", "seconds (median)", "ratio", "of the matrix rate"), rows)
 
 
 def synthetic(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -185,7 +143,7 @@ def read_rate(path: Path) -> float:
     return read / (time.perf_counter() - began)
 
 
-def at_scale(scale: float, folder: Path) -> Table:
+def at_scale(scale: float, folder: Path) -> None:
     """Both passes over synthetic arrays on disk."""
     m, n, k, d, heads = int(MS_MARCO["passages"] * scale), int(MS_MARCO["queries"] * scale), 25, 768, 4
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +160,7 @@ def at_scale(scale: float, folder: Path) -> Table:
     labelled = np.lib.format.open_memmap(folder / f"labelled-{n}.npy", mode="w+", dtype=bool, shape=(n, k))
     graph = Graph(np.arange(n), edges, labelled, features, indptr, reverse)
     out = np.lib.format.open_memmap(folder / f"results-{m}.npy", mode="w+", dtype=np.float16, shape=(m, d))
-    rate, disk = matmul_rate(d), read_rate(folder / f"features-{n}.npy")
+    rate, disk = matmul_rate(8192, d, d), read_rate(folder / f"features-{n}.npy")
     tempfile.tempdir = str(folder)
     with PeakMemory() as memory:
         seconds = propagate(model(d, heads), graph, h_q, h_p, out)
@@ -210,13 +168,13 @@ def at_scale(scale: float, folder: Path) -> Table:
         "queries": (seconds[0], features.nbytes + h_p.nbytes + h_q.nbytes, 2 * n * (d * d * 4 + 4 * k * d * heads)),
         "passages": (seconds[1], h_p.nbytes + out.nbytes, 2 * m * d * d * 3),
     }
-    table = Table(title=f"{m:,} passages, {n:,} queries, {n * k:,} edges, width {d}, {heads} heads")
-    for heading in ("pass", "seconds", "GB to move", "floor: disk", "floor: products"):
-        table.add_column(heading, justify="left" if heading == "pass" else "right")
-    for name, (taken, volume, flops) in facts.items():
-        table.add_row(name, f"{taken:.0f}", f"{volume / 1e9:.1f}", f"{volume / disk:.0f} s", f"{flops / rate:.0f} s")
-    table.caption = f"{sum(seconds):.0f} s in all; anonymous memory at most {memory.peak / 2**30:.2f} GiB"
-    return table
+    rows = [
+        (name, f"{taken:.0f}", f"{volume / 1e9:.1f}", f"{volume / disk:.0f} s", f"{flops / rate:.0f} s")
+        for name, (taken, volume, flops) in facts.items()
+    ]
+    title = f"{m:,} passages, {n:,} queries, {n * k:,} edges, width {d}, {heads} heads"
+    caption = f"{sum(seconds):.0f} s in all; anonymous memory at most {memory.peak / 2**30:.2f} GiB"
+    show(title, ("pass", "seconds", "GB to move", "floor: disk", "floor: products"), rows, caption)
 
 
 def main() -> None:
@@ -226,9 +184,10 @@ def main() -> None:
     parser.add_argument("--scale", type=float, help="share of MS MARCO's size")
     parser.add_argument("--folder", type=Path, default=Path("propagation-arrays"), help="where its arrays lie")
     options = parser.parse_args()
-    console = Console()
-    console.print(against_pyg(options.rounds) if options.scale is None else at_scale(options.scale, options.folder))
-    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, NumPy {np.__version__}")
+    if options.scale is None:
+        against_pyg(options.rounds)
+    else:
+        at_scale(options.scale, options.folder)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import documentation, in_turns, matmul_rate, show  # first: sets the environment
+from common import documentation, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.encoding import Tokens, inference_dtype, native_bf16

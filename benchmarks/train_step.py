@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from common import documentation, show
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
@@ -25,7 +24,7 @@ from gnn_encoder.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import Ingest, TrainGnn
+from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import contrastive_loss
@@ -36,12 +35,8 @@ K, LENGTH = 10, 96
 
 def job(folder: str, batch: int, cached: bool = False) -> MaskedGraphTraining:
     """Masked training on Python's documentation with a random graph."""
-    from gnn_encoder.steps.ingest import ingest
-
     path = Path(folder) / "dataset"
-    if not path.is_dir():
-        ingest(Ingest(dataset="python-docs", max_passages=1000), dataset=path)
-    data, generator = Dataset(path), np.random.default_rng(0)
+    data, generator = Dataset(path if path.is_dir() else documentation(Path(folder), 1000)), np.random.default_rng(0)
     queries, labels, m = data.query_rows("train"), data.split_qrels("train"), len(data.passages)
     edges = generator.integers(0, m, (len(queries), K), dtype=np.int32)
     features = generator.standard_normal((len(queries), K, 384), dtype=np.float32).astype(np.float16)
@@ -102,29 +97,16 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - began)
                 encoded = masked.node[batch.examples] if name == "dual encoder" else np.union1d(asked, hood.nodes)
                 tokens[name].append(passages + int(masked.queries.lengths[encoded].sum()))
-    table = Table(
-        title=f"MiniLM, at most {options.batch} queries a batch, k = {K}, at most 4 neighbour queries a passage"
-    )
-    for heading in (
-        "step",
-        f"seconds (median of {len(seconds['dual encoder'])})",
-        "tokens",
-        "µs a token (median)",
-        "ratio",
-    ):
-        table.add_column(heading, justify="left" if heading == "step" else "right")
     each = {name: statistics.median(np.divide(seconds[name], tokens[name])) * 1e6 for name in sides}
-    for name in sides:
-        table.add_row(
-            name,
-            f"{statistics.median(seconds[name]):.2f}",
-            f"{statistics.median(tokens[name]):,.0f}",
-            f"{each[name]:.0f}",
-            f"{each[name] / each['dual encoder']:.2f}",
-        )
-    console = Console()
-    console.print(table)
-    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+    rows = [
+        (name, f"{statistics.median(seconds[name]):.2f}", f"{statistics.median(tokens[name]):,.0f}",
+         f"{each[name]:.0f}", f"{each[name] / each['dual encoder']:.2f}")
+        for name in sides
+    ]  # fmt: skip
+    title = f"MiniLM, at most {options.batch} queries a batch, k = {K}, at most 4 neighbour queries a passage"
+    measured = len(seconds["dual encoder"])
+    headings = ("step", f"seconds (median of {measured})", "tokens", "µs a token (median)", "ratio")
+    show(title, headings, rows)
 
 
 if __name__ == "__main__":

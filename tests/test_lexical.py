@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.errors import UserError
-from gnn_encoder.lexical import Bm25, FlatTokens, top_positive
+from gnn_encoder.lexical import Bm25, top_positive
 
 CORPUS = [
     ("Rivers", "the river runs past the running stones"),
@@ -129,14 +129,6 @@ def test_corpus_of_stop_words_is_refused(tmp_path: Path) -> None:
 def test_top_positive_is_a_stable_sort(scores: np.ndarray, k: int) -> None:
     expected = [row for row in np.argsort(-scores, kind="stable") if scores[row] > 0][:k]
     assert top_positive(scores, k).tolist() == expected
-
-
-@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=8))
-def test_flat_tokens_read_like_the_lists(texts: list[list[int]]) -> None:
-    tokens = FlatTokens.gather(iter(texts))
-    assert list(tokens) == texts and len(tokens) == len(texts)
-    assert tokens[1:3] == texts[1:3]
-    assert all(tokens[-i] == texts[-i] for i in range(1, len(texts) + 1))
 
 
 def test_separate_fields_add_the_scores_of_title_and_text(tmp_path: Path, corpus: Dataset) -> None:

@@ -1,7 +1,5 @@
 """The folded, streamed propagation equals the plain GNN on the same graph, whatever the variant."""
 
-import errno
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.edge_features import EdgeFeatures
 from gnn_encoder.graph import neighbourhood
 from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.propagation import Propagation, neighbour_vectors, scratch
+from gnn_encoder.propagation import Propagation, neighbour_vectors
 
 N, M, K, D, DE = 23, 40, 5, 16, 6
 
@@ -89,16 +87,3 @@ def test_folded_equals_plain(heads: int, layers: int, gate: str, features: bool,
         other = Propagation(gnn, graph, h_q + 1, cached).passages(np.arange(M), h_p)
         moved, reached = np.abs(other - expected).max(axis=1) > 1e-4, np.diff(graph.indptr) > 0
         assert not moved[~reached].any() and moved[reached].mean() > 0.5
-
-
-def test_scratch_holds_what_is_written_and_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = scratch(3, 4)
-    array[:] = np.arange(12).reshape(3, 4)
-    assert array.sum() == 66 and scratch(0, 4).shape == (0, 4)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(OSError, match="No space"):
-        scratch(3, 4)

@@ -1,66 +1,20 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-The corpus is tokenized as a stream into one flat int32 array (4 bytes a token); bm25s reads it through
-a view that makes one passage's list at a time. Its index is then the largest thing in memory: about
-8 bytes per distinct term of each passage, three times that while it is built.
+The corpus is tokenized as a stream, and the index that bm25s searches is built from its tokens on disk
+(`gnn_encoder.postings`): what is in memory is the vocabulary, and a query's score of every passage.
 """
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import overload
 
 import bm25s
 import numpy as np
 import Stemmer
-from bm25s.tokenization import Tokenized, Tokenizer
+from bm25s.tokenization import Tokenizer
 
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
+from gnn_encoder.postings import FlatTokens, bm25_index
 from gnn_encoder.progress import Progress
-
-CHUNK = 10_000
-"""Texts whose tokens are Python lists at a time."""
-
-
-class FlatTokens(Sequence[list[int]]):
-    """Token ids of n texts, `ids` int32 [total] and `offsets` int64 [n + 1], seen as a list of lists."""
-
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
-        self.ids, self.offsets = ids, offsets
-
-    @classmethod
-    def gather(cls, texts: Iterator[list[int]]) -> "FlatTokens":
-        """From a stream of lists, of which one is held at a time."""
-        ids, lengths = array("i"), array("q", [0])
-        for text in texts:
-            lengths.append(len(text))
-            ids.extend(text)
-        return cls(np.frombuffer(ids, dtype=np.int32), np.cumsum(np.frombuffer(lengths, dtype=np.int64)))
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for start in range(0, len(self), CHUNK):
-            bounds = self.offsets[start : start + CHUNK + 1]
-            ids, places = self.ids[bounds[0] : bounds[-1]].tolist(), (bounds - bounds[0]).tolist()
-            for first, last in pairwise(places):
-                yield ids[first:last]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @overload
-    def __getitem__(self, row: int) -> list[int]: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[list[int]]: ...
-    def __getitem__(self, row: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(row)
-        row %= len(self)
-        tokens: list[int] = self.ids[self.offsets[row] : self.offsets[row + 1]].tolist()
-        return tokens
-
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),
@@ -112,10 +66,8 @@ class Bm25:
             tokens = FlatTokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
             if len(tokens.ids) == 0:
                 continue
-            index = bm25s.BM25(method="lucene", k1=k1, b=b)
             vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
-            index.index(Tokenized(ids=tokens, vocab=dict(vocabulary)), create_empty_token=False, show_progress=False)
-            parts.append((tokenizer, index))
+            parts.append((tokenizer, bm25_index(tokens, len(vocabulary), k1=k1, b=b)))
         if not parts:
             raise UserError(
                 "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"

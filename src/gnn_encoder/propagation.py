@@ -9,10 +9,6 @@ A node's result depends on its own neighbours alone, so neither the chunk size n
 changes it.
 """
 
-import math
-import os
-import tempfile
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,6 +18,7 @@ from gnn_encoder.edge_features import EdgeFeatures, mapped
 from gnn_encoder.graph import edges_into
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.progress import Progress
+from gnn_encoder.scratch import scratch
 
 
 class Propagation:
@@ -139,17 +136,3 @@ def neighbour_vectors(
     rows = torch.from_numpy(np.where(exists, neighbours, 0).ravel())
     vectors = torch.index_select(mapped(passage_vectors), 0, rows).float()
     return vectors.view(*neighbours.shape, -1).numpy(), exists
-
-
-def scratch(*shape: int) -> np.ndarray:
-    """An fp32 array in an unlinked temporary file.
-
-    Raises:
-        OSError: no room for it (a memory-mapped file that outgrows its disk would end the process without a word).
-    """
-    size = 4 * math.prod(shape)
-    if not size:
-        return np.empty(shape, dtype=np.float32)
-    with tempfile.TemporaryFile() as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-        return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)

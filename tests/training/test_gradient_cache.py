@@ -88,9 +88,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = gradient_cache.checkpoint
 
-    def noted(function, *arguments, **options):
+    def noted(part, function, *arguments, **options):
         seen.append(getattr(function, "__name__", type(function).__name__))
-        return real(function, *arguments, **options)
+        return real(part, function, *arguments, **options)
 
     monkeypatch.setattr(gradient_cache, "checkpoint", noted)
     return seen
