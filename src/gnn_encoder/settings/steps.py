@@ -163,7 +163,8 @@ class BuildGraph(Inference):
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
     """`none` is the ablation "without edge features"."""
     edge_feature_type: Literal["fp16", "int8"] = "fp16"
-    """How they are stored: `int8`, with a scale per edge, takes half the disk and half the reading."""
+    """How they are stored: `int8`, with a scale per edge, takes half the disk and half the reading, and on ObliQA's
+    graph changed no test query's first ten (benchmarks/RESULTS.md)."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`: what the same models made
     of texts that have not changed is carried over. Empty: all is made anew."""

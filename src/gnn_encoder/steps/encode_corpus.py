@@ -118,7 +118,7 @@ def _models(settings: EncodeCorpus, gnn_encoder: Path, graph: Path) -> dict[str,
         "gnn_encoder": read_manifest(gnn_encoder).digest,
         "dual_encoder": built.inputs["dual_encoder"],
         "cross_encoder": built.inputs["cross_encoder"],
-        "edge_features": built.settings["edge_features"],
+        "edge_features": f"{built.settings['edge_features']}, {built.settings['edge_feature_type']}",
         "self_loop_features": built.settings["self_loop_features"],
         "dtype": str(inference_dtype(settings.precision)),
     }

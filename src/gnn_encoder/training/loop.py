@@ -18,6 +18,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
+from gnn_encoder.training.prefetch import prefetched
 from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader
 
 CURVE_POINTS = 200
@@ -118,7 +119,7 @@ def fit(
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
-        for index, batch in enumerate(plan.epoch(epoch)):
+        for index, batch in enumerate(prefetched(plan.epoch(epoch))):
             if index < skip:
                 continue
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
