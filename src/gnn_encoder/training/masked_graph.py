@@ -6,6 +6,8 @@ neighbour queries, E_P of the batch's passages. Cached, without: M_de's vectors 
 passages (eq. 6) and the cross-encoder's edge features.
 """
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -79,9 +81,9 @@ class MaskedGraphTraining:
             limit=self.settings.max_queries_per_passage, generator=np.random.default_rng(batch.seed),
         )  # fmt: skip
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Eq. 12 over the batch."""
-        hood, where, cached = self.neighbourhood(batch), device(), self.settings.gradient_cache
+    def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
+        """Eq. 12 over the batch; `hood`: its neighbourhood, if that is at hand."""
+        hood, where, cached = hood or self.neighbourhood(batch), device(), self.settings.gradient_cache
         encoders = self.model.dual_encoder
         nodes = np.concatenate([self.node[batch.examples], hood.nodes])
         distinct, place = np.unique(nodes, return_inverse=True)
@@ -154,4 +156,18 @@ class MaskedGraphTraining:
         ]
         pool = DevPool(self.dataset, s)
         after = (lambda epoch: self.look(pool)) if pool else None
-        return fit(self.model, self.plan(), self.loss, s, context, groups=groups, after_epoch=after)
+        plan = SampledBatches(self.plan(), self.neighbourhood)
+        return fit(self.model, plan, lambda each: self.loss(*each), s, context, groups=groups, after_epoch=after)
+
+
+class SampledBatches:
+    """A plan whose batches come with their neighbourhoods, so that these are sampled where batches are made: ahead."""
+
+    def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood]) -> None:
+        self.plan, self.sample = plan, sample
+        self.steps_per_epoch, self.batch_examples = plan.steps_per_epoch, plan.batch_examples
+
+    def epoch(self, epoch: int) -> Iterator[tuple[Batch, Neighbourhood]]:
+        """The epoch's batches."""
+        for batch in self.plan.epoch(epoch):
+            yield batch, self.sample(batch)
