@@ -132,3 +132,12 @@ def test_the_committed_pipelines_are_what_their_sources_compile_to(
     assert call(monkeypatch, "compile", "--check") == 2
     assert call(monkeypatch, "compile") == 0
     assert all(map(launch.is_compiled, launch.PIPELINES))
+
+
+def test_an_update_refuses_what_it_would_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "update", "--root", str(tmp_path)) == 2
+    assert "latest/dual_encoder is not a complete artifact" in capsys.readouterr().err
+    assert call(monkeypatch, "update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
+    assert "an update runs ingest, build_graph, encode_corpus alone" in capsys.readouterr().err

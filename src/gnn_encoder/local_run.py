@@ -93,6 +93,10 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     Raises:
         UserError: as `run`, or `since` is no folder of a finished run.
     """
+    overrides = list(overrides)
+    for override in overrides:
+        if override.partition(".")[0] not in UPDATED:
+            raise UserError(f"--set {override}: an update runs {', '.join(UPDATED)} alone")
     since = since.expanduser().resolve()
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
