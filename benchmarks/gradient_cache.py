@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from common import show
 
-from gnn_encoder.encoding import Tokens, autocast
+from gnn_encoder.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss
 
@@ -75,24 +75,14 @@ def main() -> None:
     if options.case:
         print(json.dumps(case(int(options.case[0]), options.case[1] == "yes", options.rounds)))
         return
-    table = Table(title=f"MiniLM, queries of {QUERY_TOKENS} tokens, two passages of {PASSAGE_TOKENS} each")
-    for heading in (
-        "batch",
-        "cache",
-        "peak memory",
-        f"of batch {options.small}'s",
-        "queries/s",
-        "of the uncached rate",
-    ):
-        table.add_column(heading, justify="right")
     pairs = ((options.fits, "no"), (options.fits, "yes"), (options.small, "yes"), (options.large, "yes"))
     found = []
     for batch, cached in pairs:
         rounds = options.rounds if batch < options.large else 1
         command = [sys.executable, __file__, "--case", str(batch), cached, "--rounds", str(rounds)]
         found.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-    for (batch, cached), result in zip(pairs, found, strict=True):
-        table.add_row(
+    rows = [
+        (
             f"{batch:,}",
             cached,
             f"{result['gib']:.2f} GiB",
@@ -100,9 +90,13 @@ def main() -> None:
             f"{batch / result['seconds']:.1f}",
             f"{batch / result['seconds'] / (options.fits / found[0]['seconds']):.2f}",
         )
-    console = Console()
-    console.print(table)
-    console.print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+        for (batch, cached), result in zip(pairs, found, strict=True)
+    ]
+    show(
+        f"MiniLM, queries of {QUERY_TOKENS} tokens, two passages of {PASSAGE_TOKENS} each",
+        ("batch", "cache", "peak memory", f"of batch {options.small}'s", "queries/s", "of the uncached rate"),
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_encoder import encoding
-from gnn_encoder.encoding import Tokens, budget_batches, encode_texts, inference_copy
+from gnn_encoder import tokens
+from gnn_encoder.encoding import budget_batches, encode_passages, encode_texts, inference_copy
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
-from gnn_encoder.token_file import encode_passages
+from gnn_encoder.tokens import Tokens
 
 TEXTS = ["the old river", "a", "what is the bright copper garden about and in the narrow winter", "stone " * 60]
 
@@ -54,7 +54,7 @@ def test_passages_are_title_and_text(encoder, tiny_dataset):
 
 def test_tokenizing_in_shards_changes_nothing(encoder, monkeypatch):
     whole = Tokens.of(encoder.tokenizer, TEXTS, 24)
-    monkeypatch.setattr(encoding, "SHARD", 3)
+    monkeypatch.setattr(tokens, "SHARD", 3)
     sharded = Tokens.of(encoder.tokenizer, TEXTS, 24)
     assert np.array_equal(whole.ids, sharded.ids) and np.array_equal(whole.offsets, sharded.offsets)
     assert len(Tokens.of(encoder.tokenizer, [], 24)) == 0

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder import postings
-from gnn_encoder.postings import FlatTokens, bm25_index
+from gnn_encoder import tokens as module
+from gnn_encoder.postings import bm25_index
+from gnn_encoder.tokens import Tokens
 
 VOCABULARY = 12
 
@@ -18,7 +20,8 @@ VOCABULARY = 12
 def test_equals_bm25s(texts: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(postings, "TEXTS", 3)
-        tokens = FlatTokens.gather(iter(texts))
+        patch.setattr(module, "GATHERED", 2)
+        tokens = Tokens.gather(iter(texts))
         found = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.6).scores
         other = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.1).scores
     assert tokens.offsets.tolist() == np.cumsum([0, *map(len, texts)]).tolist()

@@ -6,9 +6,9 @@ import torch
 
 from gnn_encoder.artifacts import Run
 from gnn_encoder.candidates import merge_candidates
-from gnn_encoder.encoding import Tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
+from gnn_encoder.tokens import Tokens
 
 QUERIES = ["what is the old river", "a", "the bright copper " * 9]
 PASSAGES = ["the engine is in the narrow garden", "stone", "warm winter market and " * 8]

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.index_file import build_index
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.search import Searcher, search_bundle
-from gnn_encoder.token_file import encode_passages
 
 
 @pytest.fixture(scope="module")

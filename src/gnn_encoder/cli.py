@@ -7,8 +7,10 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,7 +20,7 @@ from gnn_encoder.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gnn_encoder.local_run import Outcome
+    from gnn_encoder.local_run import Audience, Outcome
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
@@ -33,32 +35,25 @@ Root = Annotated[
     Path | None,
     typer.Option(help="Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT, else ./gnn-encoder-runs]."),
 ]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
+]
 
 
 @app.command()
 def run(
     preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
     dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
-    ] = None,
+    overrides: Overrides = None,
     root: Root = None,
 ) -> None:
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
-    from rich.console import Console
-
-    from gnn_encoder import console, local_run
+    from gnn_encoder import local_run
     from gnn_encoder.settings import STEPS
 
-    screen = Console()
     folder = root or local_run.default_root()
-    with console.open_console(STEPS, screen) as audience:
-        outcome = local_run.run(preset, dataset, overrides or [], folder, audience)
-    if outcome.status == "FINISHED":
-        _show_results(screen, outcome, folder)
-    else:
-        _show_failure(outcome)
-    raise typer.Exit(outcome.exit_code)
+    job = partial(local_run.run, preset, dataset, overrides or [], folder)
+    _follow(STEPS, job, partial(_show_results, folder))
 
 
 @app.command()
@@ -67,30 +62,45 @@ def update(
         str | None, typer.Option(help="Path or URI of the data as it is now; else where it was.")
     ] = None,
     since: Annotated[Path | None, typer.Option("--from", help="Folder of the run to go on from [ROOT/latest].")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
-    ] = None,
+    overrides: Overrides = None,
     root: Root = None,
 ) -> None:
     """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
+    from gnn_encoder import local_run
+
+    folder = root or local_run.default_root()
+    job = partial(local_run.update, since or folder / "latest", dataset, overrides or [], folder)
+    _follow(local_run.UPDATED, job, _show_update)
+
+
+def _follow(
+    steps: Sequence[str],
+    job: Callable[["Audience"], "Outcome"],
+    show: Callable[["Console", "Outcome"], None],
+) -> NoReturn:
+    """Do the job before the reader's eyes, show how it ended, and exit."""
     from rich.console import Console
 
-    from gnn_encoder import console, local_run
-    from gnn_encoder.artifacts import read_manifest
+    from gnn_encoder.console import open_console
 
     screen = Console()
-    folder = root or local_run.default_root()
-    with console.open_console(local_run.UPDATED, screen) as audience:
-        outcome = local_run.update(since or folder / "latest", dataset, overrides or [], folder, audience)
+    with open_console(steps, screen) as audience:
+        outcome = job(audience)
     if outcome.status == "FINISHED":
-        bundle = outcome.outputs["bundle"]
-        screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+        show(screen, outcome)
     else:
         _show_failure(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
-def _show_results(screen: "Console", outcome: "Outcome", root: Path) -> None:
+def _show_update(screen: "Console", outcome: "Outcome") -> None:
+    from gnn_encoder.artifacts import read_manifest
+
+    bundle = outcome.outputs["bundle"]
+    screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+
+
+def _show_results(root: Path, screen: "Console", outcome: "Outcome") -> None:
     from gnn_encoder.artifacts import Dataset, Report, read_manifest
     from gnn_encoder.evaluation.table import results_table
 

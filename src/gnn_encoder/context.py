@@ -11,7 +11,7 @@ CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
 """Environment variable: the folder that checkpoints live in, apart from any step's outputs."""
 
 TOKENS = "GNN_ENCODER_TOKENS"
-"""Environment variable: the folder of the token files (`token_file`), a cache that steps share."""
+"""Environment variable: the folder of the token files (`gnn_encoder.tokens`), a cache that steps share."""
 
 
 @dataclass

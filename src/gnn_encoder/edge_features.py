@@ -64,18 +64,12 @@ class EdgeFeatures:
     def vectors(self, positions: np.ndarray) -> np.ndarray | None:
         """[CLS] vectors alone, [e, d_e]."""
         features, scales = self.graph.features, self.graph.scales
-        if features is None:
-            return None
-        return _wide(
-            features.reshape(-1, features.shape[-1])[positions],
-            None if scales is None else scales.reshape(-1)[positions],
-        )
+        flat = None if features is None else features.reshape(-1, features.shape[-1])
+        return _wide(flat, positions, None if scales is None else scales.reshape(-1))
 
     def of_queries(self, nodes: np.ndarray | slice) -> np.ndarray | None:
         """[u, k, width] of all edges of the queries `nodes` [u]."""
-        features, scales = self.graph.features, self.graph.scales
-        vectors = None if features is None else _wide(features[nodes], None if scales is None else scales[nodes])
-        return self._join(vectors, self.graph.labelled[nodes])
+        return self._join(_wide(self.graph.features, nodes, self.graph.scales), self.graph.labelled[nodes])
 
     def query_loops(self, nodes: np.ndarray | slice) -> np.ndarray | None:
         """[u, width] of queries' self-loops, where they are not learned."""
@@ -86,10 +80,8 @@ class EdgeFeatures:
         return self._loops(self.graph.passage_loops, passages)
 
     def _loops(self, loops: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
-        if loops is None:
-            return None
-        vectors = _wide(loops[rows])
-        return self._join(vectors, np.zeros(len(vectors), dtype=bool))
+        vectors = _wide(loops, rows)
+        return None if vectors is None else self._join(vectors, np.zeros(len(vectors), dtype=bool))
 
     def _join(self, vectors: np.ndarray | None, labelled: np.ndarray) -> np.ndarray | None:
         parts = [] if vectors is None else [vectors]
@@ -98,9 +90,11 @@ class EdgeFeatures:
         return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] if parts else None
 
 
-def _wide(vectors: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """fp32 of fp16, or of integers with scales; torch does it with SIMD on all cores, NumPy one by one."""
-    wide = mapped(vectors).float()
+def _wide(vectors: np.ndarray | None, rows: np.ndarray | slice, scales: np.ndarray | None = None) -> np.ndarray | None:
+    """`vectors[rows]` in fp32, of fp16 or of integers with scales; torch widens with SIMD, NumPy one by one."""
+    if vectors is None:
+        return None
+    wide = mapped(vectors[rows]).float()
     if scales is not None:
-        wide *= mapped(scales)[..., None]
+        wide *= mapped(scales[rows])[..., None]
     return wide.numpy()

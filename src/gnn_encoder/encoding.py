@@ -8,75 +8,18 @@ size. Texts are read in shards of `SHARD` rows, so memory does not grow with the
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.progress import Progress
-
-SHARD = 65_536
-"""Rows tokenized and sorted together."""
+from gnn_encoder.tokens import SHARD, Tokens, tokens_at
 
 Module = TypeVar("Module", bound=nn.Module)
-
-
-class Tokens:
-    """Token ids of n texts without padding: `ids` int32 [total], `offsets` int64 [n + 1]."""
-
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
-        self.ids, self.offsets = ids, offsets
-
-    @classmethod
-    def of(cls, tokenizer: Any, texts: Sequence[str], max_length: int) -> "Tokens":
-        """Tokenize with special tokens, cut to `max_length`; a shard at a time."""
-        shards = (list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD))
-        return cls.join(
-            [cls.flatten(tokenizer(s, truncation=True, max_length=max_length)["input_ids"]) for s in shards]
-        )
-
-    @classmethod
-    def flatten(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
-        """From one list of ids per text."""
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sequences], out=offsets[1:])
-        ids = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
-        return cls(ids, offsets)
-
-    @classmethod
-    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
-        """The texts of all parts, in order."""
-        sizes = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, np.int64)])
-        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return cls(np.concatenate([part.ids for part in parts] or [np.zeros(0, np.int32)]), offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each text, int64 [n]."""
-        return np.diff(self.offsets)
-
-    def take(self, rows: np.ndarray) -> "Tokens":
-        """The texts at `rows`, in that order."""
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(self.lengths[rows], out=offsets[1:])
-        places = np.repeat(self.offsets[rows] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
-        return Tokens(self.ids[places], offsets)
-
-    def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them."""
-        starts, lengths = self.offsets[rows], self.lengths[rows]
-        columns = np.arange(int(lengths.max(initial=0)))
-        mask = columns < lengths[:, None]
-        ids = np.full(mask.shape, pad, dtype=np.int64)
-        ids[mask] = self.ids[(starts[:, None] + columns)[mask]]
-        return ids, mask.astype(np.int64)
 
 
 def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.ndarray]:
@@ -161,3 +104,26 @@ def encode_texts(
         shard = out[start : start + SHARD]
         encode_tokens(encoder, tokens, shard, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress)
     return out
+
+
+def encode_passages(
+    encoder: TextEncoder,
+    passages: PassageTable,
+    out: np.ndarray,
+    *,
+    rows: np.ndarray | None = None,
+    precision: str = "auto",
+    tokens_per_batch: int = 4096,
+    progress: Progress | None = None,
+) -> None:
+    """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
+    rows = np.arange(len(passages)) if rows is None else rows
+    tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length)
+    for start in range(0, len(rows), SHARD):
+        part = slice(start, start + SHARD)
+        vectors = np.empty((len(rows[part]), encoder.width), np.float32)
+        encode_tokens(
+            encoder, tokens.take(places[part]), vectors,
+            precision=precision, tokens_per_batch=tokens_per_batch, progress=progress,
+        )  # fmt: skip
+        out[rows[part]] = vectors

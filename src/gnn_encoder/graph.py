@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import Graph
+from gnn_encoder.ragged import ranges
 
 CHUNK = 65_536
 """Passages whose edges are looked at together."""
@@ -61,7 +62,7 @@ def neighbourhood(
 def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The edges that reach `passages` [t], int64 [e]: index into them, ascending, and flat place in [n, k]."""
     starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
-    return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[_ranges(starts, stops)]
+    return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[ranges(starts, stops)]
 
 
 def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
@@ -71,14 +72,6 @@ def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
         _, positions = edges_into(graph, passages[start : start + CHUNK])
         reached[positions // graph.edges.shape[1]] = True
     return np.flatnonzero(reached)
-
-
-def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """The concatenation of arange(start, stop) for each pair."""
-    counts = stops - starts
-    before = np.cumsum(counts) - counts
-    ranges: np.ndarray = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
-    return ranges
 
 
 def _draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:

@@ -26,7 +26,7 @@ SOURCE_TREE = Path(__file__).parents[2]
 PIPELINES = ("train", "update")
 
 
-def pipeline_file(name: str = "train") -> Path:
+def pipeline_file(name: str) -> Path:
     """A compiled pipeline: in the wheel, or in the source tree it was installed from."""
     packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / f"{name}.yaml"
     return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / f"{name}.yaml"

@@ -13,8 +13,9 @@ from bm25s.tokenization import Tokenizer
 
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
-from gnn_encoder.postings import FlatTokens, bm25_index
+from gnn_encoder.postings import bm25_index
 from gnn_encoder.progress import Progress
+from gnn_encoder.tokens import Tokens
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),
@@ -63,7 +64,7 @@ class Bm25:
             )
             texts = _texts(passages, field, progress)
             # Without `allow_empty`: an empty query would otherwise find every empty passage.
-            tokens = FlatTokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
+            tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
             if len(tokens.ids) == 0:
                 continue
             vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id

@@ -78,13 +78,8 @@ def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, 
     root = _usable(root)
     arguments = step_arguments(settings, STEPS, registry=tracking_uri(root))
     _check_heads(settings)
-    values = settings.model_dump(mode="json")
-    params = {"preset": preset} | {f"{step}.{name}": value for step in STEPS for name, value in values[step].items()}
-    name = f"{Path(preset).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    outcome = run_pipeline(launch.pipeline_file(), arguments, root, name, params, audience)
-    if outcome.status == "FINISHED":
-        _point_latest(root, outcome)
-    return outcome
+    params = {"preset": preset, **_params(settings, STEPS)}
+    return _run_latest("train", arguments, root, Path(preset).stem, params, audience)
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
@@ -108,13 +103,8 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     settings = parse_settings(tree, [*overrides, *_dataset_override(dataset)], source=str(since))
     root = _usable(root)
     arguments = step_arguments(settings, UPDATED)
-    values = settings.model_dump(mode="json")
-    params = {"from": str(since)} | {f"{s}.{name}": value for s in UPDATED for name, value in values[s].items()}
-    name = f"update-{time.strftime('%Y%m%d-%H%M%S')}"
-    outcome = run_pipeline(launch.pipeline_file("update"), arguments | models, root, name, params, audience)
-    if outcome.status == "FINISHED":
-        _point_latest(root, outcome)
-    return outcome
+    params = {"from": str(since), **_params(settings, UPDATED)}
+    return _run_latest("update", arguments | models, root, "update", params, audience)
 
 
 def run_pipeline(
@@ -266,8 +256,20 @@ def _usable(root: Path) -> Path:
     return root
 
 
-def _point_latest(root: Path, outcome: Outcome) -> None:
-    """Let `latest/bundle` and the others lead to this run's."""
+def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
+    """All settings of those steps, as `step.name`."""
+    values = settings.model_dump(mode="json")
+    return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
+
+
+def _run_latest(
+    pipeline: str, arguments: Mapping[str, str], root: Path, title: str, params: Mapping[str, Any], audience: Audience
+) -> Outcome:
+    """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
+    name = f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
+    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, name, params, audience)
+    if outcome.status != "FINISHED":
+        return outcome
     latest = root / "latest"
     latest.mkdir(exist_ok=True)
     for name in KEPT:
@@ -277,3 +279,4 @@ def _point_latest(root: Path, outcome: Outcome) -> None:
             fresh.symlink_to(outcome.outputs[name])
             fresh.replace(latest / name)
             outcome.outputs[name] = latest / name
+    return outcome

@@ -4,8 +4,6 @@ Two passes over the tokens of some texts at a time: the first counts the passage
 postings begin, the second puts each passage's scores there. Tokens and postings lie in unlinked files.
 """
 
-import tempfile
-from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,56 +11,42 @@ import bm25s
 import numpy as np
 
 from gnn_encoder.scratch import scratch
+from gnn_encoder.tokens import Tokens
 
 TEXTS = 20_000
-"""Texts whose tokens are in memory together."""
+"""Texts whose terms are counted together."""
 
 
-class FlatTokens:
-    """Token ids of n texts: `ids` int32 [total], memory-mapped, and `offsets` int64 [n + 1]."""
-
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
-        self.ids, self.offsets = ids, offsets
-
-    @classmethod
-    def gather(cls, texts: Iterator[list[int]]) -> "FlatTokens":
-        """From a stream of lists, of which some are held at a time."""
-        ids, lengths = array("i"), array("q", [0])
-        with tempfile.TemporaryFile() as file:
-            for text in texts:
-                lengths.append(len(text))
-                ids.extend(text)
-                if len(lengths) % TEXTS == 0:
-                    ids.tofile(file)
-                    del ids[:]
-            ids.tofile(file)
-            offsets = np.cumsum(np.frombuffer(lengths, dtype=np.int64))
-            file.flush()
-            mapped = np.memmap(file, np.int32, mode="r") if offsets[-1] else np.empty(0, np.int32)
-        return cls(mapped, offsets)
-
-    def counts(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Text, term and how often it stands there, int64 [e] each, sorted by the two: `TEXTS` texts at a time."""
-        for start in range(0, len(self.offsets) - 1, TEXTS):
-            bounds = self.offsets[start : start + TEXTS + 1]
-            ids = self.ids[bounds[0] : bounds[-1]].astype(np.int64)
-            text = np.repeat(np.arange(start, start + len(bounds) - 1), np.diff(bounds))
-            keys, often = np.unique(text << 32 | ids, return_counts=True)
-            yield keys >> 32, keys & 0xFFFFFFFF, often
+def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Text, term and how often it stands there, int64 [e] each, sorted by the two: `TEXTS` texts at a time."""
+    for start in range(0, len(tokens), TEXTS):
+        bounds = tokens.offsets[start : start + TEXTS + 1]
+        ids = tokens.ids[bounds[0] : bounds[-1]].astype(np.int64)
+        text = np.repeat(np.arange(start, start + len(bounds) - 1), np.diff(bounds))
+        keys, often = np.unique(text << 32 | ids, return_counts=True)
+        yield keys >> 32, keys & 0xFFFFFFFF, often
 
 
-def bm25_index(tokens: FlatTokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
-    """bm25s's index over n texts, in Lucene's variant; `vocabulary`: number of terms."""
-    lengths = np.diff(tokens.offsets)
+def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
+    """bm25s's index over n texts: of each term in each text idf · tf / (k1 · (1 − b + b · length / mean length) + tf),
+    idf = ln(1 + (n − df + ½) / (df + ½)), fp32 (Lucene's variant, accurate lengths; Kamphuis et al., 2020).
+
+    Args:
+        tokens: ids below `vocabulary`, the number of terms.
+
+    Raises:
+        OSError: no room for the postings, 8 bytes for each distinct term of each text.
+    """
+    lengths = tokens.lengths
     n, mean = len(lengths), lengths.mean()
     passages = np.zeros(vocabulary, np.int64)
-    for _, term, _ in tokens.counts():
+    for _, term, _ in _counts(tokens):
         passages += np.bincount(term, minlength=vocabulary)
     idf = np.log(1 + (n - passages + 0.5) / (passages + 0.5)).astype(np.float32)
     begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(passages)])
     scores, texts = scratch(int(begins[-1])), scratch(int(begins[-1]), dtype=np.int32)
     free = begins[:-1].copy()
-    for text, term, often in tokens.counts():
+    for text, term, often in _counts(tokens):
         frequency = often / (k1 * (1 - b + b * lengths[text] / mean) + often)
         order = np.argsort(term, kind="stable")
         term, text = term[order], text[order]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnn_encoder.encoding import Tokens, budget_batches, inference_copy
+from gnn_encoder.encoding import budget_batches, inference_copy
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.progress import Progress
+from gnn_encoder.tokens import Tokens
 
 
 class PairTokens:

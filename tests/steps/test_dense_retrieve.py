@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import DenseRetrieve
 from gnn_encoder.steps.dense_retrieve import dense_retrieve
-from gnn_encoder.token_file import encode_passages
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Report, Run, create_vectors, drafting, verify
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import BASELINE, BM25, CANDIDATE, DPR, UNTRAINED, split_digest
@@ -15,7 +15,6 @@ from gnn_encoder.index_file import build_index
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
-from gnn_encoder.token_file import encode_passages
 
 
 @pytest.fixture(scope="module")

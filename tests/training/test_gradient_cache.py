@@ -11,11 +11,11 @@ from torch import nn
 from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.context import CHECKPOINTS, Context
-from gnn_encoder.encoding import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainDpr, TrainGnn
+from gnn_encoder.tokens import Tokens
 from gnn_encoder.training import embed as embedding
 from gnn_encoder.training import gradient_cache, losses, masked_graph
 from gnn_encoder.training.contrastive import train_contrastive

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
 from gnn_encoder import tracking
@@ -65,7 +66,7 @@ def process(rank: int, world: int, folder: Path, dataset: Path, backbone: Path) 
     torch.set_num_threads(1)
     torch.optim.AdamW = AdamW  # type: ignore[assignment, misc]
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=world)
-    torch.save(train(dataset, backbone, cached=True), folder / f"{rank}.pt")
+    save_file(train(dataset, backbone, cached=True), folder / f"{rank}.safetensors")
     assert (folder / f"checkpoints-{rank}").exists() == (rank == 0)
     dist.destroy_process_group()
 
@@ -77,7 +78,7 @@ def test_two_processes_train_what_one_trains(
     monkeypatch.setattr(torch.optim, "AdamW", AdamW)
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "alone"))
     alone = train(tiny_dataset.path, tiny_backbone, cached=False)
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     for name, weight in alone.items():
         assert torch.equal(first[name], second[name])
         assert (first[name] - weight).abs().max() < 1e-5, name

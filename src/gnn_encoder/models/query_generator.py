@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.encoding import Tokens, budget_batches, inference_dtype
+from gnn_encoder.encoding import budget_batches, inference_dtype
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import load_pretrained, load_tokenizer
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.progress import Progress
+from gnn_encoder.tokens import Tokens
 
 LAYOUT = "query_generator.json"
 IGNORED = -100

@@ -14,7 +14,7 @@ from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
 from gnn_encoder.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.context import Context
 from gnn_encoder.edge_features import EdgeFeatureWriter
-from gnn_encoder.encoding import Tokens, encode_texts, inference_dtype
+from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.former_graph import FormerGraph
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -22,7 +22,7 @@ from gnn_encoder.scoring import PairTokens, score_pairs
 from gnn_encoder.settings import BuildGraph
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.steps.train_cross_encoder import pair_tokens
-from gnn_encoder.token_file import encode_passages, tokens_at
+from gnn_encoder.tokens import Tokens, tokens_at
 from gnn_encoder.training.losses import KnownPositives
 
 COPIED = 65_536
@@ -49,6 +49,7 @@ def build_graph(
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
     kind = f"{settings.edge_features}, {settings.edge_feature_type}"
     scorer = {"cross_encoder": read_manifest(cross_encoder).digest, "dtype": dtype, "edges": kind}
+    scorer["self_loops"] = settings.self_loop_features
     former = None
     if settings.previous:
         former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests)

@@ -24,9 +24,9 @@ from gnn_encoder.artifacts import (
     read_vectors,
 )
 from gnn_encoder.artifacts.bundle import INDEX
-from gnn_encoder.changes import carry_over, find, neighbourhood_digests, passage_digests, text_digests
+from gnn_encoder.changes import carry_over, find, neighbourhood_digests
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_texts, inference_dtype
+from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.graph import queries_reaching
 from gnn_encoder.index_file import IndexKind, build_index, load_index, recall
 from gnn_encoder.models.dual_encoder import device
@@ -34,7 +34,6 @@ from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.propagation import Propagation
 from gnn_encoder.settings import EncodeCorpus
 from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.token_file import encode_passages
 
 RECALL_QUERIES = 256
 """Training queries on which an index that is not exact is compared with one that is."""
@@ -57,11 +56,15 @@ def encode_corpus(
     encoders, s = model.dual_encoder, settings
     m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
     kind = IndexKind(s.index, s.ivf_lists, s.ivf_probes, s.hnsw_links, s.hnsw_breadth)
-    models = _models(settings, gnn_encoder, graph)
+    of_passages, of_graph = Contents.read(passage_vectors), Contents.read(graph)
+    # Of what is carried over these must be the same: all that a vector depends on beside texts.
+    models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
+    for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
+        models |= {f"{name}.{key}": value for key, value in contents.models.items()}
     former = _Former.read(settings.previous, models) if settings.previous else _Former.nothing()
 
     questions = data.query_texts(graph_arrays.queries)
-    texts, asked = passage_digests(data.passages), text_digests(questions)
+    texts, asked = of_passages.digests["texts"], of_graph.digests["queries"]
     h_p, h_q = Encoding.create(encoding, "passages", (m, width)), Encoding.create(encoding, "queries", (n, width))
     new = carry_over(find(former["passages"], texts), former.encoding.passages, h_p)
     encoding_progress = context.progress("encoding", len(new), "passages")
@@ -108,19 +111,6 @@ def encode_corpus(
         "propagated_per_second": len(changed) / propagation_seconds,
         "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
         f"at {len(changed) / propagation_seconds:,.0f}/s",
-    }
-
-
-def _models(settings: EncodeCorpus, gnn_encoder: Path, graph: Path) -> dict[str, str]:
-    """Digests of all that a vector depends on beside texts: of carried-over ones these must be the same."""
-    built = read_manifest(graph)
-    return {
-        "gnn_encoder": read_manifest(gnn_encoder).digest,
-        "dual_encoder": built.inputs["dual_encoder"],
-        "cross_encoder": built.inputs["cross_encoder"],
-        "edge_features": f"{built.settings['edge_features']}, {built.settings['edge_feature_type']}",
-        "self_loop_features": built.settings["self_loop_features"],
-        "dtype": str(inference_dtype(settings.precision)),
     }
 
 

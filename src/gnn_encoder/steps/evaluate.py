@@ -15,7 +15,7 @@ import numpy as np
 from gnn_encoder import index
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, Run, read_manifest, read_vectors
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.examples import SHOWN, examples, most_changed
 from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES, labelled_queries, per_query
@@ -37,7 +37,6 @@ from gnn_encoder.index_file import load_index, search_index
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.token_file import encode_passages
 
 SPLITS = ("dev", "test")
 EXAMPLES = 5

@@ -12,11 +12,12 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
 from gnn_encoder.context import Context
 from gnn_encoder.denoising import Pairs, hard_negatives
-from gnn_encoder.encoding import SHARD, Tokens, encode_texts
+from gnn_encoder.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import GenerateQueries
 from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tokens import SHARD, Tokens
 
 EDGES = (0.1, 0.3, 0.6)
 RANGES = ("below 0.1", "0.1 to 0.3", "0.3 to 0.6", "above 0.6")

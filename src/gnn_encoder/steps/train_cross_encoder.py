@@ -9,13 +9,12 @@ from torch import Tensor
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.candidates import merge_candidates
 from gnn_encoder.context import Context
-from gnn_encoder.encoding import Tokens
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
 from gnn_encoder.settings import TrainCrossEncoder
 from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.token_file import passage_tokens
+from gnn_encoder.tokens import Tokens, passage_tokens
 from gnn_encoder.training.dev import reciprocal_rank
 from gnn_encoder.training.loop import fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives

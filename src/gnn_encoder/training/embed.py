@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.encoding import Tokens, budget_batches
+from gnn_encoder.encoding import budget_batches
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.gradient_cache import run_part
 from gnn_encoder.training.ranks import shared
 

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.encoding import Tokens, autocast, budget_batches
+from gnn_encoder.encoding import autocast, budget_batches
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.embed import TOKENS_PER_PASS
 
 

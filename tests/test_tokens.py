@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnn_encoder import token_file
+from gnn_encoder import tokens as module
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.context import TOKENS
 from gnn_encoder.models.backbone import load_tokenizer
-from gnn_encoder.token_file import passage_tokens
+from gnn_encoder.tokens import passage_tokens
 
 
 def test_made_once_and_mapped(
@@ -30,7 +30,7 @@ def test_made_once_and_mapped(
     ]
 
     made = []
-    monkeypatch.setattr(token_file, "_write", lambda *a: made.append(a) or write(*a))
+    monkeypatch.setattr(module, "_write", lambda *a: made.append(a) or write(*a))
     tokenizer("the state of a tokenizer that has cut and padded", truncation=True, max_length=4, padding="max_length")
     assert np.array_equal(passage_tokens(tokenizer, tiny_dataset.passages, 8).ids, tokens.ids) and not made
     passage_tokens(tokenizer, tiny_dataset.passages, 9)
@@ -43,7 +43,7 @@ def test_made_once_and_mapped(
     assert len(made) == 3 and not list((tmp_path / "tokens").glob(".partial-*"))
 
 
-write = token_file._write
+write = module._write
 
 
 def test_without_a_folder_it_is_this_process_own(
