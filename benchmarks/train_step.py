@@ -26,9 +26,9 @@ from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch
-from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
+from gnn_encoder.training.texts import LiveTexts
 
 K, LENGTH = 10, 96
 
@@ -67,12 +67,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         masked, cached = job(folder, options.batch), job(folder, options.batch, cached=True)
+    texts = masked.texts
+    assert isinstance(texts, LiveTexts)
 
     def plain(batch: Batch) -> Tensor:
-        encoders = masked.model.dual_encoder
         return contrastive_loss(
-            embed(encoders.query_encoder, masked.queries, masked.node[batch.examples]),
-            embed(encoders.passage_encoder, masked.passages, batch.passages),
+            texts.queries(masked.examples.query[batch.examples]), texts.passages(batch.passages),
             torch.from_numpy(batch.positive).to(device()), torch.from_numpy(batch.excluded).to(device()), 20.0,
         )  # fmt: skip
 
@@ -86,7 +86,7 @@ def main() -> None:
     for number, batch in zip(range(options.steps + 1), masked.plan().epoch(0), strict=False):
         hood = masked.neighbourhood(batch)
         asked = np.unique(masked.node[batch.examples])
-        passages = int(masked.passages.lengths[batch.passages].sum())
+        passages = int(texts.passage_tokens.lengths[batch.passages].sum())
         for name, (training, loss) in sides.items():
             began = time.perf_counter()
             with autocast("auto"):
@@ -96,7 +96,7 @@ def main() -> None:
             if number:  # the first warms up
                 seconds[name].append(time.perf_counter() - began)
                 encoded = masked.node[batch.examples] if name == "dual encoder" else np.union1d(asked, hood.nodes)
-                tokens[name].append(passages + int(masked.queries.lengths[encoded].sum()))
+                tokens[name].append(passages + int(texts.query_tokens.lengths[masked.graph.queries[encoded]].sum()))
     each = {name: statistics.median(np.divide(seconds[name], tokens[name])) * 1e6 for name in sides}
     rows = [
         (name, f"{statistics.median(seconds[name]):.2f}", f"{statistics.median(tokens[name]):,.0f}",

@@ -2,8 +2,10 @@
 
 from components.bm25_retrieve import bm25_retrieve
 from components.build_graph import build_graph
+from components.compare_variants import compare_variants
 from components.dense_retrieve import dense_retrieve
 from components.encode_corpus import encode_corpus
+from components.encode_queries import encode_queries
 from components.evaluate import evaluate
 from components.generate_queries import generate_queries
 from components.ingest import ingest
@@ -15,12 +17,15 @@ from components.train_dpr import train_dpr
 from components.train_dual_encoder import train_dual_encoder
 from components.train_gnn import train_gnn
 from components.train_query_generator import train_query_generator
+from components.try_variant import try_variant
 
 __all__ = [
     "bm25_retrieve",
     "build_graph",
+    "compare_variants",
     "dense_retrieve",
     "encode_corpus",
+    "encode_queries",
     "evaluate",
     "generate_queries",
     "ingest",
@@ -32,4 +37,5 @@ __all__ = [
     "train_dual_encoder",
     "train_gnn",
     "train_query_generator",
+    "try_variant",
 ]

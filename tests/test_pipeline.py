@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gnn_encoder import cli, local_run
-from gnn_encoder.artifacts import Bundle, Dataset, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.local_run import Outcome
 from gnn_encoder.settings import STEPS
 
@@ -152,6 +152,28 @@ def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) 
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
     assert set(trained.events(outcome, "cached")) == set(STEPS) - {"promote"}
+
+
+def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    # Trained jointly with nothing changed, a variant is the pipeline's own model.
+    command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1"]
+    own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gnn-encoder", *command, *own])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.count("  cached  ") == len(local_run.COMMON)
+    report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
+    results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
+    for split in ("dev", "test"):
+        for variant, system in (("full", "GNN-encoder"), ("dual encoder", "Dual encoder")):
+            for measure, figure in evaluated[split][system].items():
+                assert results[split][variant][measure]["mean"] == pytest.approx(figure, abs=1e-9), (variant, measure)
+        assert results[split]["frozen"] != results[split]["full"]
+    names = {run.info.run_name for run in trained.runs()}
+    assert {"try_variant: full, seed 1", "try_variant: frozen, seed 1", "compare_variants"} <= names
 
 
 def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · update · data check · compile · search · dashboard · presets`.
+"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · dashboard · presets`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -71,6 +71,45 @@ def update(
     folder = root or local_run.default_root()
     job = partial(local_run.update, since or folder / "latest", dataset, overrides or [], folder)
     _follow(local_run.UPDATED, job, _show_update)
+
+
+@app.command()
+def ablate(
+    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
+    study: Annotated[
+        list[str] | None, typer.Option(help="parts, gate, neighbors, mask, edges; repeatable [all of them].")
+    ] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="One of your own; repeatable.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="frozen: over M_de's vectors, a minute each; joint: the paper's training.")
+    ] = "frozen",
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each variant.")] = 3,
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    overrides: Overrides = None,
+    root: Root = None,
+) -> None:
+    """Compare variants of the model on one foundation: what each part gains, with its significance."""
+    from gnn_encoder import local_run
+    from gnn_encoder.studies import STUDIES
+
+    # Without --study and --variant: everything there is.
+    studies = study or ([] if variant else list(STUDIES))
+    changed = [f"try_variant.mode={mode}", *(overrides or [])]
+    folder = root or local_run.default_root()
+    job = partial(local_run.ablate, preset, dataset, changed, studies, variant or [], seeds, folder)
+    _follow((*local_run.COMMON, "encode_queries"), job, _show_ablation)
+
+
+def _show_ablation(screen: "Console", outcome: "Outcome") -> None:
+    from gnn_encoder.artifacts import Report
+    from gnn_encoder.evaluation.ablation import ablation_table
+
+    report = Report.read(outcome.outputs["report"])
+    screen.print()
+    screen.print(ablation_table(report.metrics))
+    screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _follow(

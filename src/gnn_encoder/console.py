@@ -136,7 +136,11 @@ class LiveConsole:
         table.add_column(no_wrap=True, min_width=2 + max(map(len, self.board.rows)))
         table.add_column(no_wrap=True, min_width=12, justify="right")
         table.add_column(no_wrap=True, ratio=1)
-        for row in self.board.rows.values():
+        rows = list(self.board.rows.values())
+        hidden = max(len(rows) - max(self._console.height - 2, 1), 0)
+        if hidden:
+            table.add_row(Text(f"  {hidden} more above", "dim"), "", "")
+        for row in rows[hidden:]:
             mark, style = MARKS[row.state]
             table.add_row(Text(f"{mark} {row.step}", style), duration(row.seconds(now)), _figure(row))
         return table

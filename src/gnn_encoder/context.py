@@ -22,10 +22,12 @@ class Context:
     run: tracking.StepRun
     key: str
     """Digest of code, settings and inputs: two calls with the same key do the same work."""
+    title: str = ""
+    """What it is shown as; empty: the step's name."""
 
     def progress(self, stage: str, total: int, unit: str) -> Progress:
         """Report a stage of `total` units; call `.advance()` on it."""
-        return Progress(self.step, stage, total, unit)
+        return Progress(self.title or self.step, stage, total, unit)
 
     def metric(self, name: str, value: float, at: int) -> None:
         """A point of a curve, at step or epoch `at`."""

@@ -15,15 +15,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gnn_encoder import lifeline
 from gnn_encoder.artifacts.folder import Manifest, read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.progress import emit
+from gnn_encoder.steps.step import StepArguments
 
 SOURCE_TREE = Path(__file__).parents[2]
+Arguments = Mapping[str, str | list[str]]
+"""Pipeline parameter → a step's arguments as JSON, or those of each turn of a loop."""
 
-
-PIPELINES = ("train", "update")
+PIPELINES = ("train", "update", "ablation")
 
 
 def pipeline_file(name: str) -> Path:
@@ -63,7 +67,7 @@ def is_compiled(name: str) -> bool:
         return committed.is_file() and committed.read_text("utf-8") == fresh.read_text("utf-8")
 
 
-def execute(pipeline: Path, arguments: Mapping[str, str], pipeline_root: Path) -> None:
+def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path) -> None:
     """Run a compiled pipeline on this machine, step after step, reusing what is done already.
 
     Raises:
@@ -84,7 +88,16 @@ def execute(pipeline: Path, arguments: Mapping[str, str], pipeline_root: Path) -
         workspace_root=tempfile.mkdtemp(prefix="workspace-"),
         enable_caching=True,
     )
-    components.load_component_from_file(str(pipeline))(**arguments)
+    components.load_component_from_text(_one_at_a_time(pipeline.read_text("utf-8")))(**arguments)
+
+
+def _one_at_a_time(pipeline: str) -> str:
+    """The pipeline with its loops' turns one after another: on one machine they would share the cores."""
+    spec, *more = yaml.safe_load_all(pipeline)
+    for task in spec["root"]["dag"]["tasks"].values():
+        if "parameterIterator" in task:
+            task["iteratorPolicy"] = {"parallelismLimit": 1}
+    return yaml.safe_dump_all([spec, *more])
 
 
 def _content_cache(base: type) -> type:
@@ -103,7 +116,9 @@ def _content_cache(base: type) -> type:
 
         def compute_key(self, component_name: str, **facts: Any) -> str:
             key = str(super().compute_key(component_name, **facts))
-            self._steps[key] = component_name.removeprefix("comp-").replace("-", "_")
+            step = component_name.removeprefix("comp-").replace("-", "_")
+            call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
+            self._steps[key] = call.title(step)
             return key
 
         def get(self, key: str) -> dict[str, Any] | None:

@@ -21,7 +21,9 @@ from gnn_encoder.pipeline_run import PipelineRun, tracking_uri
 from gnn_encoder.presets import load_settings, parse_settings
 from gnn_encoder.progress import EVENTS
 from gnn_encoder.provenance import step_arguments
-from gnn_encoder.settings import STEPS, Settings
+from gnn_encoder.settings import STEPS, STUDY, Settings
+from gnn_encoder.steps.step import StepArguments
+from gnn_encoder.studies import largest_graph, variants, with_seeds
 from gnn_encoder.supervision import Event, Interrupted, supervise
 
 ROOT = "GNN_ENCODER_ROOT"
@@ -33,6 +35,8 @@ KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *
 """Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
 UPDATED = ("ingest", "build_graph", "encode_corpus")
 """Steps of the update pipeline."""
+COMMON = STEPS[: STEPS.index("train_gnn")]
+"""Steps that an ablation shares with the training pipeline."""
 
 
 class Audience(Protocol):
@@ -107,8 +111,41 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     return _run_latest("update", arguments | models, root, "update", params, audience)
 
 
+def ablate(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    studies: Iterable[str],
+    own: Iterable[str],
+    seeds: int,
+    root: Path,
+    audience: Audience,
+) -> Outcome:
+    """Run the ablation pipeline: the variants of `studies` and the user's `own`, each with so many seeds.
+
+    Raises:
+        UserError: as `run`, or a study or variant is unknown.
+    """
+    settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
+    tried = variants(settings, studies, own)
+    settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
+    root = _usable(root)
+    arguments: dict[str, str | list[str]] = {**step_arguments(settings, (*COMMON, *STUDY))}
+    call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
+    arguments["variants"] = [
+        call.model_copy(update={"settings": each.model_dump(mode="json"), "label": f"{each.variant}, seed {each.seed}"})
+        .model_dump_json()
+        for variant in tried
+        for each in with_seeds(variant, seeds)
+    ]  # fmt: skip
+    params = {"preset": preset, "seeds": seeds, **_params(settings, COMMON)}
+    title = f"ablation-{Path(preset).stem}"
+    name = f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, audience)
+
+
 def run_pipeline(
-    pipeline: Path, arguments: Mapping[str, str], root: Path, name: str, params: Mapping[str, Any], audience: Audience
+    pipeline: Path, arguments: launch.Arguments, root: Path, name: str, params: Mapping[str, Any], audience: Audience
 ) -> Outcome:
     """Run a compiled pipeline under `root`, tracked under `name`.
 
@@ -117,7 +154,7 @@ def run_pipeline(
     """
     log = root / "logs" / f"{name}.log"
     with lifeline.take(root):
-        for pattern in ("pipeline/*/*/.*.partial-*", "tokens/.partial-*"):
+        for pattern in ("pipeline/**/.*.partial-*", "tokens/.partial-*"):
             for leftover in root.glob(pattern):  # of a step killed with -9
                 shutil.rmtree(leftover, ignore_errors=True)
         if shutil.disk_usage(root).free < FULL_BYTES:
@@ -138,7 +175,7 @@ class _Run:
     root: Path
     name: str
     pipeline: Path
-    arguments: Mapping[str, str]
+    arguments: launch.Arguments
 
     @property
     def temporary(self) -> Path:
@@ -263,7 +300,7 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
 
 
 def _run_latest(
-    pipeline: str, arguments: Mapping[str, str], root: Path, title: str, params: Mapping[str, Any], audience: Audience
+    pipeline: str, arguments: launch.Arguments, root: Path, title: str, params: Mapping[str, Any], audience: Audience
 ) -> Outcome:
     """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
     name = f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -15,7 +15,7 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import STEPS, Settings, step_settings
+from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Settings, TrainGnn, step_settings
 
 
 def preset_folder() -> Path:
@@ -61,16 +61,22 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
             raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
     shared = sections.pop("shared", {})
     _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)
-    _refuse_unknown("step", sections, set(STEPS), source)
-    for step in STEPS:
-        fields = step_settings(step).model_fields
-        _refuse_unknown(f"setting {step}", sections.get(step, {}), set(fields), source)
+    _refuse_unknown("step", sections, {*STEPS, *STUDY}, source)
+    for step in (*STEPS, *STUDY):
+        fields = settable(step)
+        _refuse_unknown(f"setting {step}", sections.get(step, {}), fields, source)
         spread = {name: value for name, value in shared.items() if name in fields}
         sections[step] = spread | sections.get(step, {})
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_describe(error)}") from None
+
+
+def settable(step: str) -> set[str]:
+    """A step's own settings: a variant's graph and training are set where the main pipeline's are."""
+    elsewhere = {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"} if step == "try_variant" else set()
+    return set(step_settings(step).model_fields) - elsewhere
 
 
 def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source: str) -> None:

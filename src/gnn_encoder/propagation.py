@@ -135,4 +135,4 @@ def neighbour_vectors(
     # torch gathers rows on all cores, and so reads from disk side by side.
     rows = torch.from_numpy(np.where(exists, neighbours, 0).ravel())
     vectors = torch.index_select(mapped(passage_vectors), 0, rows).float()
-    return vectors.view(*neighbours.shape, -1).numpy(), exists
+    return vectors.view(*neighbours.shape, passage_vectors.shape[1]).numpy(), exists

@@ -99,8 +99,8 @@ def test_loss_equals_equation_12_from_its_parts(parts):
                 [encoder(*(torch.from_numpy(a) for a in tokens.padded(np.array([i]), 0))) for i in range(len(tokens))]
             ).numpy()
             for encoder, tokens in (
-                (encoders.query_encoder, job.queries),
-                (encoders.passage_encoder, job.passages),
+                (encoders.query_encoder, job.texts.query_tokens.take(graph.queries)),
+                (encoders.passage_encoder, job.texts.passage_tokens),
             )
         )
         edges = np.where(batch.masked[:, None], -1, graph.edges)
@@ -137,3 +137,14 @@ def test_encoding_does_not_depend_on_chunk_size_or_passage_order(parts):
     out = Propagation(model.gnn, renamed, h_q, moved_cached).passages(np.arange(100), moved_p)
     assert np.abs(out[order] - whole).max() < 1e-5
     assert np.abs(out - whole).max() > 1e-2
+
+
+def test_a_batch_whose_passages_have_no_neighbour_left(parts):
+    model, dataset, examples, graph, vectors = parts
+    edges = np.full_like(graph.edges, -1)
+    alone = training(parts, "folds", Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100)))
+    batch = next(alone.plan().epoch(0))
+    assert len(alone.neighbourhood(batch).nodes) == 0
+    loss = alone.loss(batch)
+    loss.backward()
+    assert torch.isfinite(loss)

@@ -4,7 +4,7 @@ from gnn_encoder.artifacts.arrays import Contents, Encoding, Graph, create_vecto
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
-from gnn_encoder.artifacts.report import Decision, Report
+from gnn_encoder.artifacts.report import Decision, Figures, Report
 from gnn_encoder.artifacts.tables import ORIGINS, GeneratedQueries, PairScores, Run, TrainingSet, pair_keys
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "Draft",
     "Encoding",
+    "Figures",
     "GeneratedQueries",
     "Graph",
     "Manifest",

@@ -31,6 +31,7 @@ VERSIONS = {
     "bundle": 1,
     "report": 1,
     "decision": 1,
+    "figures": 1,
 }
 """Schema name → the version this code writes and reads."""
 

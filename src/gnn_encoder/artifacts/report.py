@@ -4,6 +4,7 @@ report     metrics.json       figures, p-values, query counts and digests of eve
            per_query.parquet  split, query_id, query (row number), system, and a column for each measure
            plots/*.png
            report.html        all of it on one page that needs nothing else
+figures    per_query.parquet  split, query (row number), and a column for each measure: of one variant
 decision   decision.json      the decision, its reason, the figures it rests on, the registered version
 """
 
@@ -64,6 +65,25 @@ class Report:
     def page(self) -> Path:
         """The HTML page."""
         return self.path / PAGE
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One variant's figures, query by query; how it was made stands in its manifest."""
+
+    manifest: Manifest
+    per_query: pa.Table
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Figures":
+        """Read a figures artifact."""
+        return cls(read_manifest(path, "figures"), pq.read_table(Path(path) / PER_QUERY))
+
+    @staticmethod
+    def write(draft: Draft, per_query: pa.Table) -> None:
+        """Fill a figures draft."""
+        pq.write_table(per_query, draft / PER_QUERY)
+        draft.rows(per_query=len(per_query))
 
 
 @dataclass(frozen=True)

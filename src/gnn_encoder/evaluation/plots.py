@@ -1,4 +1,4 @@
-"""Two plots of an evaluation, as PNG bytes. Colours are Okabe and Ito's, which colour-blind people can tell apart."""
+"""Plots of an evaluation, as PNG bytes. Colours are Okabe and Ito's, which colour-blind people can tell apart."""
 
 import io
 from typing import Any
@@ -59,6 +59,28 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
     lost = len(differing) - won
     axes.set_title(f"{system} against {baseline}: {won:,} won, {lost:,} lost, {equal:,} equal", fontsize="medium")
     _open_frame(axes)
+    return _png(figure)
+
+
+def sweep_plot(results: dict[str, Any], points: list[tuple[float, str]], axis: str, baseline: str) -> bytes:
+    """Two measures of variants along one setting, the baseline as a dotted line of the same colour.
+
+    Args:
+        results: {variant: {measure: {mean, sd}}}. points: (value, variant), ascending.
+    """
+    figure = Figure(figsize=(7.0, 3.6), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for place, (measure, colour, shape) in enumerate((("RR@10", WON, "o"), ("R@20", LOST, "D"))):
+        cells = [results[variant][measure] for _, variant in points]
+        axes[place].errorbar(
+            [value for value, _ in points], [cell["mean"] for cell in cells],
+            yerr=[cell.get("sd", 0.0) for cell in cells], color=colour, marker=shape, capsize=3,
+        )  # fmt: skip
+        axes[place].axhline(results[baseline][measure]["mean"], color=colour, linestyle=":", label=baseline)
+        axes[place].set_xlabel(axis)
+        axes[place].set_title(MEAN_NAMES.get(measure, measure), fontsize="medium")
+        axes[place].legend(frameon=False)
+        _open_frame(axes[place])
     return _png(figure)
 
 

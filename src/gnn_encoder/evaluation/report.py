@@ -13,8 +13,9 @@ from gnn_encoder.evaluation.examples import Example
 from gnn_encoder.evaluation.measures import MEAN_NAMES, labelled_queries
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.table import is_best, is_significant
+from gnn_encoder.settings import StepSettings
 
-TEMPLATE = "report.html.j2"
+TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,43 @@ def render_page(
         manifests: of the artifacts evaluated, by name: their steps, settings and digests.
         settings: of the evaluation itself.
     """
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(
+            metrics=metrics,
+            headline=headline,
+            passages=passages,
+            profile=profile,
+            plots=plots,
+            examples={"won": won, "lost": lost},
+            manifests=manifests,
+            settings=settings,
+            mean_names=MEAN_NAMES,
+            significant=SIGNIFICANT,
+            is_best=is_best,
+            is_significant=is_significant,
+        )
+    )
+
+
+def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
+    """The page of an ablation; `settings` are the full model's."""
+    return (
+        _environment()
+        .get_template(ABLATION)
+        .render(
+            metrics=metrics,
+            headline=headline,
+            plots=plots,
+            settings=settings.model_dump(),
+            mean_names=MEAN_NAMES,
+            significant=SIGNIFICANT,
+        )
+    )
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "evaluation"),
         autoescape=True,
@@ -82,17 +120,4 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.get_template(TEMPLATE).render(
-        metrics=metrics,
-        headline=headline,
-        passages=passages,
-        profile=profile,
-        plots=plots,
-        examples={"won": won, "lost": lost},
-        manifests=manifests,
-        settings=settings,
-        mean_names=MEAN_NAMES,
-        significant=SIGNIFICANT,
-        is_best=is_best,
-        is_significant=is_significant,
-    )
+    return environment

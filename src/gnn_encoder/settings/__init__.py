@@ -4,15 +4,18 @@ A paper's number is a default with its source beside it; a deviation from a pape
 says so. `presets` fills them from YAML files.
 """
 
-from gnn_encoder.settings.pipeline import STEPS, Settings, step_settings
+from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
 from gnn_encoder.settings.shared import MINILM, ContrastiveTraining, Optimization, Speed, StepSettings, WatchedTraining
 from gnn_encoder.settings.steps import (
     Bm25Retrieve,
     BuildGraph,
+    CompareVariants,
     DenseRetrieve,
     EncodeCorpus,
+    EncodeQueries,
     Evaluate,
     GenerateQueries,
+    GraphShape,
     Ingest,
     Promote,
     ScoreCandidates,
@@ -22,18 +25,23 @@ from gnn_encoder.settings.steps import (
     TrainDualEncoder,
     TrainGnn,
     TrainQueryGenerator,
+    TryVariant,
 )
 
 __all__ = [
     "MINILM",
     "STEPS",
+    "STUDY",
     "Bm25Retrieve",
     "BuildGraph",
+    "CompareVariants",
     "ContrastiveTraining",
     "DenseRetrieve",
     "EncodeCorpus",
+    "EncodeQueries",
     "Evaluate",
     "GenerateQueries",
+    "GraphShape",
     "Ingest",
     "Optimization",
     "Promote",
@@ -47,6 +55,7 @@ __all__ = [
     "TrainDualEncoder",
     "TrainGnn",
     "TrainQueryGenerator",
+    "TryVariant",
     "WatchedTraining",
     "step_settings",
 ]

@@ -24,6 +24,9 @@ class Settings(StepSettings):
     encode_corpus: steps.EncodeCorpus = steps.EncodeCorpus()
     evaluate: steps.Evaluate = steps.Evaluate()
     promote: steps.Promote = steps.Promote()
+    encode_queries: steps.EncodeQueries = steps.EncodeQueries()
+    try_variant: steps.TryVariant = steps.TryVariant()
+    compare_variants: steps.CompareVariants = steps.CompareVariants()
 
     @pydantic.model_validator(mode="after")
     def _negatives_are_one_set(self) -> "Settings":
@@ -56,8 +59,10 @@ class Settings(StepSettings):
         return self
 
 
-STEPS: tuple[str, ...] = tuple(Settings.model_fields)
-"""The steps' names, in the pipeline's order."""
+STUDY: tuple[str, ...] = ("encode_queries", "try_variant", "compare_variants")
+"""Steps of the ablation pipeline alone."""
+STEPS: tuple[str, ...] = tuple(name for name in Settings.model_fields if name not in STUDY)
+"""The training pipeline's steps, in its order."""
 
 
 def step_settings(step: str) -> type[StepSettings]:

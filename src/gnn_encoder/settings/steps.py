@@ -151,8 +151,8 @@ class TrainDualEncoder(Backbone, ContrastiveTraining):
     start_from: Literal["backbone", "dpr"] = "backbone"
 
 
-class BuildGraph(Inference):
-    """The query–passage graph (GNN-encoder 3.2)."""
+class GraphShape(StepSettings):
+    """Which edges the query–passage graph has, and what they carry."""
 
     neighbors: PositiveInt = 25
     """k: passages per training query, the first under M_de."""
@@ -162,14 +162,19 @@ class BuildGraph(Inference):
     """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"
     """`none` is the ablation "without edge features"."""
+    self_loop_features: Literal["learned", "cross_encoder"] = "learned"
+    """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
+
+
+class BuildGraph(Inference, GraphShape):
+    """The query–passage graph (GNN-encoder 3.2)."""
+
     edge_feature_type: Literal["fp16", "int8"] = "fp16"
     """How they are stored: `int8`, with a scale per edge, takes half the disk and half the reading, and on ObliQA's
     graph changed no test query's first ten (benchmarks/RESULTS.md)."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`: what the same models made
     of texts that have not changed is carried over. Empty: all is made anew."""
-    self_loop_features: Literal["learned", "cross_encoder"] = "learned"
-    """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
 
 
 class TrainGnn(WatchedTraining):
@@ -258,3 +263,32 @@ class Promote(StepSettings):
     """Test measure that the rule looks at. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
     """How far the GNN-encoder must lie above the plain dual encoder."""
+
+
+class EncodeQueries(Inference):
+    """M_de's vectors of every query, for variants with frozen encoders."""
+
+
+class TryVariant(GraphShape, TrainGnn):
+    """One variant of an ablation with one seed: a graph, a training, and its figures on dev and test queries.
+
+    What the graph and the training share with the main pipeline comes from `build_graph` and `train_gnn`.
+    """
+
+    variant: str = "full"
+    """Its name in tables."""
+    mode: Literal["frozen", "joint", "untrained"] = "frozen"
+    """`joint` is the paper's training; `frozen` trains the GNN and a linear map of the queries over M_de's vectors;
+    `untrained` measures M_de as it is."""
+    query_map_learning_rate: PositiveFloat = 1e-4
+    """Of `mode: frozen`."""
+    depth: PositiveInt = 1000
+    """Hits that are measured."""
+
+
+class CompareVariants(StepSettings):
+    """The table and figures of an ablation."""
+
+    permutations: PositiveInt = 10000
+    """Of the paired randomization test against the full model."""
+    seed: int = 0

@@ -1,7 +1,8 @@
 """What every step shares: validated settings, atomic outputs, a tracked run, figures at the end.
 
 A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
-folders to read (one that may be missing has None for its default) and outputs are drafts to fill.
+folders to read, or lists of them (one that may be missing has None for its default), and outputs are
+drafts to fill.
 `@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only.
 """
 
@@ -11,7 +12,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from gnn_encoder.settings import StepSettings, step_settings
 
 Metrics = dict[str, Any]
 StepFunction = Callable[..., Metrics]
+Input = Path | list[Path]
 
 
 class StepArguments(BaseModel):
@@ -39,6 +41,12 @@ class StepArguments(BaseModel):
     settings: dict[str, Any] = {}
     code_digest: str = ""
     source_digests: dict[str, str] = {}
+    label: str = ""
+    """Which call this is, where a pipeline calls the step more than once."""
+
+    def title(self, step: str) -> str:
+        """What the call is shown as."""
+        return f"{step}: {self.label}" if self.label else step
 
 
 def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
@@ -51,14 +59,17 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
         optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
-        def run_step(arguments: str | StepSettings, **paths: str | Path) -> None:
+        def run_step(arguments: str | StepSettings, **paths: str | Path | Sequence[str | Path]) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
                 lifeline.attach()
+            call = StepArguments.model_validate_json(arguments) if isinstance(arguments, str) else StepArguments()
+            found = {i: _folders(paths[i]) for i in inputs if i in paths}
+            targets = {o: Path(str(paths[o])) for o in outputs}
             try:
-                with progress.reporting(name):
-                    _run(name, function, arguments, {i: Path(paths[i]) for i in inputs if i in paths}, outputs, paths)
+                with progress.reporting(call.title(name)):
+                    _run(name, function, arguments, found, outputs, targets)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error
@@ -68,6 +79,19 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
         return run_step
 
     return decorate
+
+
+def _folders(given: str | Path | Sequence[str | Path]) -> Input:
+    return Path(given) if isinstance(given, str | Path) else [Path(path) for path in given]
+
+
+def _by_name(inputs: dict[str, Input]) -> dict[str, Path]:
+    """Every folder under a name of its own: `figures.0`, `figures.1` of a list."""
+    named: dict[str, Path] = {}
+    for name, given in inputs.items():
+        several = given if isinstance(given, list) else [given]
+        named |= {f"{name}.{i}" if isinstance(given, list) else name: path for i, path in enumerate(several)}
+    return named
 
 
 def _disk_trouble(error: Exception) -> str:
@@ -96,9 +120,9 @@ def _run(
     name: str,
     function: StepFunction,
     arguments: str | StepSettings,
-    inputs: dict[str, Path],
+    inputs: dict[str, Input],
     outputs: dict[str, str],
-    paths: dict[str, str | Path],
+    targets: dict[str, Path],
 ) -> None:
     began = time.monotonic()
     if isinstance(arguments, StepSettings):
@@ -106,14 +130,15 @@ def _run(
     else:
         call = StepArguments.model_validate_json(arguments)
         settings = step_settings(name).model_validate(call.settings)
-    digests = {key: read_manifest(path).digest for key, path in inputs.items()}
+    folders = _by_name(inputs)
+    digests = {key: read_manifest(path).digest for key, path in folders.items()}
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
-        with tracking.step_run(name, params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
-            context = Context(name, run, key)
-            drafts = {key: stack.enter_context(drafting(paths[key], schema)) for key, schema in outputs.items()}
-            with naming_corrupt(*inputs.values()), _team(name, settings, inputs, outputs, key):
+        with tracking.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
+            context = Context(name, run, key, call.title(name))
+            drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
+            with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -131,4 +156,4 @@ def _run(
             raise UserError(f"{trouble}; free space or mend it, then rerun") from error
         raise
     shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
-    progress.emit(name, "finished", metrics=metrics)
+    progress.emit(call.title(name), "finished", metrics=metrics)

@@ -32,17 +32,9 @@ def train_gnn(
 ) -> Metrics:
     """Train from M_de on the examples whose query is in the graph."""
     data, graph_arrays = Dataset(dataset), Graph.read(graph)
-    examples = graph_examples(TrainingSet.read(training_set))
-    if len(np.unique(examples.query)) < 2:
-        raise UserError("masked training needs at least two training queries with a positive")
-    if settings.hard_negatives == "retrieved":
-        known = KnownPositives.of(data.split_qrels("train"), examples)
-        examples = replace(examples, negatives=retrieved_negatives(examples, graph_arrays, known))
+    examples = training_examples(settings, data, TrainingSet.read(training_set), graph_arrays)
     encoders = DualEncoder.load(dual_encoder)
-    torch.manual_seed(settings.seed)
-    model = GnnEncoder(encoders, GNN(gnn_config(settings, encoders, graph_arrays)))
-    if settings.start == "mean":
-        model.gnn.start_from_mean(settings.gate_bias)
+    model = GnnEncoder(encoders, new_gnn(settings, encoders, graph_arrays))
     training = MaskedGraphTraining(model, data, examples, graph_arrays, read_vectors(passage_vectors), settings)
     result = training.fit(context)
     model.save(gnn_encoder.path)
@@ -51,6 +43,30 @@ def train_gnn(
         **result.metrics(),
         "headline": f"loss {result.loss:.3f}, {result.examples_per_second:.1f} examples/s",
     }
+
+
+def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, graph: Graph) -> TrainingSet:
+    """The examples whose query is in the graph, with the negatives that the settings want.
+
+    Raises:
+        UserError: fewer than two queries are left.
+    """
+    examples = graph_examples(examples)
+    if len(np.unique(examples.query)) < 2:
+        raise UserError("masked training needs at least two training queries with a positive")
+    if settings.hard_negatives == "retrieved":
+        known = KnownPositives.of(data.split_qrels("train"), examples)
+        examples = replace(examples, negatives=retrieved_negatives(examples, graph, known))
+    return examples
+
+
+def new_gnn(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GNN:
+    """The GNN before training, drawn from the settings' seed."""
+    torch.manual_seed(settings.seed)
+    gnn = GNN(gnn_config(settings, encoders, graph))
+    if settings.start == "mean":
+        gnn.start_from_mean(settings.gate_bias)
+    return gnn
 
 
 def graph_examples(examples: TrainingSet) -> TrainingSet:

@@ -2,7 +2,7 @@
 
 In a round the queries of one fold are out of the graph and the loss is taken on them alone: no query
 ever meets a passage vector that has seen it. Live, with gradient: E_Q of the batch's queries and of the
-neighbour queries, E_P of the batch's passages. Cached, without: M_de's vectors of the neighbour queries'
+neighbour queries, E_P of the batch's passages (`texts`). Cached, without: M_de's vectors of the neighbour queries'
 passages (eq. 6) and the cross-encoder's edge features.
 """
 
@@ -15,19 +15,17 @@ from torch import Tensor
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
 from gnn_encoder.context import Context
 from gnn_encoder.edge_features import EdgeFeatures
-from gnn_encoder.encoding import encode_texts, encode_tokens
 from gnn_encoder.graph import Neighbourhood, neighbourhood
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings import TrainGnn
-from gnn_encoder.tokens import Tokens, passage_tokens
 from gnn_encoder.training.batches import Batch, MaskedBatches
 from gnn_encoder.training.dev import DevPool
-from gnn_encoder.training.embed import embed
 from gnn_encoder.training.gradient_cache import by_parts
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.texts import FrozenGnnEncoder, LiveTexts, Texts
 
 PART = 256
 """Queries, or passages, that go through the GNN at a time under the gradient cache."""
@@ -43,7 +41,7 @@ class MaskedGraphTraining:
 
     def __init__(
         self,
-        model: GnnEncoder,
+        model: GnnEncoder | FrozenGnnEncoder,
         dataset: Dataset,
         examples: TrainingSet,
         graph: Graph,
@@ -52,16 +50,15 @@ class MaskedGraphTraining:
     ) -> None:
         self.model, self.graph, self.passage_vectors, self.settings = model, graph, passage_vectors, settings
         self.dataset, self.examples = dataset, examples
-        encoders = model.dual_encoder
-        texts = dataset.query_texts(graph.queries)
-        self.queries = Tokens.of(encoders.query_encoder.tokenizer, texts, encoders.query_encoder.max_length)
-        self.passages = passage_tokens(
-            encoders.passage_encoder.tokenizer, dataset.passages, encoders.passage_encoder.max_length
-        )
+        self.texts: Texts
+        if isinstance(model, FrozenGnnEncoder):
+            self.texts = model.texts
+        else:
+            self.texts = LiveTexts(model.dual_encoder, dataset, settings)
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
         self.features = EdgeFeatures(graph)
-        unit_length = encoders.passage_encoder.normalize or model.gnn.config.normalize_passages
+        unit_length = self.texts.unit_length or model.gnn.config.normalize_passages
         self.scale = loss_scale(settings.score_scale, unit_length)
         # Without masking every training query stays in the graph and its edges to its positives go.
         self.dropped = self.known.contains(graph.queries[:, None], graph.edges) if settings.mask == "none" else None
@@ -83,16 +80,16 @@ class MaskedGraphTraining:
 
     def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
         """Eq. 12 over the batch; `hood`: its neighbourhood, if that is at hand."""
-        hood, where, cached = hood or self.neighbourhood(batch), device(), self.settings.gradient_cache
-        encoders = self.model.dual_encoder
+        hood, where = hood or self.neighbourhood(batch), device()
         nodes = np.concatenate([self.node[batch.examples], hood.nodes])
         distinct, place = np.unique(nodes, return_inverse=True)
-        vectors = embed(encoders.query_encoder, self.queries, distinct, cached=cached)
+        vectors = self.texts.queries(self.graph.queries[distinct])
         vectors = vectors[torch.from_numpy(place).to(where)]
         asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
-        passages = embed(encoders.passage_encoder, self.passages, batch.passages, cached=cached)
+        passages = self.texts.passages(batch.passages)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
+        cached = self.settings.gradient_cache
         return contrastive_loss(asked, interactive, positive, excluded, self.scale, cached=cached)
 
     def interactive_passages(self, hood: Neighbourhood, queries: Tensor, passages: Tensor, rows: np.ndarray) -> Tensor:
@@ -137,21 +134,16 @@ class MaskedGraphTraining:
 
     def look(self, pool: DevPool) -> dict[str, float]:
         """The pool's figures under the full graph, as at encoding."""
-        encoders, precision = self.model.dual_encoder, self.settings.precision
-        node_vectors = np.empty((len(self.queries), encoders.query_encoder.width), dtype=np.float32)
-        encode_tokens(encoders.query_encoder, self.queries, node_vectors, precision=precision)
-        passages = np.empty((len(pool.passages), encoders.passage_encoder.width), dtype=np.float32)
-        encode_tokens(encoders.passage_encoder, self.passages.take(pool.passages), passages, precision=precision)
+        node_vectors = self.texts.query_vectors(self.graph.queries)
         full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.passage_vectors)
-        found = full_graph.passages(pool.passages, passages)
-        asked = encode_texts(encoders.query_encoder, self.dataset.query_texts(pool.queries), precision=precision)
-        return pool.measure(asked, found)
+        found = full_graph.passages(pool.passages, self.texts.passage_vectors(pool.passages))
+        return pool.measure(self.texts.query_vectors(pool.queries), found)
 
     def fit(self, context: Context) -> FitResult:
         """Train the model in place."""
         s = self.settings
         groups = [
-            *parameter_groups(self.model.dual_encoder, s.learning_rate, s.weight_decay),
+            *self.texts.parameter_groups(s),
             *parameter_groups(self.model.gnn, s.gnn_learning_rate, s.weight_decay),
         ]
         pool = DevPool(self.dataset, s)

@@ -1,0 +1,75 @@
+"""What training and ablation have in common: from raw text to M_de and the graph of its neighbours."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import components
+
+
+@dataclass(frozen=True)
+class Foundation:
+    """The steps' outputs that later steps read."""
+
+    dataset: Any
+    bm25_run: Any
+    dpr_run: Any
+    cross_encoder: Any
+    training_set: Any
+    dual_encoder: Any
+    graph: Any
+    passage_vectors: Any
+
+
+def lay_foundation(
+    *,
+    ingest: str,
+    bm25_retrieve: str,
+    train_dpr: str,
+    dense_retrieve: str,
+    train_cross_encoder: str,
+    score_candidates: str,
+    train_query_generator: str,
+    generate_queries: str,
+    select_training_set: str,
+    train_dual_encoder: str,
+    build_graph: str,
+) -> Foundation:
+    """Eleven steps, inside a pipeline."""
+    dataset = components.ingest(arguments=ingest).output
+
+    # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
+    bm25_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
+    dpr_run = components.dense_retrieve(arguments=dense_retrieve, dataset=dataset, dpr=dpr).output
+
+    # The cross-encoder's judgement of every candidate pair.
+    cross_encoder = components.train_cross_encoder(
+        arguments=train_cross_encoder, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
+    ).output
+    pair_scores = components.score_candidates(
+        arguments=score_candidates, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run, cross_encoder=cross_encoder
+    ).output
+
+    # Generated queries, and the training set that they and the judgement select (SS-BERT 3, RocketQA).
+    query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
+    generated_queries = components.generate_queries(
+        arguments=generate_queries, dataset=dataset, pair_scores=pair_scores, query_generator=query_generator
+    ).output
+    training_set = components.select_training_set(
+        arguments=select_training_set, dataset=dataset, pair_scores=pair_scores, generated_queries=generated_queries
+    ).output
+
+    # M_de and the graph of its neighbours (GNN-encoder 3.2).
+    dual_encoder = components.train_dual_encoder(
+        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, dpr=dpr
+    ).output
+    built = components.build_graph(
+        arguments=build_graph,
+        dataset=dataset,
+        dual_encoder=dual_encoder,
+        cross_encoder=cross_encoder,
+        pair_scores=pair_scores,
+    ).outputs
+    return Foundation(
+        dataset, bm25_run, dpr_run, cross_encoder, training_set, dual_encoder, built["graph"], built["passage_vectors"]
+    )

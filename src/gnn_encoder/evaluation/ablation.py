@@ -1,0 +1,134 @@
+"""Variants of one model side by side: means over seeds, and how surely each differs from the full model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from gnn_encoder.artifacts import Figures
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES
+from gnn_encoder.evaluation.significance import SIGNIFICANT, paired_randomization
+from gnn_encoder.settings import TryVariant
+
+SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
+"""Measures of the terminal's table, which 80 columns hold."""
+SWEEPS = {
+    "neighbors": ("k, passages per query", frozenset({"neighbors"})),
+    "mask_fraction": ("β, share of queries masked in a round", frozenset({"mask_fraction", "mask"})),
+    "gate_alpha": ("α of a fixed gate", frozenset({"gate_alpha", "gate"})),
+}
+"""Setting → what its axis says, and the settings that may differ from the full model's along it."""
+LEAST = 3
+"""Points that make a curve."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant: its settings, and each seed's figures [seeds, queries, measures] of every split."""
+
+    settings: TryVariant
+    values: dict[str, np.ndarray]
+
+    def means(self, split: str) -> np.ndarray:
+        """Each seed's means [seeds, measures]."""
+        found: np.ndarray = self.values[split].mean(axis=1)
+        return found
+
+
+def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
+    """Variants by name, in the order of their first figures.
+
+    Raises:
+        UserError: figures of different queries.
+    """
+    by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
+    queries: list[list[int]] = []
+    for each in figures:
+        table = each.per_query
+        queries.append(table.column("query").to_pylist())
+        if queries[-1] != queries[0]:
+            raise UserError("the variants' figures are of different queries: run them over one data set")
+        splits = np.asarray(table.column("split"))
+        values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
+        settings = TryVariant.model_validate(each.manifest.settings)
+        by_split = {str(split): values[splits == split] for split in dict.fromkeys(splits.tolist())}
+        by_name.setdefault(settings.variant, []).append((settings, by_split))
+    return {
+        name: Variant(seeds[0][0], {split: np.stack([values[split] for _, values in seeds]) for split in seeds[0][1]})
+        for name, seeds in by_name.items()
+    }
+
+
+def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
+    """{split: {variant: {measure: {mean, sd, p}}}}; p against the full model, of queries' means over the seeds.
+
+    sd, over seeds, is missing where there is one; the full model has no p.
+    """
+    results: dict[str, Any] = {}
+    for split in variants[full].values:
+        per_query = {name: variant.values[split].mean(axis=0) for name, variant in variants.items()}
+        others = [name for name in variants if name != full]
+        differences = [per_query[name] - per_query[full] for name in others]
+        p = paired_randomization(np.concatenate(differences, axis=1), permutations, seed) if others else np.zeros(0)
+        p_values = dict(zip(others, p.reshape(len(others), len(NAMES)).tolist(), strict=True))
+        results[split] = {}
+        for name, variant in variants.items():
+            means = variant.means(split)
+            cells = {measure: {"mean": float(means[:, i].mean())} for i, measure in enumerate(NAMES)}
+            for i, measure in enumerate(NAMES):
+                if len(means) > 1:
+                    cells[measure]["sd"] = float(means[:, i].std(ddof=1))
+                if name != full:
+                    cells[measure]["p"] = p_values[name][i]
+            results[split][name] = cells
+    return results
+
+
+def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
+    """(value, variant) of those that differ from the full model along one setting alone, ascending.
+
+    The full model is among them where it lies on the same curve.
+    """
+    _, free = SWEEPS[setting]
+    model = variants[full].settings
+    ignored = {"variant", "seed", *free}
+    fixed = model.model_dump(exclude=ignored)
+    on_curve = {name: v.settings for name, v in variants.items() if v.settings.model_dump(exclude=ignored) == fixed}
+    companions = free - {setting}
+    kinds = [tuple(getattr(s, other) for other in companions) for n, s in on_curve.items() if n != full]
+    if kinds:
+        kind = max(set(kinds), key=kinds.count)
+        on_curve = {n: s for n, s in on_curve.items() if tuple(getattr(s, other) for other in companions) == kind}
+    return sorted((float(getattr(s, setting)), name) for name, s in on_curve.items())
+
+
+def ablation_table(metrics: dict[str, Any]) -> Table:
+    """Variants × measures, a block for each split; ± is the deviation over seeds."""
+    full = metrics["full"]
+    caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, uncorrected"
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        caption=caption,
+        caption_justify="left",
+    )
+    table.add_column("")
+    for measure in SHOWN:
+        table.add_column(MEAN_NAMES.get(measure, measure), justify="right", no_wrap=True)
+    for split, variants in metrics["results"].items():
+        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
+        for name, cells in variants.items():
+            table.add_row(name, *(_cell(cells[measure]) for measure in SHOWN))
+        table.add_section()
+    return table
+
+
+def _cell(cell: dict[str, float]) -> str:
+    deviation = f"±{cell['sd']:.3f}".replace("±0.", "±.") if "sd" in cell else ""
+    return f"{cell['mean']:.3f}{deviation}" + ("*" if cell.get("p", 1.0) < SIGNIFICANT else " ")

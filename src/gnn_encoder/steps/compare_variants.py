@@ -1,0 +1,75 @@
+"""All variants of an ablation in one table, with the paper's figures (Table 3, Fig. 3 and 4)."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gnn_encoder.artifacts import Draft, Figures, Report
+from gnn_encoder.context import Context
+from gnn_encoder.evaluation.ablation import LEAST, SWEEPS, Variant, compared, gathered, sweep
+from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES
+from gnn_encoder.evaluation.plots import sweep_plot
+from gnn_encoder.evaluation.report import Plot, render_ablation
+from gnn_encoder.settings import CompareVariants
+from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.studies import BEFORE, FULL
+
+
+@step(report="report")
+def compare_variants(context: Context, settings: CompareVariants, figures: list[Path], report: Draft) -> Metrics:
+    """Gather, test, draw."""
+    read = [Figures.read(path) for path in figures]
+    variants = gathered(read)
+    results = compared(variants, FULL, settings.permutations, settings.seed)
+    shown = "test" if "test" in results else "dev"
+    metrics: dict[str, Any] = {
+        "full": FULL,
+        "measures": list(NAMES),
+        "headline_split": shown,
+        "queries": {split: values.shape[1] for split, values in variants[FULL].values.items()},
+        "seeds": {name: len(variant.values[shown]) for name, variant in variants.items()},
+        "changes": {name: changes(variants[FULL], variant) for name, variant in variants.items()},
+        "results": results,
+        "permutations": settings.permutations,
+    }
+    curves = {setting: sweep(variants, FULL, setting) for setting in SWEEPS}
+    plots = {
+        setting: Plot(
+            sweep_plot(results[shown], points, SWEEPS[setting][0], BEFORE),
+            f"Along {SWEEPS[setting][0]}: means over the {shown} queries, bars are deviations over seeds.",
+        )
+        for setting, points in curves.items()
+        if len(points) >= LEAST
+    }
+    full, before = (results[shown][name][NAMES[0]]["mean"] for name in (FULL, BEFORE))
+    headline = (
+        f"{len(variants)} variants: {shown} {MEAN_NAMES[NAMES[0]]} {full:.3f} in full, {before:.3f} of the dual encoder"
+    )
+    page = render_ablation(metrics, headline=headline, plots=list(plots.values()), settings=variants[FULL].settings)
+    tables = [
+        each.per_query.append_column("variant", pa.array([each.manifest.settings["variant"]] * len(each.per_query)))
+        .append_column("seed", pa.array([each.manifest.settings["seed"]] * len(each.per_query)))
+        for each in read
+    ]  # fmt: skip
+    Report.write(
+        report,
+        metrics=metrics,
+        per_query=pa.concat_tables(tables),
+        plots={name: plot.image for name, plot in plots.items()},
+        page=page,
+    )
+    context.run.artifact(report.path, "report")
+    figures_of_all = {
+        f"{split}/{name}/{measure}": cell["mean"]
+        for split, found in results.items()
+        for name, cells in found.items()
+        for measure, cell in cells.items()
+    }
+    return {"variants": len(variants), **figures_of_all, "headline": headline}
+
+
+def changes(full: Variant, variant: Variant) -> dict[str, Any]:
+    """The settings in which a variant differs from the full model."""
+    own, other = variant.settings.model_dump(), full.settings.model_dump()
+    return {name: value for name, value in own.items() if value != other[name] and name not in ("variant", "seed")}

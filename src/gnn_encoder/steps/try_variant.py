@@ -1,0 +1,112 @@
+"""One variant of an ablation: its graph, its training, its figures (the paper's Table 3, Fig. 3 and 4).
+
+Every variant of a study starts from the same M_de, the same candidates and the same cross-encoder.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from gnn_encoder import index
+from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
+from gnn_encoder.context import Context
+from gnn_encoder.encoding import encode_passages
+from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
+from gnn_encoder.graph_variant import narrowed
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.propagation import Propagation
+from gnn_encoder.scratch import scratch
+from gnn_encoder.settings import BuildGraph, TryVariant
+from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.steps.train_gnn import new_gnn, training_examples
+from gnn_encoder.training.masked_graph import MaskedGraphTraining
+from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts
+
+CHUNK = 8192
+"""Passages propagated at a time."""
+SPLITS = ("dev", "test")
+
+
+@step(figures="figures")
+def try_variant(
+    context: Context,
+    settings: TryVariant,
+    dataset: Path,
+    training_set: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    query_vectors: Path,
+    graph: Path,
+    figures: Draft,
+) -> Metrics:
+    """Train it, propagate over the full graph, search, measure."""
+    data, queries, passages = Dataset(dataset), read_vectors(query_vectors), read_vectors(passage_vectors)
+    qrels = {split: data.split_qrels(split) for split in SPLITS}
+    rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
+    asked = np.concatenate(list(rows.values()))
+    trained: Metrics = {}
+    if settings.mode == "untrained":
+        asking = np.asarray(queries[asked])
+    else:
+        built = BuildGraph.model_validate(read_manifest(graph).settings)
+        arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
+        training = _training(settings, data, TrainingSet.read(training_set), arrays, encoders, queries, passages)
+        trained = training.fit(context).metrics()
+        passages = _propagated(context, training)
+        asking = training.texts.query_vectors(asked)
+    scores, hits = index.search(passages, asking, settings.depth)
+    run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
+    found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
+    Figures.write(figures, pa.concat_tables([_table(split, rows[split], values) for split, values in found.items()]))
+    means = {
+        f"{split}/{name}": float(mean)
+        for split, values in found.items()
+        for name, mean in zip(NAMES, values.mean(axis=0), strict=True)
+    }
+    headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in found.items())
+    return {**trained, **means, "headline": headline}
+
+
+def _training(
+    settings: TryVariant,
+    data: Dataset,
+    examples: TrainingSet,
+    graph: Graph,
+    encoders: DualEncoder,
+    queries: np.ndarray,
+    passages: np.ndarray,
+) -> MaskedGraphTraining:
+    gnn = new_gnn(settings, encoders, graph)
+    model: GnnEncoder | FrozenGnnEncoder
+    if settings.mode == "joint":
+        model = GnnEncoder(encoders, gnn)
+    else:
+        normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
+        model = FrozenGnnEncoder(FrozenTexts(queries, passages, unit_length=normalize, rate=rate), gnn)
+    return MaskedGraphTraining(
+        model, data, training_examples(settings, data, examples, graph), graph, passages, settings
+    )
+
+
+def _propagated(context: Context, training: MaskedGraphTraining) -> np.ndarray:
+    """h'_p of all passages [m, d] by the full graph, in an unlinked file."""
+    model, stored = training.model, training.passage_vectors
+    m, encoded = len(stored), stored
+    if isinstance(model, GnnEncoder):
+        encoded = scratch(*stored.shape)
+        progress, encoder = context.progress("encoding", m, "passages"), model.dual_encoder.passage_encoder
+        precision = training.settings.precision
+        encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
+    full_graph = Propagation(model.gnn, training.graph, training.texts.query_vectors(training.graph.queries), stored)
+    vectors = scratch(*stored.shape)
+    for start in range(0, m, CHUNK):
+        rows = np.arange(start, min(start + CHUNK, m))
+        vectors[rows] = full_graph.passages(rows, encoded[rows])
+    return vectors
+
+
+def _table(split: str, rows: np.ndarray, values: np.ndarray) -> pa.Table:
+    columns = {"split": pa.array([split] * len(rows)), "query": pa.array(rows, pa.int32())}
+    return pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
