@@ -19,8 +19,9 @@ def built(k: int, positives: np.ndarray, shape: GraphShape) -> Graph:
     generator = np.random.default_rng(0)
     ranking = np.stack([generator.permutation(M) for _ in range(N)]).astype(np.int32)
     feature = generator.standard_normal((N, M, WIDTH)).astype(np.float16)
-    edges, labelled = ranking[:, :k], np.zeros((N, k), bool)
-    if shape.edges == "retrieved+labelled":
+    edges = ranking[:, : k if "retrieved" in shape.edges else 0]
+    labelled = np.zeros_like(edges, dtype=bool)
+    if "labelled" in shape.edges:
         missing = ~(edges == positives[:, None]).any(axis=1)
         edges = np.concatenate([edges, np.where(missing, positives, -1)[:, None].astype(np.int32)], axis=1)
         labelled = edges == positives[:, None]
@@ -40,7 +41,7 @@ def neighbours(graph: Graph) -> list[dict[int, tuple[bool, bytes]]]:
 
 
 @pytest.mark.parametrize("k", [2, 6, 9])
-@pytest.mark.parametrize("edges", ["retrieved", "retrieved+labelled"])
+@pytest.mark.parametrize("edges", ["retrieved", "retrieved+labelled", "labelled"])
 def test_equals_a_graph_built_so(k: int, edges: str) -> None:
     positives = np.random.default_rng(1).integers(0, M, N).astype(np.int32)
     large = GraphShape(neighbors=9, edges="retrieved+labelled", retrieved=12, self_loop_features="cross_encoder")
@@ -68,7 +69,7 @@ def test_refuses_what_was_not_built() -> None:
     shape = GraphShape(neighbors=5, retrieved=8)
     graph = built(5, np.zeros(N, np.int32), shape)
     for more in ({"neighbors": 6}, {"retrieved": 9}, {"edges": "retrieved+labelled"},
-                 {"self_loop_features": "cross_encoder"}):  # fmt: skip
+                 {"edges": "labelled"}, {"self_loop_features": "cross_encoder"}):  # fmt: skip
         with pytest.raises(UserError, match=next(iter(more))):
             narrowed(graph, shape, GraphShape.model_validate({"neighbors": 5, "retrieved": 8, **more}))
     without = shape.model_copy(update={"edge_features": "none"})

@@ -47,14 +47,16 @@ def mapped(array: np.ndarray) -> torch.Tensor:
 
 
 class EdgeFeatures:
-    """Edge features fp32 as the GNN reads them: [CLS] vectors, and one more column where labelled edges are marked.
+    """Edge features fp32 as the GNN reads them: [CLS] vectors, and one more column where some edges, not all, are
+    labelled.
 
     `width` is 0 where there are none (the ablation "without edge features"); every method then gives None.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.marked = bool(graph.labelled.any())
+        labelled = graph.labelled
+        self.marked = bool(labelled.any() and (labelled != (graph.edges >= 0)).any())
         self.width = graph.feature_width + int(self.marked)
 
     def of_edges(self, positions: np.ndarray) -> np.ndarray | None:

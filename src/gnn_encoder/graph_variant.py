@@ -36,9 +36,12 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
     )
     if (wanted.neighbors, wanted.edges) == (built.neighbors, built.edges):
         return graph
-    columns = np.arange(graph.edges.shape[1]) < wanted.neighbors
-    kept = columns | (graph.labelled if wanted.edges == "retrieved+labelled" else False)
-    kept = kept & (graph.edges >= 0)
+    kept = np.zeros_like(graph.labelled)
+    if "retrieved" in wanted.edges:
+        kept[:, : wanted.neighbors] = True
+    if "labelled" in wanted.edges:
+        kept |= graph.labelled
+    kept &= graph.edges >= 0
     order = np.argsort(~kept, axis=1, kind="stable")[:, : max(int(kept.sum(axis=1).max(initial=1)), 1)]
     exists = np.take_along_axis(kept, order, axis=1)
     edges = np.where(exists, np.take_along_axis(graph.edges, order, axis=1), -1)
@@ -55,9 +58,9 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
 
 def _refuse_more(built: GraphShape, wanted: GraphShape) -> None:
     more = {
-        "neighbors": wanted.neighbors > built.neighbors,
+        "neighbors": wanted.neighbors > built.neighbors and "retrieved" in wanted.edges,
         "retrieved": wanted.retrieved > built.retrieved,
-        "edges": (wanted.edges, built.edges) == ("retrieved+labelled", "retrieved"),
+        "edges": not set(wanted.edges.split("+")) <= set(built.edges.split("+")),
         "edge_features": (wanted.edge_features, built.edge_features) == ("cross_encoder", "none"),
         "self_loop_features": (wanted.self_loop_features, built.self_loop_features) == ("cross_encoder", "learned"),
     }

@@ -27,7 +27,9 @@ STUDIES: dict[str, dict[str, Changes]] = {
         f"without filter gate, α = {alpha}": {"train_gnn.gate": "fixed", "train_gnn.gate_alpha": alpha}
         for alpha in (0.1, 0.25, 0.5, 0.75, 1.0)
     },
-    "neighbors": {f"k = {k}": {"build_graph.neighbors": k} for k in (5, 10, 15, 20, 25, 35, 50)},
+    "neighbors": {
+        f"k = {k}": {"build_graph.edges": "retrieved", "build_graph.neighbors": k} for k in (5, 10, 15, 20, 25, 35, 50)
+    },
     "mask": {
         f"β = {fraction:.0%}": {"train_gnn.mask": "sample", "train_gnn.mask_fraction": fraction}
         for fraction in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -35,6 +37,7 @@ STUDIES: dict[str, dict[str, Changes]] = {
     "edges": {
         "retrieved edges alone": {"build_graph.edges": "retrieved"},
         "labelled edges too": {"build_graph.edges": "retrieved+labelled"},
+        "labelled edges alone": {"build_graph.edges": "labelled"},
         "h'_p as eq. 10 has it": {"train_gnn.normalize_passages": "no"},
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
@@ -92,11 +95,11 @@ def parse_variant(text: str) -> tuple[str, Changes]:
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
     """Settings of a graph from which every wanted one can be cut (`graph_variant`)."""
     shapes = [settings, *wanted]
-    labelled = any(shape.edges == "retrieved+labelled" for shape in shapes)
+    kinds = {kind for shape in shapes for kind in shape.edges.split("+")}
     return settings.model_copy(update={
         "neighbors": max(shape.neighbors for shape in shapes),
         "retrieved": max(shape.retrieved for shape in shapes),
-        "edges": "retrieved+labelled" if labelled else "retrieved",
+        "edges": "+".join(sorted(kinds, reverse=True)),
         **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
            if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
     })  # fmt: skip

@@ -75,6 +75,11 @@ def test_edges_are_the_nearest_passages_and_labelled_ones_are_added_once(
     assert 0 < added < len(queries)
     retrieved, _ = build(inputs, tmp_path / "control", edge_features="none", retrieved=9)
     assert np.array_equal(np.sort(retrieved.edges), np.sort(nearest)) and not retrieved.labelled.any()
+    alone, _ = build(inputs, tmp_path / "labelled", edges="labelled", edge_features="none", retrieved=9)
+    labels = tiny_dataset.split_qrels("train")
+    for row, query in enumerate(alone.queries):
+        assert set(alone.edges[row][alone.edges[row] >= 0]) == set(labels.passage[labels.query == query])
+    assert np.array_equal(alone.labelled, alone.edges >= 0) and np.array_equal(alone.retrieved, retrieved.retrieved)
     assert retrieved.retrieved is not None and np.array_equal(retrieved.retrieved[:, :K], retrieved.edges)
     deeper = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :9]
     assert np.array_equal(np.sort(retrieved.retrieved), np.sort(deeper))

@@ -140,7 +140,7 @@ def test_encoding_does_not_depend_on_chunk_size_or_passage_order(parts):
 
 
 def test_a_batch_whose_passages_have_no_neighbour_left(parts):
-    model, dataset, examples, graph, vectors = parts
+    graph = parts[3]
     edges = np.full_like(graph.edges, -1)
     alone = training(parts, "folds", Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100)))
     batch = next(alone.plan().epoch(0))

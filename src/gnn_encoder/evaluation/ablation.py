@@ -17,7 +17,7 @@ from gnn_encoder.settings import TryVariant
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
 """Measures of the terminal's table, which 80 columns hold."""
 SWEEPS = {
-    "neighbors": ("k, passages per query", frozenset({"neighbors"})),
+    "neighbors": ("k, passages per query", frozenset({"neighbors", "edges"})),
     "mask_fraction": ("β, share of queries masked in a round", frozenset({"mask_fraction", "mask"})),
     "gate_alpha": ("α of a fixed gate", frozenset({"gate_alpha", "gate"})),
 }

@@ -156,8 +156,8 @@ class GraphShape(StepSettings):
 
     neighbors: PositiveInt = 25
     """k: passages per training query, the first under M_de."""
-    edges: Literal["retrieved", "retrieved+labelled"] = "retrieved"
-    """The paper's edges, or each training query's labelled positives too, marked as such."""
+    edges: Literal["retrieved", "retrieved+labelled", "labelled"] = "retrieved"
+    """The paper's edges; each training query's labelled positives too, marked as such; or these alone."""
     retrieved: PositiveInt = 50
     """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"

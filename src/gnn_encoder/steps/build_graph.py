@@ -66,7 +66,7 @@ def build_graph(
         retrieved = former.search(vectors, asked, depth, settings.neighbors)
     else:
         _, retrieved = index.search(vectors, asked, depth)
-    edges = retrieved[:, : settings.neighbors]
+    edges = retrieved[:, : settings.neighbors if "retrieved" in settings.edges else 0]
     edges, labelled = with_labelled(data, queries, edges) if settings.edges != "retrieved" else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
     Contents.write(graph, scorer, queries=asked_digests)
