@@ -124,13 +124,15 @@ class Explainer:
             order = torch.argsort(weights.mean(dim=1), descending=True, stable=True).cpu().numpy()
             edges = edges[order]
             sources, side = self._hood.edges[0, edges], self._query_side
-            rows: list[np.ndarray] = [row[0].cpu().numpy() for row in (own, opening, found, gnn.scaled(vectors))]
             return Explanation(
-                passage,
-                self._hood.nodes[sources],
-                self.graph.labelled.reshape(-1)[self._hood.positions[edges]],
-                weights.cpu().numpy()[order],
-                *rows,
+                passage=passage,
+                queries=self._hood.nodes[sources],
+                labelled=self.graph.labelled.reshape(-1)[self._hood.positions[edges]],
+                weights=weights.cpu().numpy()[order],
+                own=own[0].cpu().numpy(),
+                opening=opening[0].cpu().numpy(),
+                vector=found[0].cpu().numpy(),
+                plain=gnn.scaled(vectors)[0].cpu().numpy(),
                 query_side=QuerySide(side.passages[sources], side.weights[sources], side.own[sources]),
             )
 

@@ -35,6 +35,10 @@ class Searcher:
     def search(self, question: str, k: int = 10) -> list[Hit]:
         """The best `k` passages for a question (fewer if the corpus is smaller), best first. Errors as of `find`."""
         _, scores, rows = self.find(question, k)
+        return self.hits(scores, rows)
+
+    def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
+        """Hits of scores [h] and passage rows [h], in that order, with their texts."""
         passages = self.bundle.passages.take(rows)
         columns = zip(scores.tolist(), passages.ids, passages.titles, passages.texts, strict=True)
         return [Hit(rank, *column) for rank, column in enumerate(columns, start=1)]

@@ -74,6 +74,28 @@ def render_page(
         manifests: of the artifacts evaluated, by name: their steps, settings and digests.
         settings: of the evaluation itself.
     """
+    return (
+        page_environment()
+        .get_template(TEMPLATE)
+        .render(
+            metrics=metrics,
+            headline=headline,
+            passages=passages,
+            profile=profile,
+            plots=plots,
+            examples={"won": won, "lost": lost},
+            manifests=manifests,
+            settings=settings,
+            mean_names=MEAN_NAMES,
+            significant=SIGNIFICANT,
+            is_best=is_best,
+            is_significant=is_significant,
+        )
+    )
+
+
+def page_environment() -> Environment:
+    """Where templates are found, and how they are read: everything escaped, nothing undefined."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "evaluation"),
         autoescape=True,
@@ -82,17 +104,4 @@ def render_page(
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.get_template(TEMPLATE).render(
-        metrics=metrics,
-        headline=headline,
-        passages=passages,
-        profile=profile,
-        plots=plots,
-        examples={"won": won, "lost": lost},
-        manifests=manifests,
-        settings=settings,
-        mean_names=MEAN_NAMES,
-        significant=SIGNIFICANT,
-        is_best=is_best,
-        is_significant=is_significant,
-    )
+    return environment

@@ -1,0 +1,11 @@
+"""Explained hits as one HTML page that needs no network and no other file: the report's, with another body."""
+
+from gnn_encoder.evaluation.report import page_environment
+from gnn_encoder.explained_search import ExplainedHit
+
+TEMPLATE = "explanation.html.j2"
+
+
+def render_explanation(question: str, bundle: str, hits: list[ExplainedHit]) -> str:
+    """The page; `bundle`: where the hits are from, in words."""
+    return page_environment().get_template(TEMPLATE).render(question=question, bundle=bundle, hits=hits)
