@@ -196,13 +196,14 @@ def explain(
     from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.evaluation.explanation_page import render_explanation
     from gnn_encoder.explained_search import beside, explain_search
-    from gnn_encoder.explanation_table import show_hit
+    from gnn_encoder.explanation_table import LEGEND, show_hit
 
     screen = Console()
     with naming_corrupt(bundle, *beside(bundle).values()):
         hits = explain_search(bundle, question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
+    screen.print(LEGEND, style="dim")
     if html:
         html.write_text(render_explanation(question, str(bundle), hits), encoding="utf-8")
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)

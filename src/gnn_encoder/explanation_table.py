@@ -8,6 +8,11 @@ from rich.text import Text
 from gnn_encoder.explained_passages import ExplainedPassage
 from gnn_encoder.explained_search import ExplainedHit
 
+LEGEND = (
+    "Weight: a training query's share of what attention mixed into the passage's vector, the mean over heads. "
+    "Without it: how the passage's score would change if the edge between the two were not in the graph. "
+    "Below a query: the passages in its own vector."
+)
 LONGEST = 160
 """Characters shown of a passage that flowed into a query."""
 
@@ -24,7 +29,7 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
         f"gate open by {why.opening:.2f} on average, above 0.5 in {why.open_share:.0%} of its dimensions",
     ]
     if not why.influences:
-        lines.append("no training query flowed into it")
+        lines.append("no training query flowed into it, only the passage itself")
     for line in lines:
         screen.print(f"     {line}", markup=False, highlight=False)
     if why.influences:
@@ -36,7 +41,7 @@ def influences_table(why: ExplainedPassage) -> Table:
     """The training queries in a passage's vector; indented below each, what flowed into the query."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("     weight", justify="right", no_wrap=True)
-    table.add_column("score without", justify="right", no_wrap=True)
+    table.add_column("without it", justify="right", no_wrap=True)
     table.add_column("training query")
     for each in why.influences:
         mark = " (labelled)" if each.labelled else ""

@@ -149,7 +149,7 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     assert "GNN-encoder won most" in page
     explained = page.count('class="why scroll"')
     assert explained == page.count(f"<h4>{CANDIDATE},") * 3 > 0, "each of the candidate's passages, of no other's"
-    assert page.count("the passage itself") + page.count("No training query flowed into it") == explained
+    assert page.count("the passage itself") == explained
     assert evaluated.report.manifest.inputs["graph"] in page
     assert "what is the" in page
     assert evaluated.report.manifest.inputs["bundle"] in page

@@ -2,10 +2,12 @@
 
 from gnn_encoder.evaluation.report import page_environment
 from gnn_encoder.explained_search import ExplainedHit
+from gnn_encoder.explanation_table import LEGEND
 
 TEMPLATE = "explanation.html.j2"
 
 
 def render_explanation(question: str, bundle: str, hits: list[ExplainedHit]) -> str:
     """The page; `bundle`: where the hits are from, in words."""
-    return page_environment().get_template(TEMPLATE).render(question=question, bundle=bundle, hits=hits)
+    page = page_environment().get_template(TEMPLATE)
+    return page.render(question=question, bundle=bundle, hits=hits, legend=LEGEND)
