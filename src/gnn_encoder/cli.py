@@ -195,8 +195,9 @@ def explain(
 
     from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.evaluation.explanation_page import render_explanation
+    from gnn_encoder.explained_passages import LEGEND
     from gnn_encoder.explained_search import beside, explain_search
-    from gnn_encoder.explanation_table import LEGEND, show_hit
+    from gnn_encoder.explanation_table import show_hit
 
     screen = Console()
     with naming_corrupt(bundle, *beside(bundle).values()):

@@ -14,6 +14,12 @@ from gnn_encoder.models.gnn_encoder import GnnEncoder
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
 """Artifacts that explain a bundle: what it was made from, and what was made with it."""
+LEGEND = (
+    "Weight: a training query's share of what attention mixed into the passage's vector, the mean over heads. "
+    "Without it: how the passage's score would change if the edge between the two were not in the graph. "
+    "Below a query: the passages in its own vector."
+)
+"""What the columns mean, below whatever shows them."""
 OPEN = 0.5
 """A dimension of the gate above it is called open."""
 

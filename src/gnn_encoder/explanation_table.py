@@ -8,11 +8,6 @@ from rich.text import Text
 from gnn_encoder.explained_passages import ExplainedPassage
 from gnn_encoder.explained_search import ExplainedHit
 
-LEGEND = (
-    "Weight: a training query's share of what attention mixed into the passage's vector, the mean over heads. "
-    "Without it: how the passage's score would change if the edge between the two were not in the graph. "
-    "Below a query: the passages in its own vector."
-)
 LONGEST = 160
 """Characters shown of a passage that flowed into a query."""
 

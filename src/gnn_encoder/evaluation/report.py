@@ -13,6 +13,7 @@ from gnn_encoder.evaluation.examples import Example
 from gnn_encoder.evaluation.measures import MEAN_NAMES, labelled_queries
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.table import is_best, is_significant
+from gnn_encoder.explained_passages import LEGEND
 
 TEMPLATE = "report.html.j2"
 
@@ -74,23 +75,21 @@ def render_page(
         manifests: of the artifacts evaluated, by name: their steps, settings and digests.
         settings: of the evaluation itself.
     """
-    return (
-        page_environment()
-        .get_template(TEMPLATE)
-        .render(
-            metrics=metrics,
-            headline=headline,
-            passages=passages,
-            profile=profile,
-            plots=plots,
-            examples={"won": won, "lost": lost},
-            manifests=manifests,
-            settings=settings,
-            mean_names=MEAN_NAMES,
-            significant=SIGNIFICANT,
-            is_best=is_best,
-            is_significant=is_significant,
-        )
+    template = page_environment().get_template(TEMPLATE)
+    return template.render(
+        metrics=metrics,
+        headline=headline,
+        passages=passages,
+        profile=profile,
+        plots=plots,
+        examples={"won": won, "lost": lost},
+        manifests=manifests,
+        settings=settings,
+        legend=LEGEND,
+        mean_names=MEAN_NAMES,
+        significant=SIGNIFICANT,
+        is_best=is_best,
+        is_significant=is_significant,
     )
 
 
