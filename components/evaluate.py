@@ -14,6 +14,9 @@ def evaluate(
     dpr_run: Input[Artifact],
     dual_encoder: Input[Model],
     passage_vectors: Input[Artifact],
+    graph: Input[Artifact],
+    gnn_encoder: Input[Model],
+    encoding: Input[Artifact],
     bundle: Input[Model],
     report: Output[Artifact],
 ) -> None:
@@ -27,6 +30,9 @@ def evaluate(
         dpr_run=dpr_run.path,
         dual_encoder=dual_encoder.path,
         passage_vectors=passage_vectors.path,
+        graph=graph.path,
+        gnn_encoder=gnn_encoder.path,
+        encoding=encoding.path,
         bundle=bundle.path,
         report=report.path,
     )

@@ -55,9 +55,10 @@ def train(
     ).output
 
     # All passages by the full graph, the index, the comparison, the decision.
-    bundle = components.encode_corpus(
+    encoded = components.encode_corpus(
         arguments=encode_corpus, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
-    ).outputs["bundle"]
+    ).outputs
+    bundle = encoded["bundle"]
     report = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
@@ -65,6 +66,9 @@ def train(
         dpr_run=base.dpr_run,
         dual_encoder=base.dual_encoder,
         passage_vectors=passage_vectors,
+        graph=graph,
+        gnn_encoder=gnn_encoder,
+        encoding=encoded["encoding"],
         bundle=bundle,
     ).output
     components.promote(arguments=promote, report=report, bundle=bundle)

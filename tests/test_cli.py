@@ -34,7 +34,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert time.monotonic() - began < 5  # 0.5 s on an idle machine; the line below is the guard
     assert ended.returncode == 0
     assert "heavy: set()" in ended.stdout
-    for command in ("run", "update", "data", "compile", "search", "dashboard", "presets"):
+    for command in ("run", "update", "data", "compile", "search", "explain", "dashboard", "presets"):
         assert command in ended.stdout
 
 
@@ -65,6 +65,7 @@ def test_the_library_imports_without_kfp() -> None:
         (["run", "--preset", "quickstart", "--set", "shared.backbone=/no/model"], "/no/model"),
         (["data", "check", "no/such/folder"], "no/such/folder"),
         (["search", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
+        (["explain", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
         (["dashboard", "--root", "no/such/root"], "no runs under"),
     ],
 )

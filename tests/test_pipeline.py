@@ -138,6 +138,20 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
 
 
+def explain(trained: Trained, question: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        bundle = str(trained.root / "latest" / "bundle")
+        patch.setattr(sys, "argv", ["gnn-encoder", "explain", question, "--bundle", bundle, "-k", "3"])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    return int(caught.value.code or 0)
+
+
+def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(trained, "what is the old river") == 0
+    assert capsys.readouterr().out.count("with the graph") == 3
+
+
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     assert outcome.status == "FINISHED"
@@ -196,3 +210,4 @@ def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) ->
     assert 2 <= worked.metrics["propagated"] < 60
     assert read_manifest(after["graph"]).metrics["encoded"] == 2
     assert Bundle.read(after["bundle"]).passages.take(np.array([100])).ids == ["new"]
+    assert explain(trained, "a copper violin") == 0  # by the earlier run's GNN over the new graph

@@ -3,32 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from tiny_graph import D, M, N, random_graph
 
-from gnn_encoder.artifacts import Graph, reverse_csr
+from gnn_encoder.artifacts import Graph
 from gnn_encoder.edge_features import EdgeFeatures
 from gnn_encoder.graph import neighbourhood
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.propagation import Propagation, neighbour_vectors
-
-N, M, K, D, DE = 23, 40, 5, 16, 6
-
-
-def random_graph(features: bool, labelled: bool, loops: bool) -> Graph:
-    """A ragged graph: missing edges, isolated passages, and one passage that most queries reach."""
-    generator = np.random.default_rng(2)
-    edges = np.array([generator.permutation(M - 10)[:K] for _ in range(N)], dtype=np.int32)
-    edges[: N // 2, 0] = M - 10
-    edges[generator.random((N, K)) < 0.2] = -1
-    half = {name: generator.normal(size=size).astype(np.float16) for name, size in (("q", (N, DE)), ("p", (M, DE)))}
-    return Graph(
-        np.arange(N, dtype=np.int32),
-        edges,
-        (edges >= 0) & (generator.random((N, K)) < 0.3) & labelled,
-        generator.normal(size=(N, K, DE)).astype(np.float16) if features else None,
-        *reverse_csr(edges, M),
-        query_loops=half["q"] if loops else None,
-        passage_loops=half["p"] if loops else None,
-    )
 
 
 def plain(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, cached: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · dashboard · presets`.
+"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · explain · dashboard …`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -218,6 +218,35 @@ def search(
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
         screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+
+
+@app.command()
+def explain(
+    question: Annotated[str, typer.Argument(help="What to look for.")],
+    bundle: Annotated[Path, typer.Option(help="ROOT/latest/bundle: what it was made from is looked for beside it.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
+    neighbors: Annotated[int, typer.Option(min=1, help="How many training queries of each passage.")] = 5,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page, too.")] = None,
+) -> None:
+    """Search, and say what the graph did: the training queries in each passage's vector, and what it scores without."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from rich.console import Console
+
+    from gnn_encoder.artifacts import naming_corrupt
+    from gnn_encoder.evaluation.explanation_page import render_explanation
+    from gnn_encoder.explained_passages import LEGEND
+    from gnn_encoder.explained_search import beside, explain_search
+    from gnn_encoder.explanation_table import show_hit
+
+    screen = Console()
+    with naming_corrupt(bundle, *beside(bundle).values()):
+        hits = explain_search(bundle, question, k, neighbors)
+    for hit in hits:
+        show_hit(screen, hit)
+    screen.print(LEGEND, style="dim")
+    if html:
+        html.write_text(render_explanation(question, str(bundle), hits), encoding="utf-8")
+        screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

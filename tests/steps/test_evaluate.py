@@ -5,16 +5,47 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Report, Run, create_vectors, drafting, verify
+from gnn_encoder.artifacts import (
+    Bundle,
+    Contents,
+    Dataset,
+    DatasetWriter,
+    Encoding,
+    Graph,
+    Report,
+    Run,
+    create_vectors,
+    drafting,
+    verify,
+)
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import BASELINE, BM25, CANDIDATE, DPR, UNTRAINED, split_digest
 from gnn_encoder.index_file import build_index
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
+
+
+def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: np.ndarray) -> None:
+    """A graph of random edges, a random GNN, and h_p and h_q as they are without training."""
+    train, m = dataset.query_rows("train"), len(dataset.passages)
+    torch.manual_seed(0)
+    edges = np.stack([np.random.default_rng(int(q)).permutation(m)[:4] for q in train]).astype(np.int32)
+    with drafting(folder / "graph", "graph") as draft:
+        Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, m)
+    with drafting(folder / "gnn_encoder", "model") as draft:
+        GnnEncoder(encoders, GNN(GnnConfig(vectors.shape[1], 0))).save(draft.path)
+    with drafting(folder / "encoding", "encoding") as draft:
+        Encoding.create(draft, "passages", vectors.shape)[:] = vectors
+        asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
+        Encoding.create(draft, "queries", asked.shape)[:] = asked
+        Contents.write(draft, {})
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +74,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
         noisy = vectors + np.random.default_rng(0).normal(0, 0.02, vectors.shape).astype(np.float32)
         save = encoders.query_encoder.save
         Bundle.write(draft, noisy, tiny_dataset, save_index=build_index, save_query_encoder=save)
-    names = ("bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "bundle")
+    write_graph(folder, tiny_dataset, encoders, vectors)
+    names = ("bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "graph", "gnn_encoder", "encoding", "bundle")
     return {"dataset": tiny_dataset.path, **{name: folder / name for name in names}}
 
 
@@ -117,6 +149,10 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     assert files == {"manifest.json", "metrics.json", "per_query.parquet", "report.html", *plots}
     page = evaluated.report.page.read_text(encoding="utf-8")
     assert "GNN-encoder won most" in page
+    explained = page.count('<details class="why">')
+    assert explained == page.count(f"<h4>{CANDIDATE},") * 3 > 0, "each of the candidate's passages, of no other's"
+    assert page.count("the passage itself") == explained
+    assert evaluated.report.manifest.inputs["graph"] in page
     assert "what is the" in page
     assert evaluated.report.manifest.inputs["bundle"] in page
 

@@ -5,34 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny_graph import encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.changes import find
-from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import BuildGraph, EncodeCorpus
-from gnn_encoder.steps.build_graph import build_graph
-from gnn_encoder.steps.encode_corpus import encode_corpus
-
-GRAPH = {"neighbors": 3, "retrieved": 6, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A dual encoder, a cross-encoder and a GNN-encoder with random weights, large enough to matter."""
-    folder = tmp_path_factory.mktemp("models")
-    torch.manual_seed(0)
-    encoders = DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=False
-    )
-    scorer = CrossEncoder.from_backbone(str(tiny_backbone), 48)
-    joint = GnnEncoder(encoders, GNN(GnnConfig(encoders.query_encoder.width, scorer.width)))
-    for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
-        with drafting(folder / name, "model") as draft:
-            model.save(draft.path)
-    return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+    return write_models(tmp_path_factory.mktemp("models"), tiny_backbone)
 
 
 def changed(dataset: Dataset, path: Path) -> Path:
@@ -52,24 +34,9 @@ def changed(dataset: Dataset, path: Path) -> Path:
     return path
 
 
-def run(dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, **settings: object) -> Path:
-    """Graph and encoding of a dataset, with nothing scored before."""
-    before = {"previous": str(previous)} if previous else {}
-    built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
-    build_graph(
-        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset,
-        dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
-    )  # fmt: skip
-    encode_corpus(
-        EncodeCorpus.model_validate({"precision": "fp32", **before, **settings}), dataset=dataset, **built,
-        gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
-    )  # fmt: skip
-    return out
-
-
 @pytest.fixture(scope="module")
 def yesterday(tiny_dataset: Dataset, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run(tiny_dataset.path, models, tmp_path_factory.mktemp("yesterday"))
+    return encode(tiny_dataset.path, models, tmp_path_factory.mktemp("yesterday"))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +45,7 @@ def today(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_equal_to_a_run_from_nothing(yesterday: Path, today: Path, models: dict[str, Path], tmp_path: Path) -> None:
-    full, update = run(today, models, tmp_path / "full"), run(today, models, tmp_path / "update", yesterday)
+    full, update = encode(today, models, tmp_path / "full"), encode(today, models, tmp_path / "update", yesterday)
     expected, found = Graph.read(full / "graph"), Graph.read(update / "graph")
     for name in ("edges", "labelled", "indptr", "reverse"):
         assert np.array_equal(getattr(expected, name), getattr(found, name)), name
@@ -101,7 +68,7 @@ def test_equal_to_a_run_from_nothing(yesterday: Path, today: Path, models: dict[
 
 
 def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:
-    update = run(tiny_dataset.path, models, tmp_path, yesterday)
+    update = encode(tiny_dataset.path, models, tmp_path, yesterday)
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
     worked = read_manifest(update / "bundle").metrics
     assert worked["encoded"] == worked["propagated"] == 0
@@ -115,6 +82,6 @@ def test_other_models_carry_nothing_over(
         joint.gnn.gate.bias.add_(1.0)
     with drafting(tmp_path / "other", "model") as draft:
         joint.save(draft.path)
-    update = run(tiny_dataset.path, {**models, "gnn_encoder": tmp_path / "other"}, tmp_path / "update", yesterday)
+    update = encode(tiny_dataset.path, {**models, "gnn_encoder": tmp_path / "other"}, tmp_path / "update", yesterday)
     assert read_manifest(update / "bundle").metrics["encoded"] == 100
     assert read_manifest(update / "graph").metrics["encoded"] == 0

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.explained_passages import ExplainedPassage
 
 SHOWN = 3
 """Passages shown of a ranking."""
@@ -15,13 +16,14 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Found:
-    """A passage in a ranking."""
+    """A passage in a ranking; `why`: what the graph made of it, where that is told."""
 
     rank: int
     passage_id: str
     title: str
     text: str
     relevant: bool
+    why: ExplainedPassage | None = None
 
 
 @dataclass(frozen=True)

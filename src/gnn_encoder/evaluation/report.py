@@ -13,6 +13,7 @@ from gnn_encoder.evaluation.examples import Example
 from gnn_encoder.evaluation.measures import MEAN_NAMES, labelled_queries
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.table import is_best, is_significant
+from gnn_encoder.explained_passages import LEGEND
 from gnn_encoder.settings import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
@@ -75,43 +76,39 @@ def render_page(
         manifests: of the artifacts evaluated, by name: their steps, settings and digests.
         settings: of the evaluation itself.
     """
-    return (
-        _environment()
-        .get_template(TEMPLATE)
-        .render(
-            metrics=metrics,
-            headline=headline,
-            passages=passages,
-            profile=profile,
-            plots=plots,
-            examples={"won": won, "lost": lost},
-            manifests=manifests,
-            settings=settings,
-            mean_names=MEAN_NAMES,
-            significant=SIGNIFICANT,
-            is_best=is_best,
-            is_significant=is_significant,
-        )
+    template = page_environment().get_template(TEMPLATE)
+    return template.render(
+        metrics=metrics,
+        headline=headline,
+        passages=passages,
+        profile=profile,
+        plots=plots,
+        examples={"won": won, "lost": lost},
+        manifests=manifests,
+        settings=settings,
+        legend=LEGEND,
+        mean_names=MEAN_NAMES,
+        significant=SIGNIFICANT,
+        is_best=is_best,
+        is_significant=is_significant,
     )
 
 
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
     """The page of an ablation; `settings` are the full model's."""
-    return (
-        _environment()
-        .get_template(ABLATION)
-        .render(
-            metrics=metrics,
-            headline=headline,
-            plots=plots,
-            settings=settings.model_dump(),
-            mean_names=MEAN_NAMES,
-            significant=SIGNIFICANT,
-        )
+    template = page_environment().get_template(ABLATION)
+    return template.render(
+        metrics=metrics,
+        headline=headline,
+        plots=plots,
+        settings=settings.model_dump(),
+        mean_names=MEAN_NAMES,
+        significant=SIGNIFICANT,
     )
 
 
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Where templates are found, and how they are read: everything escaped, nothing undefined."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "evaluation"),
         autoescape=True,

@@ -106,41 +106,48 @@ class GATLayer(nn.Module):
         return nn.functional.elu(out) if self.activation == "elu" else out
 
     def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None) -> Tensor:
-        """Every target with k sources of its own and itself.
+        """Every target with k sources of its own and itself: [u, d]. Arguments: `dense_weights`."""
+        weights = self.dense_weights(targets, sources, mask, scalars, loops)
+        mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
+        weight = self.source.weight.view(self.heads, -1, self.source.in_features)
+        return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
+
+    def dense_weights(
+        self, targets: Tensor, sources: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None
+    ) -> Tensor:
+        """α of each target's k edges and, last, of its self-loop: [u, H, k + 1] (eq. 3–4).
 
         Args:
             targets: [u, d]. sources: [u, k, d]. mask: [u, k] bool, True where the edge exists.
             scalars: [u, k, H], the edges' (`edge_scalars`). loops: [d_e] or [u, d_e], features of the self-loops,
             or None.
-
-        Returns:
-            [u, d].
         """
         at, own = self._target_logits(targets, loops)
         logits = (at[:, None] + self.source_scalars(sources) + scalars).transpose(1, 2)  # [u, H, k]
         logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
-        weights = torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
-        mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
-        weight = self.source.weight.view(self.heads, -1, self.source.in_features)
-        return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
+        return torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
 
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
     ) -> Tensor:
-        """Targets with any number of sources, none included, and themselves.
+        """Targets with any number of sources, none included, and themselves: [t, d]. Arguments: `ragged_weights`."""
+        source, target = edges
+        incoming, itself = self.ragged_weights(targets, sources, edges, features, loops)
+        mixed = itself[..., None] * self.project(targets)
+        return self.activate(mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source]))
+
+    def ragged_weights(
+        self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """α of the edges [e, H] and of the targets' self-loops [t, H].
 
         Args:
             targets: [t, d]. sources: [s, d]. edges: [2, e] int64, source row and target row.
             features: [e, d_e] or None. loops: [d_e] or [t, d_e], or None.
-
-        Returns:
-            [t, d].
         """
         source, target = edges
         arriving = self.source_scalars(sources)[source] + self.edge_scalars(features)
-        incoming, itself = self.weights(targets, arriving, target, loops)
-        mixed = itself[..., None] * self.project(targets)
-        return self.activate(mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source]))
+        return self.weights(targets, arriving, target, loops)
 
 
 class GNN(nn.Module):
@@ -180,8 +187,7 @@ class GNN(nn.Module):
         self, queries: Tensor, passages: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None
     ) -> Tensor:
         """h'_q [u, d] by two layers, from the edges' scalars [u, k, H]."""
-        loops = self.query_loop if self.config.learned_loops and self.config.edge_width else loops
-        aggregated = self.query_attention.dense(queries, passages, mask, scalars, loops)
+        aggregated = self.query_attention.dense(queries, passages, mask, scalars, self.query_loop_features(loops))
         merged: Tensor = self.query_merge(torch.cat([aggregated, queries], dim=1))
         return merged
 
@@ -201,11 +207,17 @@ class GNN(nn.Module):
 
     def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
         """h'_p [t, d] from the attention's h~_p [t, d] and h_p [t, d] (eq. 9–10)."""
+        return self.scaled(self.opening(aggregated, passages) * aggregated + passages)
+
+    def opening(self, aggregated: Tensor, passages: Tensor) -> Tensor:
+        """How far the gate opens, f_p [t, d] in 0…1, for h~_p [t, d] and h_p [t, d] (eq. 9)."""
         if self.config.gate == "filter":
-            opening = torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
-        else:
-            opening = torch.full_like(aggregated, self.config.gate_alpha)
-        return self.scaled(opening * aggregated + passages)
+            return torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
+        return torch.full_like(aggregated, self.config.gate_alpha)
+
+    def query_loop_features(self, loops: Tensor | None) -> Tensor | None:
+        """Features of the queries' self-loops: the learned vector [d_e], or those given [u, d_e]."""
+        return self.query_loop if self.config.learned_loops and self.config.edge_width else loops
 
     def loop_features(self, loops: Tensor | None) -> Tensor | None:
         """Features of the passages' self-loops: the learned vector [d_e], or those given [t, d_e]."""

@@ -30,7 +30,12 @@ class GnnEncoder(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "GnnEncoder":
         """Read what `save` wrote."""
+        return cls(DualEncoder.load(folder), cls.load_gnn(folder))
+
+    @staticmethod
+    def load_gnn(folder: str | Path) -> GNN:
+        """The GNN alone, for work on vectors that are already there."""
         folder = Path(folder)
         gnn = GNN(GnnConfig(**json.loads((folder / CONFIG).read_text("utf-8"))))
         gnn.load_state_dict(load_file(folder / WEIGHTS))
-        return cls(DualEncoder.load(folder), gnn)
+        return gnn

@@ -18,6 +18,7 @@ from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.examples import SHOWN, examples, most_changed
+from gnn_encoder.evaluation.explained_examples import ExampleExplainer
 from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.plots import gains_plot, systems_plot
 from gnn_encoder.evaluation.report import Plot, data_profile, render_page
@@ -52,6 +53,9 @@ def evaluate(
     dpr_run: Path,
     dual_encoder: Path,
     passage_vectors: Path,
+    graph: Path,
+    gnn_encoder: Path,
+    encoding: Path,
     bundle: Path,
     report: Draft,
 ) -> Metrics:
@@ -103,18 +107,24 @@ def evaluate(
             f"What {CANDIDATE} gains and loses in {NAMES[0]} against {BASELINE}, {shown} query by query.",
         ),
     }
-    compared = (BASELINE, CANDIDATE)
+    compared, changed = (BASELINE, CANDIDATE), most_changed(gains, EXAMPLES)
+    inputs = {
+        "dataset": dataset, "bm25_run": bm25_run, "dpr_run": dpr_run, "dual_encoder": dual_encoder,
+        "passage_vectors": passage_vectors, "graph": graph, "gnn_encoder": gnn_encoder, "encoding": encoding,
+        "bundle": bundle,
+    }  # fmt: skip
     won, lost = (
         examples(
             data, shown, positions,
             {system: values[shown][system][:, 0] for system in compared}, {system: hits[system] for system in compared},
         )
-        for positions in most_changed(gains, EXAMPLES)
+        for positions in changed
     )  # fmt: skip
-    inputs = {
-        "dataset": dataset, "bm25_run": bm25_run, "dpr_run": dpr_run,
-        "dual_encoder": dual_encoder, "passage_vectors": passage_vectors, "bundle": bundle,
-    }  # fmt: skip
+    explainer = ExampleExplainer(CANDIDATE, inputs, settings.speed)
+    won, lost = (
+        explainer.explain(made, hits[CANDIDATE][positions])
+        for made, positions in zip((won, lost), changed, strict=True)
+    )
     page = render_page(
         metrics,
         headline=headline,

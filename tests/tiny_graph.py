@@ -1,0 +1,65 @@
+"""Graphs that the tests share: random arrays, and the tiny dataset encoded by random models."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnn_encoder.artifacts import Graph, drafting, reverse_csr
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import BuildGraph, EncodeCorpus
+from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.encode_corpus import encode_corpus
+
+N, M, K, D, DE = 23, 40, 5, 16, 6
+GRAPH = {"neighbors": 3, "retrieved": 6, "precision": "fp32"}
+
+
+def random_graph(features: bool, labelled: bool, loops: bool) -> Graph:
+    """A ragged graph: missing edges, isolated passages, and one passage that most queries reach."""
+    generator = np.random.default_rng(2)
+    edges = np.array([generator.permutation(M - 10)[:K] for _ in range(N)], dtype=np.int32)
+    edges[: N // 2, 0] = M - 10
+    edges[generator.random((N, K)) < 0.2] = -1
+    half = {name: generator.normal(size=size).astype(np.float16) for name, size in (("q", (N, DE)), ("p", (M, DE)))}
+    return Graph(
+        np.arange(N, dtype=np.int32),
+        edges,
+        (edges >= 0) & (generator.random((N, K)) < 0.3) & labelled,
+        generator.normal(size=(N, K, DE)).astype(np.float16) if features else None,
+        *reverse_csr(edges, M),
+        query_loops=half["q"] if loops else None,
+        passage_loops=half["p"] if loops else None,
+    )
+
+
+def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
+    """A dual encoder, a cross-encoder and a GNN-encoder with random weights, large enough to matter."""
+    torch.manual_seed(0)
+    encoders = DualEncoder.from_backbone(
+        str(backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=False
+    )
+    scorer = CrossEncoder.from_backbone(str(backbone), 48)
+    joint = GnnEncoder(encoders, GNN(GnnConfig(encoders.query_encoder.width, scorer.width)))
+    for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
+        with drafting(folder / name, "model") as draft:
+            model.save(draft.path)
+    return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+
+
+def encode(dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, **settings: object) -> Path:
+    """Graph and encoding of a dataset, with nothing scored before."""
+    before = {"previous": str(previous)} if previous else {}
+    built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
+    build_graph(
+        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset,
+        dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
+    )  # fmt: skip
+    encode_corpus(
+        EncodeCorpus.model_validate({"precision": "fp32", **before, **settings}), dataset=dataset, **built,
+        gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
+    )  # fmt: skip
+    return out
