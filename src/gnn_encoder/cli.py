@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · update · data check · compile · search · dashboard · presets`.
+"""The command line: `gnn-encoder run · update · data check · compile · search · evaluate · dashboard · presets`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -179,6 +179,29 @@ def search(
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
         screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+
+
+@app.command()
+def evaluate(
+    runs: Annotated[list[Path], typer.Option("--run", help="A system's ranking, a TREC run file; repeatable.")],
+    qrels: Annotated[Path, typer.Option(help="Relevance labels, a TREC qrels file.")],
+    measures: Annotated[
+        str, typer.Option(help="In ir_measures' names, with spaces between.")
+    ] = "RR@10 nDCG@10 AP R@100 Judged@10",
+) -> None:
+    """Measure any system's TREC runs (plain or .gz) against qrels; others are compared with the first."""
+    from rich.console import Console
+
+    from gnn_encoder.evaluation.compare import compare, comparison_table, notes
+    from gnn_encoder.settings.measures import checked_list, split_names
+
+    try:
+        names = checked_list(split_names(measures))
+    except ValueError as error:
+        raise UserError(f"--measures {measures!r}: {error}") from None
+    found, screen = compare(runs, qrels, names), Console()
+    screen.print(comparison_table(found))
+    screen.print("\n".join(notes(found)), markup=False, highlight=False)
 
 
 @app.command()

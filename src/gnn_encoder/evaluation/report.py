@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnn_encoder.artifacts import Dataset, Manifest
 from gnn_encoder.evaluation.examples import Example
-from gnn_encoder.evaluation.measures import MEAN_NAMES, labelled_queries
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.table import is_best, is_significant
 
@@ -91,7 +91,7 @@ def render_page(
         examples={"won": won, "lost": lost},
         manifests=manifests,
         settings=settings,
-        mean_names=MEAN_NAMES,
+        mean_name=mean_name,
         significant=SIGNIFICANT,
         is_best=is_best,
         is_significant=is_significant,
