@@ -263,7 +263,7 @@ def test_answers_are_found_where_queries_have_them(
 
 def test_latency_of_both_systems_is_in_the_report(evaluated: SimpleNamespace) -> None:
     found = evaluated.report.metrics["latency"]
-    assert found["queries"] == 20
+    assert 1 <= found["queries"] <= 20  # as many as its time allows
     assert list(found["systems"]) == [BASELINE, CANDIDATE]
     for took in found["systems"].values():
         assert took["encode_ms"] > 0 and took["search_ms"] > 0
