@@ -38,7 +38,7 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
     axes.set_xlim(-0.01, 1.01)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     _open_frame(axes)
-    figure.legend(loc="outside upper center", ncols=min(len(systems), 5), frameon=False, handletextpad=0.2)
+    figure.legend(loc="outside upper center", ncols=min(len(systems), 4), frameon=False, handletextpad=0.2)
     return _png(figure)
 
 

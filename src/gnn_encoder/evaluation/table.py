@@ -18,7 +18,7 @@ def results_table(metrics: dict[str, Any]) -> Table:
     significant. Below a dense system stands what it gives together with BM25. 80 columns suffice.
     """
     baseline = metrics["baseline"]
-    caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization test, Holm-corrected"
+    caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
     if metrics["fusions"]:
         caption += f"\n+ BM25: the scores of the system above and BM25's together, {_weights(metrics)}"
     table = Table(

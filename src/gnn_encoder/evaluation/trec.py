@@ -24,6 +24,7 @@ from gnn_encoder.artifacts import Qrels, Run, pair_keys
 from gnn_encoder.errors import UserError
 
 RUN_FORM, QRELS_FORM = "query Q0 passage rank score tag", "query 0 passage relevance"
+INTEGER = re.compile(rb"[+-]?[0-9]{1,10}")
 INT32 = range(-(2**31), 2**31)
 LINES = 100_000
 """Lines written at a time."""
@@ -68,10 +69,7 @@ def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
     columns, lines = (array("i"), array("i"), array("i")), array("q")
     for number, fields in _rows(path, 4, QRELS_FORM):
         query, _, passage, relevance = fields
-        try:
-            label = int(relevance)
-        except ValueError:
-            label = INT32.stop
+        label = int(relevance) if INTEGER.fullmatch(relevance) else INT32.stop
         if label not in INT32:
             raise UserError(f"{path} line {number}: relevance {_shown(relevance)} is not an integer")
         rows = _numbered(path, number, queries, query, passages, passage)
