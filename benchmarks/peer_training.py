@@ -19,7 +19,7 @@ from sentence_transformers.losses import MultipleNegativesRankingLoss
 
 from gnn_encoder import index
 from gnn_encoder.artifacts import Dataset, Report, Run
-from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES, labelled_queries, per_query
+from gnn_encoder.evaluation.measures import NAMES, labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.training.losses import KnownPositives
@@ -86,7 +86,7 @@ def main() -> None:
         )
         rows.append((system, *cells))
     title = f"{options.epochs} epochs, batch {options.batch}, rate {options.rate:g}, {options.length} tokens"
-    headings = ("test", *(MEAN_NAMES.get(name, name) for name in NAMES))
+    headings = ("test", *(mean_name(name) for name in NAMES))
     show(title, headings, rows, f"* differs from {PEER}: p < 0.05, uncorrected")
 
 

@@ -34,7 +34,8 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert time.monotonic() - began < 5  # 0.5 s on an idle machine; the line below is the guard
     assert ended.returncode == 0
     assert "heavy: set()" in ended.stdout
-    for command in ("run", "update", "data", "compile", "search", "explain", "dashboard", "presets"):
+    commands = ("run", "update", "ablate", "data", "compile", "search", "explain", "evaluate", "dashboard", "presets")
+    for command in commands:
         assert command in ended.stdout
 
 
@@ -67,6 +68,8 @@ def test_the_library_imports_without_kfp() -> None:
         (["search", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
         (["explain", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
         (["dashboard", "--root", "no/such/root"], "no runs under"),
+        (["evaluate", "--run", "no/run", "--qrels", "no/qrels"], "No such file or directory: no/qrels"),
+        (["evaluate", "--run", "a", "--qrels", "b", "--measures", "AP MRR"], "--measures 'AP MRR': MRR is no measure"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -1,13 +1,13 @@
 """Presets and overrides: what is taken, and what is refused before anything runs."""
 
-from typing import get_args
-
+import ir_measures
 import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.presets import load_settings, parse_settings, preset_names
-from gnn_encoder.settings import Promote, Settings
+from gnn_encoder.settings import Settings
+from gnn_encoder.settings.measures import checked
 
 
 def override(*settings: str) -> Settings:
@@ -34,7 +34,12 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["dense_retrieve.eval_depth=100"], "dense_retrieve.eval_depth must be at least evaluate.depth"),
         (["train_dual_encoder.passage_length=256"], "train_dual_encoder.passage_length must equal train_dpr"),
         (["evaluate.depth=100"], "evaluate.depth = 100"),
-        (["promote.measure=MRR@10"], "promote.measure"),
+        (["promote.measure=MRR@10"], 'promote.measure = "MRR@10": MRR@10 is no measure known here: write RR@k'),
+        (["promote.measure=P@3"], "promote.measure (P@3) must be one of evaluate.measures (RR@10, "),
+        (["evaluate.measures=[RR@10, recall]"], 'evaluate.measures = "recall": recall is no measure known here'),
+        (["evaluate.measures=[]"], "name at least one measure"),
+        (["evaluate.measures=RR@10 RR@10"], "each of them once"),
+        (["evaluate.measures=RR@10 R@2000"], "R@2000, which needs depth: 2000 (it is 1000)"),
         (["promote.model_name=a/b"], "promote.model_name"),
         (["generate_queries.negative_below=0.2"], "must be equal"),
     ],
@@ -51,5 +56,24 @@ def test_the_same_values_are_taken_where_they_fit() -> None:
     override("train_dual_encoder.passage_length=256", "train_dual_encoder.start_from=backbone")
 
 
-def test_promotion_knows_the_measures_of_the_evaluation() -> None:
-    assert get_args(Promote.model_fields["measure"].annotation) == NAMES
+def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> None:
+    assert Settings().evaluate.measures == NAMES
+    assert Settings().promote.measure in NAMES
+    chosen = override("evaluate.measures=AP(rel=2) R@100, Judged@5", "promote.measure=R@100")
+    assert chosen.evaluate.measures == ("AP(rel=2)", "R@100", "Judged@5")
+    assert override("evaluate.measures=[nDCG, RR@10]").evaluate.measures == ("nDCG", "RR@10")
+
+
+@pytest.mark.parametrize(
+    "name", ["RR", "RR@1000", "RR(rel=2)@10", "nDCG@3", "AP@7", "AP(rel=3)", "Rprec", "P@1", "Success@5"]
+)
+def test_every_form_of_a_measure_is_one_of_ir_measures(name: str) -> None:
+    assert checked(name) == name == str(ir_measures.parse_measure(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["R", "P", "Judged", "nDCG(rel=2)@10", "RR@0", "RR@-1", "rr@10", "map", "", "RR@10 ", "AP(rel=0)"]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no measure known here: write RR@k"):
+        checked(name)

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · explain · dashboard …`.
+"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · explain · evaluate …`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -247,6 +247,29 @@ def explain(
     if html:
         html.write_text(render_explanation(question, str(bundle), hits), encoding="utf-8")
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    runs: Annotated[list[Path], typer.Option("--run", help="A system's ranking, a TREC run file; repeatable.")],
+    qrels: Annotated[Path, typer.Option(help="Relevance labels, a TREC qrels file.")],
+    measures: Annotated[
+        str, typer.Option(help="In ir_measures' names, with spaces between.")
+    ] = "RR@10 nDCG@10 AP R@100 Judged@10",
+) -> None:
+    """Measure any system's TREC runs (plain or .gz) against qrels; others are compared with the first."""
+    from rich.console import Console
+
+    from gnn_encoder.evaluation.compare import compare, comparison_table, notes
+    from gnn_encoder.settings.measures import checked_list, split_names
+
+    try:
+        names = checked_list(split_names(measures))
+    except ValueError as error:
+        raise UserError(f"--measures {measures!r}: {error}") from None
+    found, screen = compare(runs, qrels, names), Console()
+    screen.print(comparison_table(found))
+    screen.print("\n".join(notes(found)), markup=False, highlight=False)
 
 
 @app.command()

@@ -90,9 +90,10 @@ def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source
 
 def _describe(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # a rule over several settings, which its text names
-        return first["msg"].removeprefix("Value error, ")
+        return message
     # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
     key = ".".join(str(part) for part in first["loc"][:2])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{key} = {json.dumps(first['input'], default=str)}: {first['msg']}{more}"
+    return f"{key} = {json.dumps(first['input'], default=str)}: {message}{more}"

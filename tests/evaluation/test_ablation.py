@@ -37,7 +37,12 @@ def test_means_deviations_and_p_values() -> None:
             cell = results["test"][name][measure]
             assert cell["mean"] == pytest.approx(np.mean(means))
             assert cell.get("sd") == (pytest.approx(np.std(means, ddof=1)) if len(of) > 1 else None)
-            assert ("p" in cell) == (name != FULL)
+            assert ("p" in cell) == ("p_holm" in cell) == (name != FULL)
+            if name != FULL:
+                p = {other: results["test"][other][measure]["p"] for other in ("worse", "one")}
+                smallest = min(p.values())
+                expected = min(2 * smallest, 1) if p[name] == smallest else min(max(p[name], 2 * smallest), 1)
+                assert cell["p_holm"] == pytest.approx(expected)
             if name == "worse":
                 a, b = (
                     np.mean([each.per_query.column(measure).to_pylist()[10:] for each in side], axis=0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.evaluation import measures
-from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
+from gnn_encoder.evaluation.measures import NAMES, labelled_queries, mean_name, per_query
 
 PASSAGES = 40
 IDS = [f"p{i}" for i in range(PASSAGES)]
@@ -43,14 +43,20 @@ def rankings(draw: st.DrawFn) -> tuple[Run, Qrels]:
     return run, Qrels(*(np.concatenate(c).astype(np.int32) for c in zip(*labels, strict=True)))
 
 
-def trec_eval(run: Run, qrels: Qrels, queries: np.ndarray, ids: list[str]) -> np.ndarray:
-    """pytrec_eval called by hand, RR@10 as recip_rank over each query's first ten in trec_eval's own order."""
+def dictionaries(run: Run, qrels: Qrels, ids: list[str]) -> tuple[dict, dict]:
+    """Labels and scores as pytrec_eval takes them."""
     judged: dict[str, dict[str, int]] = {}
     for q, p, relevance in zip(qrels.query, qrels.passage, qrels.relevance, strict=True):
         judged.setdefault(str(q), {})[ids[p]] = int(relevance)
     scored: dict[str, dict[str, float]] = {}
     for q, p, score in zip(run.query, run.passage, run.score, strict=True):
         scored.setdefault(str(q), {})[ids[p]] = float(score)
+    return judged, scored
+
+
+def trec_eval(run: Run, qrels: Qrels, queries: np.ndarray, ids: list[str]) -> np.ndarray:
+    """pytrec_eval called by hand, RR@10 as recip_rank over each query's first ten in trec_eval's own order."""
+    judged, scored = dictionaries(run, qrels, ids)
     first_ten = {q: dict(sorted(hits.items(), key=lambda h: (h[1], h[0]))[-10:]) for q, hits in scored.items()}
     rest = pytrec_eval.RelevanceEvaluator(judged, set(TREC_EVAL.values())).evaluate(scored)
     reciprocal = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(first_ten)
@@ -68,6 +74,50 @@ def test_measures_equal_trec_eval(case: tuple[Run, Qrels]) -> None:
     queries = np.arange(8)
     ours = per_query(run, qrels, queries, pa.chunked_array([IDS[:13], IDS[13:]]))
     np.testing.assert_allclose(ours, trec_eval(run, qrels, queries, IDS), rtol=0, atol=1e-12)
+
+
+MORE = ("RR", "RR(rel=2)@5", "nDCG", "nDCG@3", "AP@5", "AP(rel=2)", "P@5", "R(rel=2)@20", "Success@1", "Rprec")
+
+
+@settings(max_examples=40, deadline=None)
+@given(rankings())
+def test_other_measures_equal_trec_eval(case: tuple[Run, Qrels]) -> None:
+    run, qrels = case
+    ids = pa.chunked_array([IDS])
+    ours = per_query(run, qrels, np.arange(8), ids, MORE)
+    labels, scores = dictionaries(run, qrels, IDS)
+
+    def theirs(measure: str, level: int = 1, first: int | None = None) -> list[float]:
+        cut = {
+            q: dict(sorted(h.items(), key=lambda x: (x[1], x[0]))[-first:]) if first else h for q, h in scores.items()
+        }
+        values = pytrec_eval.RelevanceEvaluator(labels, {measure}, relevance_level=level).evaluate(cut)
+        (name,) = {name for value in values.values() for name in value} or {""}
+        return [values[str(q)][name] if str(q) in values else 0.0 for q in range(8)]
+
+    expected = [
+        theirs("recip_rank"), theirs("recip_rank", 2, 5), theirs("ndcg"), theirs("ndcg_cut.3"), theirs("map_cut.5"),
+        theirs("map", 2), theirs("P.5"), theirs("recall.20", 2), theirs("success.1"), theirs("Rprec"),
+    ]  # fmt: skip
+    np.testing.assert_allclose(ours, np.array(expected).T, rtol=0, atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rankings(), st.sampled_from([1, 3, 10, 100]))
+def test_judged_is_the_share_of_first_hits_with_any_label(case: tuple[Run, Qrels], k: int) -> None:
+    run, qrels = case
+    queries = np.array([7, 1, 0, 2, 3, 4, 5, 6])
+    ours = per_query(run, qrels, queries, pa.chunked_array([IDS[:13], IDS[13:]]), (f"Judged@{k}", "AP"))[:, 0]
+    labels, scores = dictionaries(run, qrels, IDS)
+    for query, value in zip(map(str, queries), ours, strict=True):
+        first = sorted(scores.get(query, {}).items(), key=lambda x: (x[1], x[0]), reverse=True)[:k]
+        assert value == pytest.approx(sum(p in labels[query] for p, _ in first) / max(len(first), 1))
+
+
+def test_means_have_names_of_their_own() -> None:
+    names = ("RR@10", "RR(rel=2)", "AP", "AP@5", "nDCG@10", "R@5", "Rprec", "Answer@5")
+    expected = ["MRR@10", "MRR(rel=2)", "MAP", "MAP@5", "nDCG@10", "R@5", "Rprec", "Answer@5"]
+    assert [mean_name(name) for name in names] == expected
 
 
 def tied_run() -> tuple[Run, Qrels]:

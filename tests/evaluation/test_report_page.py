@@ -10,7 +10,7 @@ from gnn_encoder.evaluation.examples import Example, Found, most_changed
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.plots import gains_plot, systems_plot
 from gnn_encoder.evaluation.report import Plot, SplitProfile, render_page
-from gnn_encoder.evaluation.results import BASELINE, CANDIDATE, means, p_values
+from gnn_encoder.evaluation.results import BASELINE, CANDIDATE, CONVEX, RECIPROCAL, block, fused_name
 from gnn_encoder.evaluation.table import results_table
 
 VOID = {"meta", "img", "br", "link", "input"}
@@ -20,20 +20,35 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def fabricated_metrics() -> dict:
     generator = np.random.default_rng(0)
     base = generator.random((300, len(NAMES)))
+    convex, reciprocal = (fused_name(CANDIDATE, method) for method in (CONVEX, RECIPROCAL))
     values = {"BM25": base * 0.5, BASELINE: base, CANDIDATE: np.clip(base + 0.001, 0, 1)}
+    values |= {convex: base * 0.999, reciprocal: base * 1.01}
+    statistics = {"permutations": 200, "resamples": 100, "seed": 0}
+    answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
+    judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
+    took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
     return {
-        "measures": list(NAMES),
+        **block({"dev": values, "test": values}, NAMES, **statistics),
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
-        "results": {"dev": means(values), "test": means(values)},
-        "p_values": {split: p_values(values, 200, 0) for split in ("dev", "test")},
-        "queries": {"dev": 300, "test": 300},
         "unlabelled_queries": {"dev": 0, "test": 7},
         "digests": {"dev": "d" * 64, "test": "e" * 64},
-        "permutations": 200,
-        "seed": 0,
-    }
+        "fusions": {
+            convex: {
+                "method": CONVEX, "dense": CANDIDATE, "weight": 0.35,
+                "tuned_on": "dev", "tuned_by": "RR@10", "tuned_queries": 300,
+            },
+            reciprocal: {"method": RECIPROCAL, "dense": CANDIDATE, "k": 60},
+        },
+        "judged": block(judged, ("Judged@10",), **{**statistics, "permutations": 0}),
+        "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), **statistics),
+        "latency": {
+            "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
+            "systems": {BASELINE: took, CANDIDATE: {**took, "passage_propagate_ms": 1.0}},
+        },
+        **statistics,
+    }  # fmt: skip
 
 
 class Structure(HTMLParser):
@@ -55,11 +70,11 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag
 
 
-def render(query: str = "what is a river") -> str:
+def render(query: str = "what is a river", metrics: dict | None = None) -> str:
     found = [Found(1, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
     return render_page(
-        fabricated_metrics(),
+        metrics or fabricated_metrics(),
         headline="GNN-encoder MRR@10 0.5",
         passages=1234,
         profile=[SplitProfile("train", 10, 9, 12), SplitProfile("dev", 0, 0, 0)],
@@ -93,10 +108,29 @@ def test_page_shows_data_as_text() -> None:
 
 def test_page_marks_significant_differences_by_direction() -> None:
     page = render()
-    assert page.count('class="worse"') == 2 * len(NAMES)  # BM25, dev and test
+    # BM25 and the convex fusion, dev and test, and both in the answers' table.
+    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3
     assert "▲</td>" not in page  # a mark is followed by its p-value
     assert "▼<small>p 0.0" in page
     assert "7 without a positive label left out" in page
+
+
+def test_page_says_how_sure_and_how_it_was_made() -> None:
+    metrics, page = fabricated_metrics(), " ".join(render().split())
+    low, high = metrics["intervals"]["test"][BASELINE]["RR@10"]
+    assert f"<small>{low:.3f}–{high:.3f}</small>" in page
+    assert "weight 0.35 on GNN-encoder and 0.65 on BM25, tuned by MRR@10 on 300 dev queries" in page
+    assert "1 / (60 + rank)" in page
+    assert "<th>12.34" not in page and "<td>12.34</td>" in page and "<td>–</td>" in page
+    for name in ("Judged@10", "Answer@100", "Holm-corrected", "BM25 + GNN-encoder (RRF)"):
+        assert name in page
+
+
+def test_untuned_weights_are_said_to_be() -> None:
+    metrics = fabricated_metrics()
+    (convex, *_) = metrics["fusions"].values()
+    convex |= {"weight": 0.5, "tuned_on": None}
+    assert "not tuned: there are no labelled dev queries" in render(metrics=metrics)
 
 
 def test_plots_are_pngs_and_repeatable() -> None:
@@ -117,6 +151,10 @@ def test_table_fits_a_terminal_and_marks_significance() -> None:
     assert len(bm25) == 2
     assert bm25[0].count("*") == len(NAMES)
     assert [line.count("*") for line in lines if line.startswith(BASELINE)] == [0, 0]
+    labels = [line[:14].rstrip() for line in lines if "0." in line]
+    assert labels[:4] == ["BM25", BASELINE, CANDIDATE, "  + BM25"]
+    assert len(labels) == 2 * 4 + 1  # and the caption's p; reciprocal rank fusion is not in the table
+    assert "Holm-corrected" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
     assert any("MRR@10" in line and "R@1000" in line for line in lines)
 

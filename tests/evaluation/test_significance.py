@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from gnn_encoder.evaluation import significance
-from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.significance import holm, paired_randomization
 
 
 def enumerated(differences: np.ndarray) -> float:
@@ -58,3 +58,30 @@ def test_the_batch_bounds_memory_and_changes_nothing_exact(monkeypatch: pytest.M
     whole = paired_randomization(differences, permutations=256, seed=0)
     monkeypatch.setattr(significance, "BATCH", 40)
     np.testing.assert_array_equal(paired_randomization(differences, permutations=256, seed=0), whole)
+
+
+def holm_by_hand(p_values: list[float]) -> list[float]:
+    """Holm's adjusted p-values, one after the other from the smallest."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    left = len(p_values)
+    for p, i in sorted((p, i) for i, p in enumerate(p_values)):
+        largest = max(largest, min(1.0, left * p))
+        corrected[i] = largest
+        left -= 1
+    return corrected
+
+
+@pytest.mark.parametrize("comparisons", [1, 2, 7])
+def test_holm_equals_the_loop_column_by_column(comparisons: int) -> None:
+    p = np.random.default_rng(comparisons).random((comparisons, 50)) ** 3
+    p[:, ::7] = np.round(p[:, ::7], 1)  # ties
+    corrected = holm(p)
+    for column in range(p.shape[1]):
+        assert corrected[:, column].tolist() == pytest.approx(holm_by_hand(p[:, column].tolist()), abs=1e-15)
+    np.testing.assert_array_equal(holm(p[:, 0]), corrected[:, 0])
+
+
+def test_holm_keeps_the_chance_of_any_error_where_raw_p_values_do_not() -> None:
+    alike = np.random.default_rng(4).random((6, 4000))  # six comparisons in each of which nothing differs
+    assert (holm(alike) < 0.05).any(axis=0).mean() == pytest.approx(0.05, abs=0.012)
+    assert (alike < 0.05).any(axis=0).mean() > 0.2

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -20,10 +21,22 @@ from gnn_encoder.artifacts import (
     drafting,
     verify,
 )
+from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import BASELINE, BM25, CANDIDATE, DPR, UNTRAINED, split_digest
+from gnn_encoder.evaluation.results import (
+    BASELINE,
+    BM25,
+    CANDIDATE,
+    CONVEX,
+    DPR,
+    RECIPROCAL,
+    UNTRAINED,
+    fused_name,
+    split_digest,
+)
 from gnn_encoder.index_file import build_index
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
@@ -92,8 +105,10 @@ def test_every_system_in_order_on_dev_and_test(evaluated: SimpleNamespace) -> No
     metrics = evaluated.report.metrics
     assert list(metrics["results"]) == ["dev", "test"]
     for split in ("dev", "test"):
-        assert list(metrics["results"][split]) == [BM25, UNTRAINED, DPR, BASELINE, CANDIDATE]
-        assert list(metrics["p_values"][split]) == [BM25, UNTRAINED, DPR, CANDIDATE]
+        fused = [fused_name(system, method) for method in (CONVEX, RECIPROCAL) for system in (BASELINE, CANDIDATE)]
+        assert list(metrics["results"][split]) == [BM25, UNTRAINED, DPR, BASELINE, CANDIDATE, *fused]
+        for kind in ("p_values", "p_holm"):
+            assert list(metrics[kind][split]) == [BM25, UNTRAINED, DPR, CANDIDATE, *fused]
     assert metrics["queries"] == {"dev": 20, "test": 20}
     assert metrics["unlabelled_queries"] == {"dev": 0, "test": 0}
 
@@ -146,7 +161,10 @@ def test_metrics_are_scalars_with_a_headline(evaluated: SimpleNamespace) -> None
 def test_report_folder(evaluated: SimpleNamespace) -> None:
     files = {p.relative_to(evaluated.report.path).as_posix() for p in evaluated.report.path.rglob("*") if p.is_file()}
     plots = {"plots/systems.png", "plots/gains.png"}
-    assert files == {"manifest.json", "metrics.json", "per_query.parquet", "report.html", *plots}
+    systems = ("bm25", "untrained", "dpr", "dual-encoder", "gnn-encoder")
+    fused = (f"bm25-{system}{method}" for system in ("dual-encoder", "gnn-encoder") for method in ("", "-rrf"))
+    runs = {f"runs/{name}.trec.gz" for name in (*systems, *fused)} | {"runs/dev.qrels.gz", "runs/test.qrels.gz"}
+    assert files == {"manifest.json", "metrics.json", "per_query.parquet", "report.html", *plots, *runs}
     page = evaluated.report.page.read_text(encoding="utf-8")
     assert "GNN-encoder won most" in page
     explained = page.count('<details class="why">')
@@ -162,10 +180,130 @@ def test_without_the_untrained_row_the_rest_is_the_same(
 ) -> None:
     settings = evaluated.settings.model_copy(update={"untrained_backbone": ""})
     evaluate(settings, report=tmp_path / "report", **inputs)
-    expected = evaluated.report.metrics["results"]
-    for systems in expected.values():
-        del systems[UNTRAINED]
-    assert Report.read(tmp_path / "report").metrics["results"] == expected
+    expected, found = evaluated.report.metrics, Report.read(tmp_path / "report").metrics
+    for kind in ("results", "p_values"):
+        for systems in expected[kind].values():
+            del systems[UNTRAINED]
+        assert found[kind] == expected[kind]
+    # The control: of fewer comparisons, each has to be corrected for fewer.
+    assert found["p_holm"]["test"][BM25]["RR@10"] < expected["p_holm"]["test"][BM25]["RR@10"]
+
+
+def test_intervals_and_corrected_p_values_belong_to_their_figures(evaluated: SimpleNamespace) -> None:
+    metrics = evaluated.report.metrics
+    for split, systems in metrics["results"].items():
+        for system, values in systems.items():
+            for measure, value in values.items():
+                low, high = metrics["intervals"][split][system][measure]
+                assert low - 1e-12 <= value <= high + 1e-12
+                if system != BASELINE:
+                    assert metrics["p_holm"][split][system][measure] >= metrics["p_values"][split][system][measure]
+    assert metrics["intervals"]["test"][BM25]["RR@10"] == [1.0, 1.0]
+    low, high = metrics["intervals"]["test"][BASELINE]["RR@10"]
+    assert low < high
+
+
+def test_judged_is_measured_beside_the_table(evaluated: SimpleNamespace) -> None:
+    metrics = evaluated.report.metrics
+    assert "Judged@10" not in metrics["measures"]
+    judged = metrics["judged"]["results"]["test"]
+    assert judged[BM25]["Judged@10"] == pytest.approx(1 / 3)  # one label among three hits
+    rows = evaluated.report.per_query().to_pandas()
+    assert rows[(rows.split == "test") & (rows.system == CANDIDATE)]["Judged@10"].mean() == pytest.approx(
+        judged[CANDIDATE]["Judged@10"]
+    )
+
+
+def test_the_runs_written_give_the_figures_of_the_report(evaluated: SimpleNamespace) -> None:
+    metrics, folder = evaluated.report.metrics, evaluated.report.path / "runs"
+    names = {BM25: "bm25", BASELINE: "dual-encoder", fused_name(CANDIDATE, RECIPROCAL): "bm25-gnn-encoder-rrf"}
+    measures = ("RR@10", "nDCG@10", "R@100")
+    for split in ("dev", "test"):
+        runs = [folder / f"{name}.trec.gz" for name in names.values()]
+        found = compare(runs, folder / f"{split}.qrels.gz", measures)
+        assert found.queries == 20
+        for system, name in names.items():
+            expected = [metrics["results"][split][system][measure] for measure in measures]
+            assert list(found.results[name].values()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_weights_are_tuned_on_dev(evaluated: SimpleNamespace) -> None:
+    metrics = evaluated.report.metrics
+    for system in (BASELINE, CANDIDATE):
+        facts = metrics["fusions"][fused_name(system, CONVEX)]
+        assert (facts["tuned_on"], facts["tuned_by"], facts["tuned_queries"]) == ("dev", "RR@10", 20)
+        assert len(facts["figures"]) == 21
+        assert facts["figures"]["0.0"] == pytest.approx(1.0)  # BM25 alone finds every positive first here
+        assert facts["figures"]["1.0"] == pytest.approx(metrics["results"]["dev"][system]["RR@10"], abs=0.02)
+        chosen = facts["figures"][f"{facts['weight']}"]
+        assert chosen == max(facts["figures"].values())
+        assert metrics["results"]["dev"][fused_name(system, CONVEX)]["RR@10"] == pytest.approx(chosen)
+
+
+def test_without_dev_labels_the_weight_is_a_half(
+    evaluated: SimpleNamespace, inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    data = rewritten(tiny_dataset, tmp_path / "dataset", labelled=("train", "test"))
+    settings = Evaluate(untrained_backbone="", permutations=50, resamples=50, run_depth=0, measures=("AP", "P@3"))
+    evaluate(settings, report=tmp_path / "report", **{**inputs, "dataset": data.path})
+    report = Report.read(tmp_path / "report")
+    assert list(report.metrics["results"]) == ["test"]
+    assert report.metrics["measures"] == ["AP", "P@3"]
+    for system in (BASELINE, CANDIDATE):
+        facts = report.metrics["fusions"][fused_name(system, CONVEX)]
+        assert (facts["weight"], facts["tuned_on"]) == (0.5, None)
+    assert report.page.read_text(encoding="utf-8").count("not tuned: there are no labelled dev queries") == 2
+    assert not (report.path / "runs").exists()
+    assert report.metrics["answers"] is None
+    assert report.manifest.metrics["headline"].startswith("GNN-encoder MAP 0.")
+
+
+def rewritten(data: Dataset, path: Path, labelled: tuple[str, ...] = SPLITS, answers: bool = False) -> Dataset:
+    """The same data with labels of some splits alone, or with an answer to every second query."""
+    with drafting(path, "dataset") as draft:
+        writer = DatasetWriter(draft)
+        passages = data.passages.take(np.arange(len(data.passages)))
+        writer.passages(passages.ids, passages.titles, passages.texts)
+        table, qrels = data.queries.to_pydict(), data.qrels
+        texts = {q: passages.texts[p] for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True)}
+        given = [[texts[q].upper()] if answers and q % 2 else [] for q in range(len(table["text"]))]
+        writer.queries(table["query_id"], table["text"], table["split"], given)
+        for q, p in zip(qrels.query.tolist(), qrels.passage.tolist(), strict=True):
+            if table["split"][q] in labelled:
+                writer.qrels([f"q{q}"], [f"p{p}"], [1], [q], [p])
+        writer.close()
+    return Dataset(path)
+
+
+def test_answers_are_found_where_queries_have_them(
+    inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    # Dev queries have answers but no labels: they count for the answers alone.
+    data = rewritten(tiny_dataset, tmp_path / "dataset", labelled=("train", "test"), answers=True)
+    settings = Evaluate(untrained_backbone="", permutations=50, resamples=50)
+    evaluate(settings, report=tmp_path / "report", **{**inputs, "dataset": data.path})
+    report = Report.read(tmp_path / "report")
+    found = report.metrics["answers"]
+    assert found["queries"] == {"dev": 10, "test": 10}
+    assert found["measures"] == ["Answer@5", "Answer@20", "Answer@100"]
+    for split in ("dev", "test"):
+        assert set(found["results"][split][BM25].values()) == {1.0}  # the positive, whose text is the answer, is first
+        assert found["results"][split][BASELINE]["Answer@5"] < 1.0
+    assert list(found["p_holm"]["dev"]) == list(report.metrics["p_holm"]["test"])
+    rows = pq.read_table(report.path / "answers.parquet").to_pandas()
+    mean = rows[(rows.split == "dev") & (rows.system == CANDIDATE)]["Answer@20"].mean()
+    assert found["results"]["dev"][CANDIDATE]["Answer@20"] == pytest.approx(mean)
+    assert report.manifest.metrics["dev/BM25/Answer@100"] == 1.0
+    assert "by DPR&#39;s rule" in report.page.read_text(encoding="utf-8")
+
+
+def test_latency_of_both_systems_is_in_the_report(evaluated: SimpleNamespace) -> None:
+    found = evaluated.report.metrics["latency"]
+    assert 1 <= found["queries"] <= 20  # as many as its time allows
+    assert list(found["systems"]) == [BASELINE, CANDIDATE]
+    for took in found["systems"].values():
+        assert took["encode_ms"] > 0 and took["search_ms"] > 0
+        assert took["passage_encode_ms"] is None  # these artifacts were made by no step
 
 
 def one_passage_dataset(path: Path, split: str, relevance: int, text: str = "a stone") -> Dataset:

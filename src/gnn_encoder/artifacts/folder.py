@@ -29,7 +29,7 @@ VERSIONS = {
     "graph": 2,
     "encoding": 1,
     "bundle": 1,
-    "report": 1,
+    "report": 2,
     "decision": 1,
     "figures": 1,
 }

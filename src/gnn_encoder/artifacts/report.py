@@ -1,14 +1,17 @@
 """The artifacts at the pipeline's end: the report of an evaluation, and what was decided on it.
 
-report     metrics.json       figures, p-values, query counts and digests of every split
+report     metrics.json       figures, intervals, p-values, query counts and digests of every split
            per_query.parquet  split, query_id, query (row number), system, and a column for each measure
+           answers.parquet    the same of the queries that have answers, where there are any
            plots/*.png
+           runs/*.trec.gz     each system's first hits, and beside them SPLIT.qrels.gz
            report.html        all of it on one page that needs nothing else
 figures    per_query.parquet  split, query (row number), and a column for each measure: of one variant
 decision   decision.json      the decision, its reason, the figures it rests on, the registered version
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
 
-METRICS, PER_QUERY, PLOTS, PAGE, DECISION = (
+METRICS, PER_QUERY, ANSWERS, PLOTS, RUNS, PAGE, DECISION = (
     "metrics.json",
     "per_query.parquet",
+    "answers.parquet",
     "plots",
+    "runs",
     "report.html",
     "decision.json",
 )
@@ -41,16 +46,34 @@ class Report:
 
     @staticmethod
     def write(
-        draft: Draft, *, metrics: dict[str, Any], per_query: pa.Table, plots: dict[str, bytes], page: str
+        draft: Draft,
+        *,
+        metrics: dict[str, Any],
+        per_query: pa.Table,
+        plots: dict[str, bytes],
+        page: str,
+        answers: pa.Table | None = None,
     ) -> None:
         """Fill a report draft; `plots` are PNGs by name."""
         (draft / METRICS).write_text(json.dumps(metrics, indent=1), encoding="utf-8")
         pq.write_table(per_query, draft / PER_QUERY)
+        if answers is not None:
+            pq.write_table(answers, draft / ANSWERS)
         (draft / PLOTS).mkdir()
         for name, image in plots.items():
             (draft / PLOTS / f"{name}.png").write_bytes(image)
         (draft / PAGE).write_text(page, encoding="utf-8")
         draft.rows(per_query=len(per_query), plots=len(plots))
+
+    @staticmethod
+    def run_file(draft: Draft, system: str) -> Path:
+        """Where a draft's TREC run of a system goes: `BM25 + Dual encoder` to runs/bm25-dual-encoder.trec.gz."""
+        return _in_runs(draft, f"{re.sub(r'[^a-z0-9]+', '-', system.lower()).strip('-')}.trec.gz")
+
+    @staticmethod
+    def qrels_file(draft: Draft, split: str) -> Path:
+        """Where a draft's TREC qrels of a split go."""
+        return _in_runs(draft, f"{split}.qrels.gz")
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -107,6 +130,11 @@ class Decision:
     def facts(self) -> dict[str, Any]:
         """What `decision.json` holds."""
         return _read_json(self.path / DECISION)
+
+
+def _in_runs(draft: Draft, name: str) -> Path:
+    (draft / RUNS).mkdir(exist_ok=True)
+    return draft / RUNS / name
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from gnn_encoder.artifacts import Figures
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES
-from gnn_encoder.evaluation.significance import SIGNIFICANT, paired_randomization
+from gnn_encoder.evaluation.measures import NAMES, mean_name
+from gnn_encoder.evaluation.significance import SIGNIFICANT, holm, paired_randomization
 from gnn_encoder.settings import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
@@ -64,7 +64,8 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
 
 
 def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
-    """{split: {variant: {measure: {mean, sd, p}}}}; p against the full model, of queries' means over the seeds.
+    """{split: {variant: {measure: {mean, sd, p, p_holm}}}}; p against the full model, of queries' means over the
+    seeds, as it is and after Holm's correction for the number of variants.
 
     sd, over seeds, is missing where there is one; the full model has no p.
     """
@@ -74,7 +75,10 @@ def compared(variants: dict[str, Variant], full: str, permutations: int, seed: i
         others = [name for name in variants if name != full]
         differences = [per_query[name] - per_query[full] for name in others]
         p = paired_randomization(np.concatenate(differences, axis=1), permutations, seed) if others else np.zeros(0)
-        p_values = dict(zip(others, p.reshape(len(others), len(NAMES)).tolist(), strict=True))
+        p = p.reshape(len(others), len(NAMES))
+        p_values = {
+            name: {"p": plain, "p_holm": corrected} for name, plain, corrected in zip(others, p, holm(p), strict=True)
+        }
         results[split] = {}
         for name, variant in variants.items():
             means = variant.means(split)
@@ -82,8 +86,7 @@ def compared(variants: dict[str, Variant], full: str, permutations: int, seed: i
             for i, measure in enumerate(NAMES):
                 if len(means) > 1:
                     cells[measure]["sd"] = float(means[:, i].std(ddof=1))
-                if name != full:
-                    cells[measure]["p"] = p_values[name][i]
+                cells[measure] |= {kind: float(values[i]) for kind, values in p_values.get(name, {}).items()}
             results[split][name] = cells
     return results
 
@@ -109,7 +112,7 @@ def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[f
 def ablation_table(metrics: dict[str, Any]) -> Table:
     """Variants × measures, a block for each split; ± is the deviation over seeds."""
     full = metrics["full"]
-    caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, uncorrected"
+    caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -120,7 +123,7 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
     )
     table.add_column("")
     for measure in SHOWN:
-        table.add_column(MEAN_NAMES.get(measure, measure), justify="right", no_wrap=True)
+        table.add_column(mean_name(measure), justify="right", no_wrap=True)
     for split, variants in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
         for name, cells in variants.items():
@@ -131,4 +134,4 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
 
 def _cell(cell: dict[str, float]) -> str:
     deviation = f"±{cell['sd']:.3f}".replace("±0.", "±.") if "sd" in cell else ""
-    return f"{cell['mean']:.3f}{deviation}" + ("*" if cell.get("p", 1.0) < SIGNIFICANT else " ")
+    return f"{cell['mean']:.3f}{deviation}" + ("*" if cell.get("p_holm", 1.0) < SIGNIFICANT else " ")

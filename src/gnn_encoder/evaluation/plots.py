@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gnn_encoder.evaluation.measures import MEAN_NAMES
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.results import in_table
 
 COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 SHAPES = ("s", "v", "^", "D", "o", "P", "X")
@@ -21,7 +22,8 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
     """Every system's figure on every measure: a row for each measure, a mark for each system."""
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
     axes = figure.subplots()
-    measures, systems = metrics["measures"], metrics["results"][split]
+    measures = metrics["measures"]
+    systems = {system: metrics["results"][split][system] for system in in_table(metrics, split)}
     rows = np.arange(len(measures))[::-1]
     for i, (system, values) in enumerate(systems.items()):
         colour, shape = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
@@ -31,12 +33,12 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
             color=colour, markersize=6 + 0.5 * i, markeredgecolor="white", markeredgewidth=0.7,
             label=system, zorder=3 + i,
         )  # fmt: skip
-    axes.set_yticks(rows, [MEAN_NAMES.get(measure, measure) for measure in measures])
+    axes.set_yticks(rows, [mean_name(measure) for measure in measures])
     axes.set_xlabel(f"mean over {metrics['queries'][split]:,} {split} queries")
     axes.set_xlim(-0.01, 1.01)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
     _open_frame(axes)
-    figure.legend(loc="outside upper center", ncols=min(len(systems), 5), frameon=False, handletextpad=0.2)
+    figure.legend(loc="outside upper center", ncols=min(len(systems), 4), frameon=False, handletextpad=0.2)
     return _png(figure)
 
 
@@ -78,7 +80,7 @@ def sweep_plot(results: dict[str, Any], points: list[tuple[float, str]], axis: s
         )  # fmt: skip
         axes[place].axhline(results[baseline][measure]["mean"], color=colour, linestyle=":", label=baseline)
         axes[place].set_xlabel(axis)
-        axes[place].set_title(MEAN_NAMES.get(measure, measure), fontsize="medium")
+        axes[place].set_title(mean_name(measure), fontsize="medium")
         axes[place].legend(frameon=False)
         _open_frame(axes[place])
     return _png(figure)

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnn_encoder.artifacts import Dataset, Manifest
 from gnn_encoder.evaluation.examples import Example
-from gnn_encoder.evaluation.measures import MEAN_NAMES, labelled_queries
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.table import is_best, is_significant
 from gnn_encoder.explained_passages import LEGEND
@@ -87,7 +87,7 @@ def render_page(
         manifests=manifests,
         settings=settings,
         legend=LEGEND,
-        mean_names=MEAN_NAMES,
+        mean_name=mean_name,
         significant=SIGNIFICANT,
         is_best=is_best,
         is_significant=is_significant,
@@ -102,7 +102,7 @@ def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot]
         headline=headline,
         plots=plots,
         settings=settings.model_dump(),
-        mean_names=MEAN_NAMES,
+        mean_name=mean_name,
         significant=SIGNIFICANT,
     )
 

@@ -1,7 +1,7 @@
-"""From every system's per-query figures to the means and p-values of a report."""
+"""From every system's per-query figures to the means, intervals and p-values of a report."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,35 +9,96 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.dataset import CORPUS
+from gnn_encoder.evaluation.intervals import bootstrap_intervals
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.significance import holm, paired_randomization
 
 BM25, UNTRAINED, DPR, BASELINE, CANDIDATE = "BM25", "Untrained", "DPR", "Dual encoder", "GNN-encoder"
 """The systems, in the order of every table. The baseline is M_de."""
+FUSED = (BASELINE, CANDIDATE)
+"""Those that are also fused with BM25."""
+CONVEX, RECIPROCAL = "convex", "rrf"
+"""The ways of fusion."""
 
 PerQuery = Mapping[str, np.ndarray]
 """Figures [queries, measures] of each system."""
+OfEach = dict[str, dict[str, float]]
+"""{system: {measure: figure}}."""
 
 
-def means(values: PerQuery) -> dict[str, dict[str, float]]:
+def fused_name(dense: str, method: str) -> str:
+    """What a dense system fused with BM25 is called."""
+    return f"{BM25} + {dense}" + (" (RRF)" if method == RECIPROCAL else "")
+
+
+def in_table(metrics: dict[str, Any], split: str) -> list[str]:
+    """A split's systems that the table on a terminal and the plot have: all but reciprocal rank fusion."""
+    left_out = {system for system, facts in metrics["fusions"].items() if facts["method"] == RECIPROCAL}
+    return [system for system in metrics["results"][split] if system not in left_out]
+
+
+def means(values: PerQuery, names: Sequence[str] = NAMES) -> OfEach:
     """{system: {measure: mean over queries}}."""
+    return _named(list(values), np.array([figures.mean(axis=0) for figures in values.values()]), names)
+
+
+def intervals(
+    values: PerQuery, resamples: int, seed: int, names: Sequence[str] = NAMES
+) -> dict[str, dict[str, list[float]]]:
+    """{system: {measure: [low, high]}}, 95 % intervals of the means."""
+    ends = np.stack(bootstrap_intervals(np.concatenate(list(values.values()), axis=1), resamples, seed), axis=1)
     return {
-        system: dict(zip(NAMES, (float(mean) for mean in figures.mean(axis=0)), strict=True))
-        for system, figures in values.items()
+        system: dict(zip(names, rows.tolist(), strict=True))
+        for system, rows in zip(values, ends.reshape(len(values), len(names), 2), strict=True)
     }
 
 
-def p_values(values: PerQuery, permutations: int, seed: int) -> dict[str, dict[str, float]]:
-    """{system: {measure: p}} of every system against the baseline, which has no entry."""
-    others = [system for system in values if system != BASELINE]
+def p_values(
+    values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, baseline: str = BASELINE
+) -> OfEach:
+    """{system: {measure: p}} of every system against the baseline, which has no entry; not corrected."""
+    others = [system for system in values if system != baseline]
     if not others:
         return {}
-    differences = np.concatenate([values[system] - values[BASELINE] for system in others], axis=1)
-    p = paired_randomization(differences, permutations, seed).reshape(len(others), len(NAMES))
-    return {system: dict(zip(NAMES, row, strict=True)) for system, row in zip(others, p.tolist(), strict=True)}
+    differences = np.concatenate([values[system] - values[baseline] for system in others], axis=1)
+    p = paired_randomization(differences, permutations, seed).reshape(len(others), len(names))
+    return _named(others, p, names)
 
 
-def per_query_table(dataset: Dataset, queries: Mapping[str, np.ndarray], values: Mapping[str, PerQuery]) -> pa.Table:
+def corrected(p: OfEach) -> OfEach:
+    """The p-values after Holm's correction for the number of systems, each measure by itself."""
+    if not p:
+        return {}
+    (names, *_) = (tuple(of_system) for of_system in p.values())
+    return _named(list(p), holm(np.array([list(of_system.values()) for of_system in p.values()])), names)
+
+
+def block(
+    values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int
+) -> dict[str, Any]:
+    """What a report says of some measures of every split: a table's figures with their statistics.
+
+    `permutations` 0: no p-values, of what makes no system better or worse.
+    """
+    p = {
+        split: p_values(systems, permutations, seed, names) if permutations else {} for split, systems in values.items()
+    }
+    return {
+        "measures": list(names),
+        "queries": {split: len(next(iter(systems.values()))) for split, systems in values.items()},
+        "results": {split: means(systems, names) for split, systems in values.items()},
+        "intervals": {split: intervals(systems, resamples, seed, names) for split, systems in values.items()},
+        "p_values": p,
+        "p_holm": {split: corrected(systems) for split, systems in p.items()},
+    }
+
+
+def per_query_table(
+    dataset: Dataset,
+    queries: Mapping[str, np.ndarray],
+    values: Mapping[str, PerQuery],
+    names: Sequence[str] = NAMES,
+) -> pa.Table:
     """A row for each split, system and query, with a column for each measure."""
     ids = dataset.queries.column("query_id")
     parts = []
@@ -50,7 +111,7 @@ def per_query_table(dataset: Dataset, queries: Mapping[str, np.ndarray], values:
                 "query": pa.array(queries[split], pa.int32()),
                 "system": pa.array([system] * n),
             }
-            parts.append(pa.table({**columns, **dict(zip(NAMES, figures.T, strict=True))}))
+            parts.append(pa.table({**columns, **dict(zip(names, figures.T, strict=True))}))
     return pa.concat_tables(parts)
 
 
@@ -69,12 +130,17 @@ def split_digest(dataset: Dataset, split: str) -> str:
 
 
 def flat(metrics: dict[str, Any]) -> dict[str, float]:
-    """Means as `test/GNN-encoder/RR@10` and p-values as `test/GNN-encoder/p/RR@10`, for tracking."""
-    figures = {"": metrics["results"], "p/": metrics["p_values"]}
+    """Means as `test/GNN-encoder/RR@10` and raw p-values as `test/GNN-encoder/p/RR@10`, for tracking."""
+    blocks = [metrics, metrics["judged"], *filter(None, [metrics["answers"]])]
+    figures = [("", found["results"]) for found in blocks] + [("p/", metrics["p_values"])]
     return {
         f"{split}/{system}/{kind}{measure}": value
-        for kind, splits in figures.items()
+        for kind, splits in figures
         for split, systems in splits.items()
         for system, measures in systems.items()
         for measure, value in measures.items()
     }
+
+
+def _named(systems: list[str], figures: np.ndarray, names: Sequence[str]) -> OfEach:
+    return {system: dict(zip(names, row, strict=True)) for system, row in zip(systems, figures.tolist(), strict=True)}

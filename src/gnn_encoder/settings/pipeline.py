@@ -48,6 +48,15 @@ class Settings(StepSettings):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _promotion_looks_at_a_measured_figure(self) -> "Settings":
+        if self.promote.measure not in self.evaluate.measures:
+            raise ValueError(
+                f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "
+                f"({', '.join(self.evaluate.measures)})"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _going_on_from_dpr_is_the_same_model(self) -> "Settings":
         if self.train_dual_encoder.start_from == "dpr":
             for key in (*Backbone.model_fields, "share_encoders"):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Field
 
+from gnn_encoder.settings import measures as names
 from gnn_encoder.settings.shared import (
     MINILM,
     AutoYesNo,
@@ -249,9 +250,23 @@ class Evaluate(Inference):
     """Also a row of the table. Empty: no such row."""
     depth: Annotated[int, Field(ge=1000, strict=True)] = 1000
     """Hits of each system that are measured; R@1000 needs 1000."""
+    measures: names.Measures = names.DEFAULT
+    """Columns of the table, in `ir_measures`' names: a list, or a text with spaces between. The first is the
+    headline's, and the one that a fusion's weight is tuned by."""
     permutations: PositiveInt = 10000
     """Of the paired randomization test against M_de."""
+    resamples: PositiveInt = 2000
+    """Of the queries, for the bootstrap's confidence intervals."""
+    run_depth: Count = 100
+    """Hits of each query in the TREC runs that the report holds, 0: no such files."""
     seed: int = 0
+
+    @pydantic.model_validator(mode="after")
+    def _as_deep_as_the_measures(self) -> "Evaluate":
+        for name in self.measures:
+            if (names.cutoff(name) or 0) > self.depth:
+                raise ValueError(f"measures has {name}, which needs depth: {names.cutoff(name)} (it is {self.depth})")
+        return self
 
 
 class Promote(StepSettings):
@@ -259,8 +274,8 @@ class Promote(StepSettings):
 
     model_name: Annotated[str, Field(pattern=r"^[\w. -]+$")] = "gnn-encoder"
     """Of the registered model: letters, digits, spaces, `.`, `_`, `-`."""
-    measure: Literal["RR@10", "nDCG@10", "AP", "R@5", "R@20", "R@50", "R@100", "R@1000"] = "RR@10"
-    """Test measure that the rule looks at. RR@10 and AP are the table's MRR@10 and MAP."""
+    measure: names.Measure = "RR@10"
+    """Test measure that the rule looks at, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
     """How far the GNN-encoder must lie above the plain dual encoder."""
 

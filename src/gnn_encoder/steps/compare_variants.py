@@ -8,7 +8,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Draft, Figures, Report
 from gnn_encoder.context import Context
 from gnn_encoder.evaluation.ablation import LEAST, SWEEPS, Variant, compared, gathered, sweep
-from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES
+from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.plots import sweep_plot
 from gnn_encoder.evaluation.report import Plot, render_ablation
 from gnn_encoder.settings import CompareVariants
@@ -44,7 +44,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     }
     full, before = (results[shown][name][NAMES[0]]["mean"] for name in (FULL, BEFORE))
     headline = (
-        f"{len(variants)} variants: {shown} {MEAN_NAMES[NAMES[0]]} {full:.3f} in full, {before:.3f} of the dual encoder"
+        f"{len(variants)} variants: {shown} {mean_name(NAMES[0])} {full:.3f} in full, {before:.3f} of the dual encoder"
     )
     page = render_ablation(metrics, headline=headline, plots=list(plots.values()), settings=variants[FULL].settings)
     tables = [

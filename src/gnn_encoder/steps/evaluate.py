@@ -1,8 +1,8 @@
 """Step 14: every system on the dev and test queries, and one page that says how they did.
 
-Systems are ranked and measured one after the other, so that one ranking is held at a time. The
-untrained backbone's passage vectors are the only large thing made here; they live in a file that is
-gone when the step ends.
+Systems are ranked and measured one after the other, so that few rankings are held at a time: BM25's, the
+one that is measured, and for two systems what becomes of it with BM25. The untrained backbone's passage vectors are
+the only large thing made here; they live in a file that is gone when the step ends.
 """
 
 import tempfile
@@ -13,35 +13,43 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder import index
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Manifest, Report, Run, read_manifest, read_vectors
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.examples import SHOWN, examples, most_changed
+from gnn_encoder.evaluation import answers, fusion
+from gnn_encoder.evaluation.collected import JUDGED, Collected
+from gnn_encoder.evaluation.examples import examples, most_changed
 from gnn_encoder.evaluation.explained_examples import ExampleExplainer
-from gnn_encoder.evaluation.measures import MEAN_NAMES, NAMES, labelled_queries, per_query
+from gnn_encoder.evaluation.latency import HITS, QueryPath, measure_latency
+from gnn_encoder.evaluation.measures import mean_name, per_query
 from gnn_encoder.evaluation.plots import gains_plot, systems_plot
 from gnn_encoder.evaluation.report import Plot, data_profile, render_page
 from gnn_encoder.evaluation.results import (
     BASELINE,
     BM25,
     CANDIDATE,
+    CONVEX,
     DPR,
+    FUSED,
+    RECIPROCAL,
     UNTRAINED,
+    block,
     flat,
-    means,
-    p_values,
+    fused_name,
     per_query_table,
     split_digest,
 )
 from gnn_encoder.index_file import load_index, search_index
-from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.steps.step import Metrics, step
 
-SPLITS = ("dev", "test")
 EXAMPLES = 5
 """Won queries shown, and lost ones."""
+TUNING_QUERIES = 1000
+"""Dev queries, at most, that a fusion's weight is tuned on, evenly taken from all."""
 
 
 @step(report="report")
@@ -66,45 +74,57 @@ def evaluate(
     Raises:
         UserError: no labelled dev or test query.
     """
-    data = Dataset(dataset)
-    qrels = {split: data.split_qrels(split) for split in SPLITS}
-    queries = {split: found for split in SPLITS if len(found := labelled_queries(qrels[split]))}
+    data, names = Dataset(dataset), settings.measures
+    collected = Collected(data, names, report, settings.run_depth)
+    queries = collected.queries
     if not queries:
         raise UserError(f"{dataset} has no dev or test query with a positive label: nothing can be evaluated")
-    shown = "test" if "test" in queries else "dev"
-    asked = np.sort(np.concatenate(list(queries.values())))
+    shown, asked = collected.shown, collected.asked
     runs = {BM25: bm25_run, DPR: dpr_run}
-    passage_ids = data.passages.ids()
 
-    values: dict[str, dict[str, np.ndarray]] = {split: {} for split in queries}
-    hits: dict[str, np.ndarray] = {}
-    progress = context.progress("systems", 4 + bool(settings.untrained_backbone), "systems")
+    fusions: dict[str, dict[str, Any]] = {}
+    order: list[str] = []
+    total = 4 + bool(settings.untrained_backbone) + 2 * len(FUSED)
+    progress = context.progress("systems", total, "systems")
+
+    def measured(system: str, run: Run) -> None:
+        mean = collected.add(system, run)
+        progress.advance(note=f"{system} {mean_name(names[0])} {mean:.3f}")
+
     for system, run in rankings(context, settings, data, asked, runs, dual_encoder, passage_vectors, bundle, report):
-        for split, rows in queries.items():
-            values[split][system] = per_query(run, qrels[split], rows, passage_ids)
-        hits[system] = run.hits(queries[shown], SHOWN)
-        progress.advance(note=f"{system} {MEAN_NAMES[NAMES[0]]} {values[shown][system][:, 0].mean():.3f}")
+        measured(system, run)
+        order.append(system)
+        if system == BM25:
+            lexical = run
+        if system in FUSED:
+            for method, (fused, facts) in with_bm25(settings, collected, lexical, run).items():
+                fusions[fused_name(system, method)] = {"method": method, "dense": system, **facts}
+                measured(fused_name(system, method), fused)
+    order += [fused_name(system, method) for method in (CONVEX, RECIPROCAL) for system in FUSED]
 
+    statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
+    values = collected.figures(order, names)
+    answered = collected.answer_figures(order)
     metrics: dict[str, Any] = {
-        "measures": list(NAMES),
+        **block(values, names, **statistics),
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": shown,
-        "results": {split: means(values[split]) for split in queries},
-        "p_values": {split: p_values(values[split], settings.permutations, settings.seed) for split in queries},
-        "queries": {split: len(rows) for split, rows in queries.items()},
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "digests": {split: split_digest(data, split) for split in queries},
-        "permutations": settings.permutations,
-        "seed": settings.seed,
+        "fusions": fusions,
+        "judged": block(collected.figures(order, (JUDGED,)), (JUDGED,), **{**statistics, "permutations": 0}),
+        "answers": block(answered, answers.MEASURES, **statistics) if answered else None,
+        "latency": latency(collected, dual_encoder, passage_vectors, bundle),
+        **statistics,
     }
     headline = headline_of(metrics)
     gains = values[shown][CANDIDATE][:, 0] - values[shown][BASELINE][:, 0]
     plots = {
         "systems": Plot(systems_plot(metrics, shown), f"Every system on every measure, {shown} queries."),
         "gains": Plot(
-            gains_plot(gains, NAMES[0], CANDIDATE, BASELINE),
-            f"What {CANDIDATE} gains and loses in {NAMES[0]} against {BASELINE}, {shown} query by query.",
+            gains_plot(gains, names[0], CANDIDATE, BASELINE),
+            f"What {CANDIDATE} gains and loses in {names[0]} against {BASELINE}, {shown} query by query.",
         ),
     }
     compared, changed = (BASELINE, CANDIDATE), most_changed(gains, EXAMPLES)
@@ -116,13 +136,14 @@ def evaluate(
     won, lost = (
         examples(
             data, shown, positions,
-            {system: values[shown][system][:, 0] for system in compared}, {system: hits[system] for system in compared},
+            {system: values[shown][system][:, 0] for system in compared},
+            {system: collected.hits[system] for system in compared},
         )
         for positions in changed
     )  # fmt: skip
     explainer = ExampleExplainer(CANDIDATE, inputs, settings.speed)
     won, lost = (
-        explainer.explain(made, hits[CANDIDATE][positions])
+        explainer.explain(made, collected.hits[CANDIDATE][positions])
         for made, positions in zip((won, lost), changed, strict=True)
     )
     page = render_page(
@@ -139,7 +160,8 @@ def evaluate(
     Report.write(
         report,
         metrics=metrics,
-        per_query=per_query_table(data, queries, values),
+        per_query=per_query_table(data, queries, collected.figures(order, collected.measured), collected.measured),
+        answers=per_query_table(data, collected.answered, answered, answers.MEASURES) if answered else None,
         plots={name: plot.image for name, plot in plots.items()},
         page=page,
     )
@@ -192,11 +214,78 @@ def rankings(
     yield CANDIDATE, Run.from_hits(asked, passages, scores)
 
 
+def with_bm25(
+    settings: Evaluate, collected: Collected, lexical: Run, dense: Run
+) -> dict[str, tuple[Run, dict[str, Any]]]:
+    """A dense ranking fused with BM25's by either method, and what there is to say of it.
+
+    The weight is tuned on labelled dev queries by the first measure. Where that looks at k hits only, so does
+    the tuning.
+    """
+    weight, tuned = fusion.UNTUNED, {}
+    if "dev" in collected.queries:
+        dev = collected.queries["dev"]
+        some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
+        first = settings.measures[0]
+
+        def figure(run: Run) -> float:
+            return float(per_query(run, collected.qrels["dev"], some, collected.passage_ids, (first,)).mean())
+
+        depth = cutoff(first) or settings.depth
+        weight, figures = fusion.tuned_weight(lexical.of(some), dense.of(some), figure, depth)
+        tuned = {"tuned_on": "dev", "tuned_by": first, "tuned_queries": len(some), "figures": figures}
+    convex, reciprocal = fusion.fuse(lexical, dense, weight, settings.depth)
+    return {
+        CONVEX: (convex, {"weight": weight, **(tuned or {"tuned_on": None})}),
+        RECIPROCAL: (reciprocal, {"k": fusion.RRF_K}),
+    }
+
+
+def latency(collected: Collected, dual_encoder: Path, passage_vectors: Path, bundle: Path) -> dict[str, Any]:
+    """What a question costs each system of the comparison, and what a passage cost once, in milliseconds.
+
+    A question goes the way that `gnn-encoder search` takes it: alone, fp32, `HITS` hits.
+    """
+    parts = Bundle.read(bundle)
+    plain, served = read_vectors(passage_vectors), load_index(parts.index_path)
+    encoders = {
+        BASELINE: DualEncoder.load(dual_encoder).query_encoder,
+        CANDIDATE: TextEncoder.load(parts.query_encoder_path),
+    }
+    paths = {
+        BASELINE: QueryPath(
+            lambda text: encode_texts(encoders[BASELINE], [text], precision="fp32"),
+            lambda vector: index.search(plain, vector, HITS),
+        ),
+        CANDIDATE: QueryPath(
+            lambda text: encode_texts(encoders[CANDIDATE], [text], precision="fp32"),
+            lambda vector: search_index(served, vector, HITS),
+        ),
+    }
+    found = measure_latency(paths, collected.data.query_texts(collected.queries[collected.shown]))
+    made, graph_made = read_manifest(passage_vectors), parts.manifest
+    once = {
+        BASELINE: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
+        CANDIDATE: {
+            "passage_encode_ms": _ms_each(graph_made, "encoded", "encoded_per_second"),
+            "passage_propagate_ms": _ms_each(graph_made, "propagated", "propagated_per_second"),
+        },
+    }
+    systems = {system: {**took, **once[system]} for system, took in found["systems"].items()}
+    return {"queries": found["queries"], "hits": HITS, "precision": "fp32", "device": device().type, "systems": systems}
+
+
+def _ms_each(manifest: Manifest, count: str, rate: str) -> float | None:
+    """Milliseconds a passage by what a step recorded, None where it made none or does not say."""
+    made, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
+    return 1000 / per_second if made and per_second else None
+
+
 def headline_of(metrics: dict[str, Any]) -> str:
     """The one sentence of the report."""
     split, measure = metrics["headline_split"], metrics["measures"][0]
-    systems, p_value = metrics["results"][split], metrics["p_values"][split][CANDIDATE][measure]
+    systems, p_value = metrics["results"][split], metrics["p_holm"][split][CANDIDATE][measure]
     return (
-        f"{CANDIDATE} {MEAN_NAMES[measure]} {systems[CANDIDATE][measure]:.3f} "
-        f"({BASELINE.lower()} {systems[BASELINE][measure]:.3f}, p {p_value:.2g})"
+        f"{CANDIDATE} {mean_name(measure)} {systems[CANDIDATE][measure]:.3f} "
+        f"({BASELINE.lower()} {systems[BASELINE][measure]:.3f}, Holm-corrected p {p_value:.2g})"
     )

@@ -1,0 +1,126 @@
+"""Any systems' TREC runs measured against qrels, and each compared with the first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
+from gnn_encoder.evaluation.results import OfEach, corrected, intervals, means, p_values
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
+
+PERMUTATIONS, RESAMPLES, SEED = 10_000, 2000, 0
+ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
+"""Of file names, which a system's name is without."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems by name, the first being the one that the others are compared with."""
+
+    measures: tuple[str, ...]
+    queries: int
+    """With a positive label: a mean is over these; one without a hit counts 0."""
+    unlabelled: int
+    """Queries of the qrels without a positive label, left out."""
+    without_hits: dict[str, int]
+    """Of each system, how many of `queries` it has no hit for."""
+    results: OfEach
+    intervals: dict[str, dict[str, list[float]]]
+    p_values: OfEach
+    p_holm: OfEach
+
+
+def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Comparison:
+    """Read and measure, one run in memory at a time.
+
+    Raises:
+        UserError: a bad line, no positive label, or a run without a hit for any query of the qrels.
+    """
+    query_ids, passage_ids = Ids(), Ids()
+    labels = read_qrels(qrels, query_ids, passage_ids)
+    queries = labelled_queries(labels)
+    if not len(queries):
+        raise UserError(f"{qrels} has no positive label: there is nothing to find")
+    values, without_hits = {}, {}
+    for path, name in zip(runs, system_names(runs), strict=True):
+        run = read_run(path, query_ids, passage_ids)
+        if not len(run.query):
+            raise UserError(f"{path} has no hit for any query of {qrels}: are the query ids the same?")
+        values[name] = per_query(run, labels, queries, passage_ids.column(), measures)
+        without_hits[name] = int((~np.isin(queries, run.query)).sum())
+    raw = p_values(values, PERMUTATIONS, SEED, measures, baseline=next(iter(values)))
+    return Comparison(
+        measures=tuple(measures),
+        queries=len(queries),
+        unlabelled=len(query_ids) - len(queries),
+        without_hits=without_hits,
+        results=means(values, measures),
+        intervals=intervals(values, RESAMPLES, SEED, measures),
+        p_values=raw,
+        p_holm=corrected(raw),
+    )
+
+
+def system_names(runs: Sequence[Path]) -> list[str]:
+    """The files' names without endings, or their whole paths where those are not distinct."""
+    short = []
+    for path in runs:
+        while path.suffix in ENDINGS and path.stem:
+            path = path.with_suffix("")
+        short.append(path.name)
+    names = short if len(set(short)) == len(short) else [str(path) for path in runs]
+    if len(set(names)) < len(names):
+        raise UserError("a run is named twice: name each file once")
+    return names
+
+
+def comparison_table(found: Comparison) -> Table:
+    """A block for each measure, a row for each system. The best mean is bold; `*` marks a significant difference."""
+    first, *others = found.results
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("", overflow="fold")
+    for header in ("mean", "95 % interval", *(("gain", "p", "p (Holm)") if others else ())):
+        table.add_column(header, justify="right", no_wrap=True)
+    for measure in found.measures:
+        table.add_row(f"[dim]{mean_name(measure)}[/dim]")
+        best = max(values[measure] for values in found.results.values())
+        for system, values in found.results.items():
+            low, high = found.intervals[system][measure]
+            mean = f"{values[measure]:.4f}"
+            cells = [f"[bold]{mean}[/bold]" if values[measure] == best else mean, f"{low:.4f}–{high:.4f}"]
+            if system != first:
+                p = found.p_holm[system][measure]
+                gain = values[measure] - found.results[first][measure]
+                mark = "*" if p < SIGNIFICANT else " "
+                cells += [f"{gain:+.4f}", f"{found.p_values[system][measure]:.4f}", f"{p:.4f}{mark}"]
+            table.add_row(system.replace("[", r"\["), *cells)
+        table.add_section()
+    return table
+
+
+def notes(found: Comparison) -> list[str]:
+    """What must be known to read the table, a line each."""
+    first, *others = found.results
+    left_out = f"; {found.unlabelled:,} without one left out" if found.unlabelled else ""
+    lines = [f"{found.queries:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
+    if others:
+        many = "comparisons" if len(others) > 1 else "comparison"
+        lines.append(
+            f"* differs from {first}: p < {SIGNIFICANT}, paired randomization test, "
+            f"Holm-corrected for {len(others)} {many}"
+        )
+    for system, count in found.without_hits.items():
+        if count:
+            lines.append(f"{system}: no hit for {count:,} queries, which count 0")
+    return lines

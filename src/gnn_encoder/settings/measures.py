@@ -1,0 +1,54 @@
+"""How a measure is named: in the form of `ir_measures`, as in `RR@10`, `AP` or `R(rel=2)@100`.
+
+Averaged over queries, RR@10 is MRR@10 and AP is MAP. A label counts as relevant from 1, or from N with
+`(rel=N)`; nDCG takes every label as its gain. Judged@k is the share of the first k hits with any label.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+DEFAULT = ("RR@10", "nDCG@10", "AP", "R@5", "R@20", "R@50", "R@100", "R@1000")
+FORM = "RR@k, nDCG@k, AP, AP@k, R@k, P@k, Success@k, Rprec or Judged@k; all but nDCG and Judged also with (rel=N)"
+_NUMBER = r"[1-9]\d{0,8}"
+_REL, _AT = rf"(\(rel={_NUMBER}\))?", f"@{_NUMBER}"
+_NAME = re.compile(f"(nDCG|(RR|AP){_REL})({_AT})?|Rprec{_REL}|(Judged|(R|P|Success){_REL}){_AT}")
+
+
+def checked(name: str) -> str:
+    """The name, if it is a measure's.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name} is no measure known here: write {FORM}")
+    return name
+
+
+def checked_list(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of measures, at least one, none twice.
+
+    Raises:
+        ValueError: the list or a name in it is not so.
+    """
+    if not names or len(set(names)) < len(names):
+        raise ValueError("name at least one measure, and each of them once")
+    return tuple(checked(name) for name in names)
+
+
+def split_names(given: Any) -> Any:
+    """A string of names, apart by spaces or commas, as a list; anything else as it is."""
+    return re.split(r"[\s,]+", given.strip(" ,\n\t")) if isinstance(given, str) else given
+
+
+def cutoff(name: str) -> int | None:
+    """k of a measure over the first k hits, None of one over all."""
+    _, at, k = name.partition("@")
+    return int(k) if at else None
+
+
+Measure = Annotated[str, AfterValidator(checked)]
+Measures = Annotated[tuple[Measure, ...], AfterValidator(checked_list), BeforeValidator(split_names)]

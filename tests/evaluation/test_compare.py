@@ -1,0 +1,135 @@
+"""`gnn-encoder evaluate`: any system's TREC runs against qrels."""
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+from rich.console import Console
+
+from gnn_encoder import cli
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.compare import compare, comparison_table, notes
+from gnn_encoder.evaluation.significance import paired_randomization
+
+MEASURES = ("RR@10", "nDCG@10", "AP", "R@100", "Judged@10")
+PEERS = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@100": "recall_100"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[list[Path], Path]:
+    """Three runs, the second better than the others, with ties; 60 queries, graded labels, two queries without one."""
+    generator = np.random.default_rng(0)
+    labels = {
+        f"q{q}": {f"d{d}": int(generator.integers(0, 4)) for d in generator.choice(200, 8, False)} for q in range(60)
+    }
+    for query in ("q7", "q9"):
+        labels[query] = dict.fromkeys(labels[query], 0)
+    lines = [f"{q} 0 {d} {label}" for q, judged in labels.items() for d, label in judged.items()]
+    (tmp_path / "qrels.txt").write_text("\n".join(lines))
+    paths = []
+    for name, strength in (("plain.trec", 0), ("better.trec.gz", 3), ("[alike].run", 0)):
+        lines = []
+        for query in labels:
+            if query == "q3" and name == "plain.trec":
+                continue
+            for rank, document in enumerate(generator.choice(200, 120, False), start=1):
+                score = generator.integers(0, 6) + strength * (labels[query].get(f"d{document}", 0) > 0)
+                lines.append(f"{query}\tQ0  d{document} {rank} {score} tag")
+        data = "\n".join(lines).encode()
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    return paths, tmp_path / "qrels.txt"
+
+
+def by_hand(run: Path, qrels: Path) -> dict[str, dict[str, float]]:
+    text = gzip.decompress(run.read_bytes()).decode() if run.suffix == ".gz" else run.read_text()
+    scores: dict[str, dict[str, float]] = {}
+    for query, _, document, _, score, _ in map(str.split, text.splitlines()):
+        scores.setdefault(query, {})[document] = float(score)
+    labels: dict[str, dict[str, int]] = {}
+    for query, _, document, label in map(str.split, qrels.read_text().splitlines()):
+        labels.setdefault(query, {})[document] = int(label)
+    return pytrec_eval.RelevanceEvaluator(labels, set(PEERS.values())).evaluate(scores)
+
+
+def test_means_equal_pytrec_eval_on_ties_and_graded_labels(files: tuple[list[Path], Path]) -> None:
+    runs, qrels = files
+    found = compare(runs, qrels, MEASURES)
+    assert (found.queries, found.unlabelled) == (58, 2)
+    assert found.without_hits == {"plain": 1, "better": 0, "[alike]": 0}
+    for path, system in zip(runs, found.results, strict=True):
+        values = by_hand(path, qrels)
+        for measure, peer in PEERS.items():
+            total = sum(of_query[peer] for of_query in values.values())  # 0 where there is nothing to find
+            assert found.results[system][measure] == pytest.approx(total / 58, abs=1e-4)
+
+
+def test_the_others_are_compared_with_the_first(files: tuple[list[Path], Path]) -> None:
+    runs, qrels = files
+    found = compare(runs, qrels, ("AP",))
+    assert list(found.p_values) == ["better", "[alike]"]
+    assert found.p_values["better"]["AP"] < 0.001 < 0.05 < found.p_values["[alike]"]["AP"]
+    assert found.p_holm["better"]["AP"] == pytest.approx(2 * found.p_values["better"]["AP"])
+    plain, better = (by_hand(path, qrels) for path in runs[:2])
+    labelled = [q for q in better if q not in ("q7", "q9")]
+    differences = [better[q]["map"] - plain.get(q, {"map": 0.0})["map"] for q in labelled]
+    by_peer = paired_randomization(np.array(differences)[:, None], 10_000, 1)[0]
+    assert found.p_values["better"]["AP"] == pytest.approx(by_peer, abs=2e-4)
+    low, high = found.intervals["better"]["AP"]
+    assert low < found.results["better"]["AP"] < high
+    swapped = compare([runs[1], runs[0]], qrels, ("AP",))
+    assert list(swapped.p_values) == ["plain"]
+
+
+def shown(runs: list[Path], qrels: Path, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    found = compare(runs, qrels, MEASURES)
+    console.print(comparison_table(found))
+    console.print("\n".join(notes(found)), markup=False)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_table(files: tuple[list[Path], Path]) -> None:
+    runs, qrels = files
+    text = shown(runs, qrels)
+    for words in ("MRR@10", "MAP", "Judged@10", "95 % interval", "p (Holm)", "[alike]", "Holm-corrected for 2"):
+        assert words in text
+    assert "58 queries with a positive label; 2 without one left out" in text
+    assert "plain: no hit for 1 queries, which count 0" in text
+    better = next(line for line in text.splitlines() if line.startswith("better"))
+    assert better.rstrip().endswith("*")
+    alone = shown(runs[:1], qrels)
+    assert "p (Holm)" not in alone and "gain" not in alone
+
+
+def test_the_command(
+    files: tuple[list[Path], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, qrels = files
+    options = [option for run in runs for option in ("--run", str(run))]
+    monkeypatch.setattr(
+        sys, "argv", ["gnn-encoder", "evaluate", *options, "--qrels", str(qrels), "--measures", "AP,R@5"]
+    )
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert not caught.value.code
+    out = capsys.readouterr().out
+    assert "MAP" in out and "R@5" in out and "nDCG" not in out
+
+
+def test_runs_of_other_queries_and_labels_without_a_positive_are_refused(
+    files: tuple[list[Path], Path], tmp_path: Path
+) -> None:
+    runs, qrels = files
+    (tmp_path / "other").write_text("elsewhere Q0 d1 1 1.0 tag\n")
+    with pytest.raises(UserError, match="has no hit for any query of"):
+        compare([tmp_path / "other"], qrels, MEASURES)
+    (tmp_path / "none").write_text("q1 0 d1 0\n")
+    with pytest.raises(UserError, match="no positive label"):
+        compare(runs, tmp_path / "none", MEASURES)
+    with pytest.raises(UserError, match="named twice"):
+        compare([runs[0], runs[0]], qrels, MEASURES)
