@@ -15,6 +15,7 @@ def evaluate(
     dual_encoder: Input[Model],
     passage_vectors: Input[Artifact],
     bundle: Input[Model],
+    cross_encoder: Input[Model],
     report: Output[Artifact],
 ) -> None:
     """Measure every system on dev and test queries."""
@@ -28,5 +29,6 @@ def evaluate(
         dual_encoder=dual_encoder.path,
         passage_vectors=passage_vectors.path,
         bundle=bundle.path,
+        cross_encoder=cross_encoder.path,
         report=report.path,
     )

@@ -85,5 +85,6 @@ def train(
         dual_encoder=dual_encoder,
         passage_vectors=passage_vectors,
         bundle=bundle,
+        cross_encoder=cross_encoder,
     ).output
     components.promote(arguments=promote, report=report, bundle=bundle)
