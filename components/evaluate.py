@@ -18,6 +18,7 @@ def evaluate(
     gnn_encoder: Input[Model],
     encoding: Input[Artifact],
     bundle: Input[Model],
+    cross_encoder: Input[Model],
     report: Output[Artifact],
 ) -> None:
     """Measure every system on dev and test queries."""
@@ -34,5 +35,6 @@ def evaluate(
         gnn_encoder=gnn_encoder.path,
         encoding=encoding.path,
         bundle=bundle.path,
+        cross_encoder=cross_encoder.path,
         report=report.path,
     )

@@ -70,5 +70,6 @@ def train(
         gnn_encoder=gnn_encoder,
         encoding=encoded["encoding"],
         bundle=bundle,
+        cross_encoder=base.cross_encoder,
     ).output
     components.promote(arguments=promote, report=report, bundle=bundle)

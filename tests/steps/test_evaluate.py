@@ -33,11 +33,13 @@ from gnn_encoder.evaluation.results import (
     CONVEX,
     DPR,
     RECIPROCAL,
+    RERANKED,
     UNTRAINED,
     fused_name,
     split_digest,
 )
 from gnn_encoder.index_file import build_index
+from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
@@ -88,7 +90,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
         save = encoders.query_encoder.save
         Bundle.write(draft, noisy, tiny_dataset, save_index=build_index, save_query_encoder=save)
     write_graph(folder, tiny_dataset, encoders, vectors)
-    names = ("bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "graph", "gnn_encoder", "encoding", "bundle")
+    with drafting(folder / "cross_encoder", "model") as draft:
+        CrossEncoder.from_backbone(str(tiny_backbone), 48).save(draft.path)
+    names = (
+        "bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "graph", "gnn_encoder", "encoding", "bundle",
+        "cross_encoder",
+    )  # fmt: skip
     return {"dataset": tiny_dataset.path, **{name: folder / name for name in names}}
 
 
@@ -280,7 +287,7 @@ def test_answers_are_found_where_queries_have_them(
 ) -> None:
     # Dev queries have answers but no labels: they count for the answers alone.
     data = rewritten(tiny_dataset, tmp_path / "dataset", labelled=("train", "test"), answers=True)
-    settings = Evaluate(untrained_backbone="", permutations=50, resamples=50)
+    settings = Evaluate(untrained_backbone="", permutations=50, resamples=50, rerank_depth=10, precision="fp32")
     evaluate(settings, report=tmp_path / "report", **{**inputs, "dataset": data.path})
     report = Report.read(tmp_path / "report")
     found = report.metrics["answers"]
@@ -294,6 +301,12 @@ def test_answers_are_found_where_queries_have_them(
     mean = rows[(rows.split == "dev") & (rows.system == CANDIDATE)]["Answer@20"].mean()
     assert found["results"]["dev"][CANDIDATE]["Answer@20"] == pytest.approx(mean)
     assert report.manifest.metrics["dev/BM25/Answer@100"] == 1.0
+    # The cross-encoder's row, too: another order of the first ten, all others where they were.
+    of_test = report.metrics["results"]["test"]
+    assert list(of_test)[:5] == [BM25, DPR, BASELINE, CANDIDATE, RERANKED]
+    for measure, value in of_test[RERANKED].items():
+        assert (value == of_test[CANDIDATE][measure]) == (measure not in ("RR@10", "nDCG@10", "AP", "R@5")), measure
+    assert "cross_encoder: made by hand" in report.page.read_text(encoding="utf-8")
     assert "by DPR&#39;s rule" in report.page.read_text(encoding="utf-8")
 
 

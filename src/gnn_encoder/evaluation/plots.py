@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import in_table
 
-COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
-SHAPES = ("s", "v", "^", "D", "o", "P", "X")
+COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
+SHAPES = ("s", "v", "^", "D", "o", "P", "X", "*")
 """A system is told by shape too, for print without colour."""
 WON, LOST = "#0072B2", "#D55E00"
 DOTS_PER_INCH = 150

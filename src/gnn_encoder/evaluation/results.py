@@ -15,6 +15,8 @@ from gnn_encoder.evaluation.significance import holm, paired_randomization
 
 BM25, UNTRAINED, DPR, BASELINE, CANDIDATE = "BM25", "Untrained", "DPR", "Dual encoder", "GNN-encoder"
 """The systems, in the order of every table. The baseline is M_de."""
+RERANKED = "Cross-encoder"
+"""M_ce over the candidate's first hits, where the settings ask for it."""
 FUSED = (BASELINE, CANDIDATE)
 """Those that are also fused with BM25."""
 CONVEX, RECIPROCAL = "convex", "rrf"

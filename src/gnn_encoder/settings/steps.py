@@ -257,6 +257,9 @@ class Evaluate(Inference):
     """Of the paired randomization test against M_de."""
     resamples: PositiveInt = 2000
     """Of the queries, for the bootstrap's confidence intervals."""
+    rerank_depth: Count = 0
+    """Hits of the GNN-encoder that the cross-encoder orders anew, another row of the table: about the best that a
+    ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
     run_depth: Count = 100
     """Hits of each query in the TREC runs that the report holds, 0: no such files."""
     seed: int = 0

@@ -25,6 +25,7 @@ from gnn_encoder.evaluation.latency import HITS, QueryPath, measure_latency
 from gnn_encoder.evaluation.measures import mean_name, per_query
 from gnn_encoder.evaluation.plots import gains_plot, systems_plot
 from gnn_encoder.evaluation.report import Plot, data_profile, render_page
+from gnn_encoder.evaluation.reranking import reranked
 from gnn_encoder.evaluation.results import (
     BASELINE,
     BM25,
@@ -33,6 +34,7 @@ from gnn_encoder.evaluation.results import (
     DPR,
     FUSED,
     RECIPROCAL,
+    RERANKED,
     UNTRAINED,
     block,
     flat,
@@ -41,6 +43,7 @@ from gnn_encoder.evaluation.results import (
     split_digest,
 )
 from gnn_encoder.index_file import load_index, search_index
+from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
@@ -65,6 +68,7 @@ def evaluate(
     gnn_encoder: Path,
     encoding: Path,
     bundle: Path,
+    cross_encoder: Path,
     report: Draft,
 ) -> Metrics:
     """Rank, measure, test, and write the report.
@@ -84,7 +88,7 @@ def evaluate(
 
     fusions: dict[str, dict[str, Any]] = {}
     order: list[str] = []
-    total = 4 + bool(settings.untrained_backbone) + 2 * len(FUSED)
+    total = 4 + bool(settings.untrained_backbone) + bool(settings.rerank_depth) + 2 * len(FUSED)
     progress = context.progress("systems", total, "systems")
 
     def measured(system: str, run: Run) -> None:
@@ -100,6 +104,9 @@ def evaluate(
             for method, (fused, facts) in with_bm25(settings, collected, lexical, run).items():
                 fusions[fused_name(system, method)] = {"method": method, "dense": system, **facts}
                 measured(fused_name(system, method), fused)
+        if system == CANDIDATE and settings.rerank_depth:
+            measured(RERANKED, with_cross_encoder(context, settings, data, run, cross_encoder))
+            order.append(RERANKED)
     order += [fused_name(system, method) for method in (CONVEX, RECIPROCAL) for system in FUSED]
 
     statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
@@ -131,7 +138,7 @@ def evaluate(
     inputs = {
         "dataset": dataset, "bm25_run": bm25_run, "dpr_run": dpr_run, "dual_encoder": dual_encoder,
         "passage_vectors": passage_vectors, "graph": graph, "gnn_encoder": gnn_encoder, "encoding": encoding,
-        "bundle": bundle,
+        "bundle": bundle, **({"cross_encoder": cross_encoder} if settings.rerank_depth else {}),
     }  # fmt: skip
     won, lost = (
         examples(
@@ -239,6 +246,14 @@ def with_bm25(
         CONVEX: (convex, {"weight": weight, **(tuned or {"tuned_on": None})}),
         RECIPROCAL: (reciprocal, {"k": fusion.RRF_K}),
     }
+
+
+def with_cross_encoder(context: Context, settings: Evaluate, data: Dataset, run: Run, cross_encoder: Path) -> Run:
+    """A ranking whose first hits are in the cross-encoder's order."""
+    pairs = int((run.rank <= settings.rerank_depth).sum())
+    progress = context.progress(f"{RERANKED}: scoring", pairs, "pairs")
+    model = CrossEncoder.load(cross_encoder)
+    return reranked(model, data, run, settings.rerank_depth, progress=progress, **settings.speed)
 
 
 def latency(collected: Collected, dual_encoder: Path, passage_vectors: Path, bundle: Path) -> dict[str, Any]:
