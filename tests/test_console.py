@@ -113,6 +113,16 @@ def test_a_mistake_before_the_first_step_leaves_the_screen_empty() -> None:
     assert output.getvalue() == ""
 
 
+def test_more_rows_than_the_screen_has_lines() -> None:
+    screen = Console(file=io.StringIO(), width=80, height=12, force_terminal=True, color_system=None)
+    console = LiveConsole(STEPS, screen)
+    for number in range(30):
+        console.board.apply(event(f"try_variant: {number}", "starting", 1.0))
+    screen.print(console.render(2.0))
+    lines = screen.file.getvalue().splitlines()
+    assert len(lines) == 11 and "24 more above" in lines[0] and "try_variant: 29" in lines[-1]
+
+
 def test_durations() -> None:
     assert [duration(s) for s in (None, 4.24, 59.97, 188, 7500)] == [
         "",

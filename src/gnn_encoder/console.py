@@ -110,8 +110,8 @@ class LiveConsole:
 
     def __init__(self, steps: Sequence[str], console: Console) -> None:
         self.board = Board(steps)
-        self._live = Live(console=console, get_renderable=lambda: self.render(time.time()), refresh_per_second=4)
         self._console = console
+        self._live = Live(console=console, get_renderable=lambda: self.render(time.time()), refresh_per_second=4)
 
     def __enter__(self) -> "LiveConsole":
         return self
