@@ -30,27 +30,28 @@ def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settin
 def test_means_deviations_and_p_values() -> None:
     all_ = [figures(FULL, 0), figures(FULL, 1), figures("worse", 0, -0.2), figures("worse", 1, -0.2), figures("one", 5)]
     variants = gathered(all_)
-    results = compared(variants, FULL, permutations=500, seed=3)
+    found = compared(variants, FULL, permutations=500, seed=3)
+    deviations, p_values, p_holm = (found[kind]["test"] for kind in ("deviations", "p_values", "p_holm"))
     for name, of in {FULL: all_[:2], "worse": all_[2:4], "one": all_[4:]}.items():
         for measure in NAMES:
             means = [np.mean(each.per_query.column(measure).to_pylist()[10:]) for each in of]
-            cell = results["test"][name][measure]
-            assert cell["mean"] == pytest.approx(np.mean(means))
-            assert cell.get("sd") == (pytest.approx(np.std(means, ddof=1)) if len(of) > 1 else None)
-            assert ("p" in cell) == ("p_holm" in cell) == (name != FULL)
+            assert found["results"]["test"][name][measure] == pytest.approx(np.mean(means))
+            spread = pytest.approx(np.std(means, ddof=1)) if len(of) > 1 else None
+            assert deviations.get(name, {}).get(measure) == spread
+            assert (name in p_values) == (name in p_holm) == (name != FULL)
             if name != FULL:
-                p = {other: results["test"][other][measure]["p"] for other in ("worse", "one")}
+                p = {other: p_values[other][measure] for other in ("worse", "one")}
                 smallest = min(p.values())
                 expected = min(2 * smallest, 1) if p[name] == smallest else min(max(p[name], 2 * smallest), 1)
-                assert cell["p_holm"] == pytest.approx(expected)
+                assert p_holm[name][measure] == pytest.approx(expected)
             if name == "worse":
                 a, b = (
                     np.mean([each.per_query.column(measure).to_pylist()[10:] for each in side], axis=0)
                     for side in (all_[2:4], all_[:2])
                 )
-                assert abs(cell["p"] - paired_randomization((a - b)[:, None], 500, 3)[0]) < 0.03
-    assert results["test"]["worse"]["RR@10"]["p"] < 0.05 < results["test"]["one"]["RR@10"]["p"]
-    metrics = {"full": FULL, "queries": {"dev": 10, "test": 20}, "results": results}
+                assert abs(p_values[name][measure] - paired_randomization((a - b)[:, None], 500, 3)[0]) < 0.03
+    assert p_values["worse"]["RR@10"] < 0.05 < p_values["one"]["RR@10"]
+    metrics = {"full": FULL, "queries": {"dev": 10, "test": 20}, **found}
     assert ablation_table(metrics).row_count == 8
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from gnn_encoder.artifacts import Figures
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES, mean_name
-from gnn_encoder.evaluation.significance import SIGNIFICANT, holm, paired_randomization
+from gnn_encoder.evaluation.results import corrected, means, p_values
+from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.settings import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
@@ -64,31 +65,23 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
 
 
 def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
-    """{split: {variant: {measure: {mean, sd, p, p_holm}}}}; p against the full model, of queries' means over the
-    seeds, as it is and after Holm's correction for the number of variants.
+    """`results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: figure}}}.
 
-    sd, over seeds, is missing where there is one; the full model has no p.
+    Results are means over seeds and queries; deviations are those of the seeds' means, missing where there is one
+    seed. p is against the full model, of queries' means over the seeds, then corrected for the number of variants.
     """
-    results: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
     for split in variants[full].values:
         per_query = {name: variant.values[split].mean(axis=0) for name, variant in variants.items()}
-        others = [name for name in variants if name != full]
-        differences = [per_query[name] - per_query[full] for name in others]
-        p = paired_randomization(np.concatenate(differences, axis=1), permutations, seed) if others else np.zeros(0)
-        p = p.reshape(len(others), len(NAMES))
-        p_values = {
-            name: {"p": plain, "p_holm": corrected} for name, plain, corrected in zip(others, p, holm(p), strict=True)
+        found["results"][split] = means(per_query)
+        found["deviations"][split] = {
+            name: dict(zip(NAMES, of_seeds.std(axis=0, ddof=1).tolist(), strict=True))
+            for name, variant in variants.items()
+            if len(of_seeds := variant.means(split)) > 1
         }
-        results[split] = {}
-        for name, variant in variants.items():
-            means = variant.means(split)
-            cells = {measure: {"mean": float(means[:, i].mean())} for i, measure in enumerate(NAMES)}
-            for i, measure in enumerate(NAMES):
-                if len(means) > 1:
-                    cells[measure]["sd"] = float(means[:, i].std(ddof=1))
-                cells[measure] |= {kind: float(values[i]) for kind, values in p_values.get(name, {}).items()}
-            results[split][name] = cells
-    return results
+        found["p_values"][split] = p = p_values(per_query, permutations, seed, baseline=full)
+        found["p_holm"][split] = corrected(p)
+    return found
 
 
 def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
@@ -126,12 +119,14 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)
     for split, variants in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
-        for name, cells in variants.items():
-            table.add_row(name, *(_cell(cells[measure]) for measure in SHOWN))
+        for name in variants:
+            table.add_row(name, *(_cell(metrics, split, name, measure) for measure in SHOWN))
         table.add_section()
     return table
 
 
-def _cell(cell: dict[str, float]) -> str:
-    deviation = f"±{cell['sd']:.3f}".replace("±0.", "±.") if "sd" in cell else ""
-    return f"{cell['mean']:.3f}{deviation}" + ("*" if cell.get("p_holm", 1.0) < SIGNIFICANT else " ")
+def _cell(metrics: dict[str, Any], split: str, variant: str, measure: str) -> str:
+    deviation = metrics["deviations"][split].get(variant, {}).get(measure)
+    p = metrics["p_holm"][split].get(variant, {}).get(measure, 1.0)
+    spread = "" if deviation is None else f"±{deviation:.3f}".replace("±0.", "±.")
+    return f"{metrics['results'][split][variant][measure]:.3f}{spread}" + ("*" if p < SIGNIFICANT else " ")

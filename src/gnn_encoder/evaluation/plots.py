@@ -64,21 +64,24 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
     return _png(figure)
 
 
-def sweep_plot(results: dict[str, Any], points: list[tuple[float, str]], axis: str, baseline: str) -> bytes:
+def sweep_plot(
+    results: dict[str, Any], deviations: dict[str, Any], points: list[tuple[float, str]], axis: str, baseline: str
+) -> bytes:
     """Two measures of variants along one setting, the baseline as a dotted line of the same colour.
 
     Args:
-        results: {variant: {measure: {mean, sd}}}. points: (value, variant), ascending.
+        results, deviations: {variant: {measure: figure}}, of the latter those that there are.
+        points: (value, variant), ascending.
     """
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
     axes = figure.subplots(1, 2)
     for place, (measure, colour, shape) in enumerate((("RR@10", WON, "o"), ("R@20", LOST, "D"))):
-        cells = [results[variant][measure] for _, variant in points]
         axes[place].errorbar(
-            [value for value, _ in points], [cell["mean"] for cell in cells],
-            yerr=[cell.get("sd", 0.0) for cell in cells], color=colour, marker=shape, capsize=3,
+            [value for value, _ in points], [results[variant][measure] for _, variant in points],
+            yerr=[deviations.get(variant, {}).get(measure, 0.0) for _, variant in points],
+            color=colour, marker=shape, capsize=3,
         )  # fmt: skip
-        axes[place].axhline(results[baseline][measure]["mean"], color=colour, linestyle=":", label=baseline)
+        axes[place].axhline(results[baseline][measure], color=colour, linestyle=":", label=baseline)
         axes[place].set_xlabel(axis)
         axes[place].set_title(mean_name(measure), fontsize="medium")
         axes[place].legend(frameon=False)

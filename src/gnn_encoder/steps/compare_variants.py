@@ -21,7 +21,8 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     """Gather, test, draw."""
     read = [Figures.read(path) for path in figures]
     variants = gathered(read)
-    results = compared(variants, FULL, settings.permutations, settings.seed)
+    statistics = compared(variants, FULL, settings.permutations, settings.seed)
+    results = statistics["results"]
     shown = "test" if "test" in results else "dev"
     metrics: dict[str, Any] = {
         "full": FULL,
@@ -30,19 +31,19 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         "queries": {split: values.shape[1] for split, values in variants[FULL].values.items()},
         "seeds": {name: len(variant.values[shown]) for name, variant in variants.items()},
         "changes": {name: changes(variants[FULL], variant) for name, variant in variants.items()},
-        "results": results,
+        **statistics,
         "permutations": settings.permutations,
     }
     curves = {setting: sweep(variants, FULL, setting) for setting in SWEEPS}
     plots = {
         setting: Plot(
-            sweep_plot(results[shown], points, SWEEPS[setting][0], BEFORE),
+            sweep_plot(results[shown], statistics["deviations"][shown], points, SWEEPS[setting][0], BEFORE),
             f"Along {SWEEPS[setting][0]}: means over the {shown} queries, bars are deviations over seeds.",
         )
         for setting, points in curves.items()
         if len(points) >= LEAST
     }
-    full, before = (results[shown][name][NAMES[0]]["mean"] for name in (FULL, BEFORE))
+    full, before = (results[shown][name][NAMES[0]] for name in (FULL, BEFORE))
     headline = (
         f"{len(variants)} variants: {shown} {mean_name(NAMES[0])} {full:.3f} in full, {before:.3f} of the dual encoder"
     )
@@ -61,10 +62,10 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     )
     context.run.artifact(report.path, "report")
     figures_of_all = {
-        f"{split}/{name}/{measure}": cell["mean"]
+        f"{split}/{name}/{measure}": figure
         for split, found in results.items()
-        for name, cells in found.items()
-        for measure, cell in cells.items()
+        for name, figures_of in found.items()
+        for measure, figure in figures_of.items()
     }
     return {"variants": len(variants), **figures_of_all, "headline": headline}
 

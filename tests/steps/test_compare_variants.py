@@ -1,0 +1,54 @@
+"""The report of an ablation: figures of every variant on one page, curves where there are enough points."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gnn_encoder.artifacts import Figures, Report, drafting
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.settings import CompareVariants, TryVariant
+from gnn_encoder.steps.compare_variants import compare_variants
+from gnn_encoder.studies import BEFORE, FULL
+
+N = 20
+
+
+def tried(folder: Path, variant: str, seed: int, gain: float, **settings: object) -> Path:
+    """As `try_variant` leaves it."""
+    path = folder / f"{variant}-{seed}"
+    values = np.clip(np.random.default_rng(seed).random((N, len(NAMES))) + gain, 0, 1)
+    columns = {"split": ["test"] * N, "query": pa.array(range(N), pa.int32())}
+    with drafting(path, "figures") as draft:
+        Figures.write(draft, pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))}))
+        draft.manifest.settings = TryVariant.model_validate(
+            {"variant": variant, "seed": seed, "neighbors": 10, **settings}
+        ).model_dump(mode="json")
+    return path
+
+
+def test_page_curves_and_figures(tmp_path: Path) -> None:
+    given = [
+        tried(tmp_path, FULL, 0, 0.0), tried(tmp_path, FULL, 1, 0.0),
+        tried(tmp_path, BEFORE, 0, -0.3, mode="untrained"),
+        tried(tmp_path, "k = 5", 0, 0.0, neighbors=5), tried(tmp_path, "k = 20", 0, 0.1, neighbors=20),
+        tried(tmp_path, "<one> layer", 0, -0.1, layers=1),
+    ]  # fmt: skip
+    compare_variants(CompareVariants(permutations=200), figures=given, report=tmp_path / "report")
+    report = Report.read(tmp_path / "report")
+    assert sorted(path.stem for path in (report.path / "plots").iterdir()) == ["neighbors"]
+    page = report.page.read_text(encoding="utf-8")
+    assert "&lt;one&gt; layer" in page and "<one>" not in page and page.count("data:image/png") == 1
+    metrics = report.metrics
+    assert metrics["changes"]["k = 5"] == {"neighbors": 5} and metrics["changes"][FULL] == {}
+    assert metrics["seeds"][FULL] == 2 and metrics["headline_split"] == "test"
+    assert metrics["p_holm"]["test"][BEFORE]["RR@10"] < 0.05
+    for name, found in metrics["results"]["test"].items():
+        assert f"{found['RR@10']:.3f}" in page, name
+    rows = report.per_query().to_pylist()
+    assert len(rows) == 6 * N and {row["variant"] for row in rows} == set(metrics["results"]["test"])
+    assert report.manifest.metrics[f"test/{FULL}/RR@10"] == pytest.approx(metrics["results"]["test"][FULL]["RR@10"])
+    assert report.manifest.inputs.keys() == {f"figures.{i}" for i in range(6)}
+    json.dumps(metrics)
