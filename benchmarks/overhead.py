@@ -16,7 +16,7 @@ from pathlib import Path
 from common import documentation, show
 from update import run_steps, write_models
 
-from gnn_encoder import local_run
+from gnn_encoder import jobs
 from gnn_encoder.supervision import Event
 
 
@@ -62,10 +62,10 @@ def main() -> None:
         run_steps(data, models, since)
         (since / "dataset").symlink_to(data)
         listener = Listener()
-        outcome = local_run.update(since, None, [], folder / "root", listener)
+        outcome = jobs.update(since, None, [], folder / "root", listener)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
-    t, steps = listener.times, local_run.UPDATED
+    t, steps = listener.times, jobs.UPDATED
     rows = []
     for step, after in zip(steps, (*steps[1:], ""), strict=True):
         begin, work, end = (t[step, event] for event in ("starting", "started", "finished"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnn_encoder import cli, launch
+from gnn_encoder.endings import show_failure
 from gnn_encoder.local_run import Outcome
 
 
@@ -113,7 +114,7 @@ def test_presets_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def test_a_failure_is_one_block_that_says_how_to_go_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     failed = Outcome("FAILED", tmp_path / "a.log", failed_step="ingest", message="it is wrong", user_error=True)
-    cli._show_failure(failed)
+    show_failure(failed)
     shown = capsys.readouterr().err
     assert "error: ingest: it is wrong\n" in shown
     assert str(tmp_path / "a.log") in shown

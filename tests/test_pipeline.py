@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from gnn_encoder import cli, local_run
+from gnn_encoder import cli, jobs
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.local_run import Outcome
 from gnn_encoder.settings import STEPS
@@ -75,8 +75,8 @@ class Trained:
     def run(self, *more: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["gnn-encoder", *self.command, *more])
-            real = local_run.run
-            patch.setattr(local_run, "run", lambda *a: self.outcomes.append(real(*a)) or self.outcomes[-1])
+            real = jobs.run
+            patch.setattr(jobs, "run", lambda *a: self.outcomes.append(real(*a)) or self.outcomes[-1])
             with pytest.raises(SystemExit) as caught:
                 cli.main()
         outcome = self.outcomes[-1]
@@ -178,7 +178,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             cli.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    assert shown.count("  cached  ") == len(local_run.COMMON) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(jobs.COMMON) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):
@@ -199,14 +199,14 @@ def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) ->
     corpus[7] = json.dumps({**json.loads(corpus[7]), "text": "an old letter about a garden"})
     corpus.append(json.dumps({"_id": "new", "title": "", "text": "the copper violin is hidden in a cloud"}))
     (changed / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
-    before = {name: (trained.root / "latest" / name).resolve() for name in local_run.KEPT}
+    before = {name: (trained.root / "latest" / name).resolve() for name in jobs.KEPT}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", "update", "--dataset", str(changed), "--root", str(trained.root)])
         with pytest.raises(SystemExit) as caught:
             cli.main()
     assert caught.value.code == 0
-    after = {name: (trained.root / "latest" / name).resolve() for name in local_run.KEPT}
-    assert {name for name in before if before[name] == after[name]} == {"report", *local_run.MODELS}
+    after = {name: (trained.root / "latest" / name).resolve() for name in jobs.KEPT}
+    assert {name for name in before if before[name] == after[name]} == {"report", *jobs.MODELS}
     worked = read_manifest(after["bundle"])
     assert worked.rows["passages"] == 101 and worked.metrics["encoded"] == 2
     assert 2 <= worked.metrics["propagated"] < 60

@@ -4,8 +4,6 @@ Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
 
 import os
-import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -48,12 +46,12 @@ def run(
     root: Root = None,
 ) -> None:
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
-    from gnn_encoder import local_run
+    from gnn_encoder import endings, jobs
     from gnn_encoder.settings import STEPS
 
-    folder = root or local_run.default_root()
-    job = partial(local_run.run, preset, dataset, overrides or [], folder)
-    _follow(STEPS, job, partial(_show_results, folder))
+    folder = root or jobs.default_root()
+    job = partial(jobs.run, preset, dataset, overrides or [], folder)
+    _follow(STEPS, job, partial(endings.show_results, folder))
 
 
 @app.command()
@@ -66,11 +64,11 @@ def update(
     root: Root = None,
 ) -> None:
     """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
-    from gnn_encoder import local_run
+    from gnn_encoder import endings, jobs
 
-    folder = root or local_run.default_root()
-    job = partial(local_run.update, since or folder / "latest", dataset, overrides or [], folder)
-    _follow(local_run.UPDATED, job, _show_update)
+    folder = root or jobs.default_root()
+    job = partial(jobs.update, since or folder / "latest", dataset, overrides or [], folder)
+    _follow(jobs.UPDATED, job, endings.show_update)
 
 
 @app.command()
@@ -91,25 +89,15 @@ def ablate(
     root: Root = None,
 ) -> None:
     """Compare variants of the model on one foundation: what each part gains, with its significance."""
-    from gnn_encoder import local_run
+    from gnn_encoder import endings, jobs
     from gnn_encoder.studies import STUDIES
 
     # Without --study and --variant: everything there is.
     studies = study or ([] if variant else list(STUDIES))
     changed = [f"try_variant.mode={mode}", *(overrides or [])]
-    folder = root or local_run.default_root()
-    job = partial(local_run.ablate, preset, dataset, changed, studies, variant or [], seeds, folder)
-    _follow((*local_run.COMMON, "encode_queries"), job, _show_ablation)
-
-
-def _show_ablation(screen: "Console", outcome: "Outcome") -> None:
-    from gnn_encoder.artifacts import Report
-    from gnn_encoder.evaluation.ablation import ablation_table
-
-    report = Report.read(outcome.outputs["report"])
-    screen.print()
-    screen.print(ablation_table(report.metrics))
-    screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
+    folder = root or jobs.default_root()
+    job = partial(jobs.ablate, preset, dataset, changed, studies, variant or [], seeds, folder)
+    _follow((*jobs.COMMON, "encode_queries"), job, endings.show_ablation)
 
 
 def _follow(
@@ -121,6 +109,7 @@ def _follow(
     from rich.console import Console
 
     from gnn_encoder.console import open_console
+    from gnn_encoder.endings import show_failure
 
     screen = Console()
     with open_console(steps, screen) as audience:
@@ -128,47 +117,8 @@ def _follow(
     if outcome.status == "FINISHED":
         show(screen, outcome)
     else:
-        _show_failure(outcome)
+        show_failure(outcome)
     raise typer.Exit(outcome.exit_code)
-
-
-def _show_update(screen: "Console", outcome: "Outcome") -> None:
-    from gnn_encoder.artifacts import read_manifest
-
-    bundle = outcome.outputs["bundle"]
-    screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
-
-
-def _show_results(root: Path, screen: "Console", outcome: "Outcome") -> None:
-    from gnn_encoder.artifacts import Dataset, Report, read_manifest
-    from gnn_encoder.evaluation.table import results_table
-
-    screen.print()
-    screen.print(results_table(Report.read(outcome.outputs["report"]).metrics))
-    data = Dataset(outcome.outputs["dataset"])
-    (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
-    chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
-    program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
-    lines = {
-        "decision": read_manifest(outcome.outputs["decision"]).metrics.get("headline", ""),
-        "report": outcome.outputs["report"] / "report.html",
-        "bundle": outcome.outputs["bundle"],
-        "log": outcome.log,
-        "dashboard": f"{program} dashboard{chosen}   (in a clone: make dashboard)",
-        "search": f"{program} {shlex.join(['search', question, '--bundle', str(outcome.outputs['bundle'])])}",
-    }
-    screen.print()
-    for name, value in lines.items():
-        screen.print(f"{name:<10} {value}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _show_failure(outcome: "Outcome") -> None:
-    again = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
-    if outcome.status == "KILLED":
-        typer.echo(f"\ninterrupted. {again}\nlog: {outcome.log}", err=True)
-        return
-    where = f"{outcome.failed_step}: " if outcome.failed_step else ""
-    typer.echo(f"\nerror: {where}{outcome.message}\nlog: {outcome.log}\n{again}", err=True)
 
 
 @app.command()
@@ -278,7 +228,7 @@ def dashboard(
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
 ) -> None:
     """Open MLflow's user interface on this root's runs."""
-    from gnn_encoder.local_run import default_root
+    from gnn_encoder.jobs import default_root
     from gnn_encoder.pipeline_run import tracking_uri
     from gnn_encoder.tracking import without_password
 

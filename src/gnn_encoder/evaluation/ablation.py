@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.table import Table
 
 from gnn_encoder.artifacts import Figures
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.measures import NAMES, mean_name
+from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import corrected, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.table import figures_table
 from gnn_encoder.settings import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
@@ -106,17 +106,7 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
     """Variants × measures, a block for each split; ± is the deviation over seeds."""
     full = metrics["full"]
     caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        caption=caption,
-        caption_justify="left",
-    )
-    table.add_column("")
-    for measure in SHOWN:
-        table.add_column(mean_name(measure), justify="right", no_wrap=True)
+    table = figures_table(SHOWN, caption)
     for split, variants in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
         for name in variants:

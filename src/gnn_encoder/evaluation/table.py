@@ -21,6 +21,17 @@ def results_table(metrics: dict[str, Any]) -> Table:
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
     if metrics["fusions"]:
         caption += f"\n+ BM25: the scores of the system above and BM25's together, {_weights(metrics)}"
+    table = figures_table(metrics["measures"], caption)
+    for split, systems in metrics["results"].items():
+        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
+        for system, label in _rows(metrics, split):
+            table.add_row(label, *(cell(metrics, split, system, measure) for measure in systems[system]))
+        table.add_section()
+    return table
+
+
+def figures_table(measures: Iterable[str], caption: str) -> Table:
+    """An empty table with a first column for names and one for each measure, as compact as 80 columns want."""
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -29,14 +40,9 @@ def results_table(metrics: dict[str, Any]) -> Table:
         caption=caption,
         caption_justify="left",
     )
-    table.add_column("", no_wrap=True)
-    for measure in metrics["measures"]:
+    table.add_column("")
+    for measure in measures:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)
-    for split, systems in metrics["results"].items():
-        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
-        for system, label in _rows(metrics, split):
-            table.add_row(label, *(cell(metrics, split, system, measure) for measure in systems[system]))
-        table.add_section()
     return table
 
 

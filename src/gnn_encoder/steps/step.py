@@ -64,12 +64,15 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
                 lifeline.attach()
-            call = StepArguments.model_validate_json(arguments) if isinstance(arguments, str) else StepArguments()
+                call = StepArguments.model_validate_json(arguments)
+                settings = step_settings(name).model_validate(call.settings)
+            else:
+                call, settings = StepArguments(settings=arguments.model_dump()), arguments
             found = {i: _folders(paths[i]) for i in inputs if i in paths}
             targets = {o: Path(str(paths[o])) for o in outputs}
             try:
                 with progress.reporting(call.title(name)):
-                    _run(name, function, arguments, found, outputs, targets)
+                    _run(name, function, call, settings, found, outputs, targets)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error
@@ -119,17 +122,13 @@ def _team(
 def _run(
     name: str,
     function: StepFunction,
-    arguments: str | StepSettings,
+    call: StepArguments,
+    settings: StepSettings,
     inputs: dict[str, Input],
     outputs: dict[str, str],
     targets: dict[str, Path],
 ) -> None:
     began = time.monotonic()
-    if isinstance(arguments, StepSettings):
-        call, settings = StepArguments(settings=arguments.model_dump()), arguments
-    else:
-        call = StepArguments.model_validate_json(arguments)
-        settings = step_settings(name).model_validate(call.settings)
     folders = _by_name(inputs)
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})

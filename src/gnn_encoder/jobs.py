@@ -1,0 +1,163 @@
+"""What `gnn-encoder run`, `update` and `ablate` ask of this machine: settings checked, turned into a pipeline's
+arguments, and its outputs kept in reach under `latest/`.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder import launch
+from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.local_run import Audience, Outcome, run_pipeline
+from gnn_encoder.models.backbone import backbone_width
+from gnn_encoder.pipeline_run import tracking_uri
+from gnn_encoder.presets import load_settings, parse_settings
+from gnn_encoder.provenance import step_arguments
+from gnn_encoder.settings import STEPS, STUDY, Settings
+from gnn_encoder.steps.step import StepArguments
+from gnn_encoder.studies import largest_graph, variants, with_seeds
+
+ROOT = "GNN_ENCODER_ROOT"
+"""Environment variable: the folder of runs, checkpoints and the MLflow store."""
+MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
+KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
+"""Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
+UPDATED = ("ingest", "build_graph", "encode_corpus")
+"""Steps of the update pipeline."""
+COMMON = STEPS[: STEPS.index("train_gnn")]
+"""Steps that an ablation shares with the training pipeline."""
+
+
+def default_root() -> Path:
+    """`GNN_ENCODER_ROOT`, else ./gnn-encoder-runs."""
+    return Path(os.environ.get(ROOT) or "gnn-encoder-runs")
+
+
+def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
+    """Run a preset's training pipeline under `root` and report to `audience`.
+
+    Raises:
+        UserError: settings, data source, backbone, tracking store or root are not usable, or another
+            run is going on there. No step has been started then.
+    """
+    settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
+    root = _usable(root)
+    arguments = step_arguments(settings, STEPS, registry=tracking_uri(root))
+    _check_heads(settings)
+    params = {"preset": preset, **_params(settings, STEPS)}
+    return _run_latest("train", arguments, root, Path(preset).stem, params, audience)
+
+
+def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
+    """Run the update pipeline over a data set, with the models and settings of the run that `since` leads to.
+
+    Raises:
+        UserError: as `run`, or `since` is no folder of a finished run.
+    """
+    overrides = list(overrides)
+    for override in overrides:
+        if override.partition(".")[0] not in UPDATED:
+            raise UserError(f"--set {override}: an update runs {', '.join(UPDATED)} alone")
+    since = since.expanduser().resolve()
+    models = {name: str((since / name).resolve()) for name in MODELS}
+    for path in models.values():
+        read_manifest(path, "model")
+    made = {"ingest": "dataset", "build_graph": "graph", "encode_corpus": "bundle"}
+    tree = {step: read_manifest(since / artifact).settings for step, artifact in made.items()}
+    for step in ("build_graph", "encode_corpus"):
+        tree[step]["previous"] = str(since)
+    settings = parse_settings(tree, [*overrides, *_dataset_override(dataset)], source=str(since))
+    root = _usable(root)
+    arguments = step_arguments(settings, UPDATED)
+    params = {"from": str(since), **_params(settings, UPDATED)}
+    return _run_latest("update", arguments | models, root, "update", params, audience)
+
+
+def ablate(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    studies: Iterable[str],
+    own: Iterable[str],
+    seeds: int,
+    root: Path,
+    audience: Audience,
+) -> Outcome:
+    """Run the ablation pipeline: the variants of `studies` and the user's `own`, each with so many seeds.
+
+    Raises:
+        UserError: as `run`, or a study or variant is unknown.
+    """
+    settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
+    tried = variants(settings, studies, own)
+    settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
+    root = _usable(root)
+    arguments: dict[str, str | list[str]] = {**step_arguments(settings, (*COMMON, *STUDY))}
+    call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
+    arguments["variants"] = [
+        call.model_copy(update={"settings": each.model_dump(mode="json"), "label": f"{each.variant}, seed {each.seed}"})
+        .model_dump_json()
+        for variant in tried
+        for each in with_seeds(variant, seeds)
+    ]  # fmt: skip
+    params = {"preset": preset, "seeds": seeds, **_params(settings, COMMON)}
+    name = _dated(f"ablation-{Path(preset).stem}")
+    return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, audience)
+
+
+def _check_heads(settings: Settings) -> None:
+    """Refuse before the first step what would fail in the twelfth."""
+    width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
+    if width and width % heads:
+        raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
+
+
+def _dataset_override(dataset: str | None) -> list[str]:
+    if dataset is None:
+        return []
+    path = Path(dataset).expanduser()
+    return [f"ingest.dataset={json.dumps(str(path.resolve()) if path.exists() else dataset)}"]
+
+
+def _usable(root: Path) -> Path:
+    root = root.expanduser().resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / ".lock").touch()
+    except OSError as error:
+        raise UserError(f"cannot write to {root}: {error.strerror}; give another --root or set {ROOT}") from None
+    return root
+
+
+def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
+    """All settings of those steps, as `step.name`."""
+    values = settings.model_dump(mode="json")
+    return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
+
+
+def _dated(title: str) -> str:
+    """A run's name: what it is, and when it began."""
+    return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _run_latest(
+    pipeline: str, arguments: launch.Arguments, root: Path, title: str, params: Mapping[str, Any], audience: Audience
+) -> Outcome:
+    """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
+    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, _dated(title), params, audience)
+    if outcome.status != "FINISHED":
+        return outcome
+    latest = root / "latest"
+    latest.mkdir(exist_ok=True)
+    for name in KEPT:
+        if name in outcome.outputs:
+            fresh = latest / f".{name}"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(outcome.outputs[name])
+            fresh.replace(latest / name)
+            outcome.outputs[name] = latest / name
+    return outcome
