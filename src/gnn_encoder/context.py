@@ -1,10 +1,11 @@
 """What a step, and the training inside it, see of the run they are part of."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gnn_encoder import tracking
+from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.progress import Progress
 
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
@@ -24,6 +25,8 @@ class Context:
     """Digest of code, settings and inputs: two calls with the same key do the same work."""
     title: str = ""
     """What it is shown as; empty: the step's name."""
+    curves: Curves = field(default_factory=dict)
+    """What `metric` was told."""
 
     def progress(self, stage: str, total: int, unit: str) -> Progress:
         """Report a stage of `total` units; call `.advance()` on it."""
@@ -31,7 +34,14 @@ class Context:
 
     def metric(self, name: str, value: float, at: int) -> None:
         """A point of a curve, at step or epoch `at`."""
+        self.curves.setdefault(name, []).append((at, value))
         self.run.metric(name, value, at)
+
+    def resume_curves(self, curves: Curves) -> None:
+        """Take over the points of an interrupted attempt."""
+        for name, points in curves.items():
+            for at, value in points:
+                self.metric(name, value, at)
 
     def checkpoint_folder(self) -> Path:
         """Where this call's checkpoints live: a rerun of the same work finds them there."""

@@ -6,11 +6,14 @@ import pytest
 from rich.console import Console
 
 from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts.history import Record
 from gnn_encoder.evaluation.examples import Example, Found, most_changed
+from gnn_encoder.evaluation.making_plots import training_plot
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.plots import gains_plot, systems_plot
-from gnn_encoder.evaluation.report import Plot, SplitProfile, render_page
+from gnn_encoder.evaluation.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.evaluation.report import Plot, render_page
 from gnn_encoder.evaluation.results import BASELINE, CANDIDATE, CONVEX, RECIPROCAL, block, fused_name
+from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.evaluation.table import results_table
 
 VOID = {"meta", "img", "br", "link", "input"}
@@ -47,8 +50,26 @@ def fabricated_metrics() -> dict:
             "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
             "systems": {BASELINE: took, CANDIDATE: {**took, "passage_propagate_ms": 1.0}},
         },
+        "profile": {
+            "passages": 1234,
+            "splits": {"train": {"queries": 10, "labelled": 9, "labels": 12}},
+            "words": {"passages": {"mean": 51.2, "median": 40.0, "most": 99}},
+            "degrees": {"mean": 1.5, "median": 1.0, "most": 7},
+            "isolated": 0.25,
+            "labels_with_neighbors": {"train": 1.0},
+        },
         **statistics,
     }  # fmt: skip
+
+
+def history() -> dict[str, Record]:
+    took = {"seconds": 12.5, "peak_memory_gib": 0.75, "headline": "fifty queries"}
+    likeness = dict(zip(SIMILARITIES, (40.0, 30.0, 20.0, 10.0), strict=True))
+    trained = {"loss": [(1, 2.0), (2, 1.0)], "dev_pool/RR_at_10": [(1, 0.5)]}
+    return {
+        "generate_queries": Record({"beams": 1}, {"dataset": "abc"}, metrics={**took, **likeness, "triples": 77}),
+        "train_gnn": Record({"heads": 4}, metrics=took, code_digest="c0de", curves=trained),
+    }
 
 
 class Structure(HTMLParser):
@@ -70,18 +91,19 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag
 
 
-def render(query: str = "what is a river", metrics: dict | None = None) -> str:
+def render(
+    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
+) -> str:
     found = [Found(1, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
     return render_page(
         metrics or fabricated_metrics(),
         headline="GNN-encoder MRR@10 0.5",
-        passages=1234,
-        profile=[SplitProfile("train", 10, 9, 12), SplitProfile("dev", 0, 0, 0)],
-        plots=[Plot(PNG, "a plot")],
+        plots={name: Plot(PNG, f"a plot of {name}") for name in ("systems", "data", "training")},
         won=[example],
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
+        history=history() if made_by is None else made_by,
         settings={"depth": 1000},
     )
 
@@ -126,6 +148,20 @@ def test_page_says_how_sure_and_how_it_was_made() -> None:
         assert name in page
 
 
+def test_page_tells_how_it_was_made() -> None:
+    page = " ".join(render().split())
+    assert page.count("a plot of") == 2 * 3  # each in its place, with its words read out
+    assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
+    assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
+    assert "77 triples" in page and "<td>40.00</td><td>20.17</td>" in page
+    assert "25 % of the passages are not" in page and "<td>51.2</td>" in page
+
+
+def test_page_of_artifacts_that_no_step_made() -> None:
+    assert training_plot({}) is None
+    assert "SS-BERT" not in render(made_by={})
+
+
 def test_untuned_weights_are_said_to_be() -> None:
     metrics = fabricated_metrics()
     (convex, *_) = metrics["fusions"].values()
@@ -136,7 +172,13 @@ def test_untuned_weights_are_said_to_be() -> None:
 def test_plots_are_pngs_and_repeatable() -> None:
     metrics = fabricated_metrics()
     gains = np.random.default_rng(1).normal(0, 0.3, 50).round(1)
-    for make in (lambda: systems_plot(metrics, "test"), lambda: gains_plot(gains, "RR@10", CANDIDATE, BASELINE)):
+    ranks = np.random.default_rng(2).choice([0.0, 0.5, 1.0], (2, 50))
+    for make in (
+        lambda: systems_plot(metrics, "test"),
+        lambda: gains_plot(gains, "RR@10", CANDIDATE, BASELINE),
+        lambda: scatter_plot(*ranks, "RR@10", BASELINE, CANDIDATE),
+        lambda: training_plot(history()),
+    ):
         image = make()
         assert image.startswith(PNG)
         assert image == make()

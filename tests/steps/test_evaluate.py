@@ -167,11 +167,11 @@ def test_metrics_are_scalars_with_a_headline(evaluated: SimpleNamespace) -> None
 
 def test_report_folder(evaluated: SimpleNamespace) -> None:
     files = {p.relative_to(evaluated.report.path).as_posix() for p in evaluated.report.path.rglob("*") if p.is_file()}
-    plots = {"plots/systems.png", "plots/gains.png"}
+    plots = {f"plots/{name}.png" for name in ("systems", "gains", "queries", "data")}
     systems = ("bm25", "untrained", "dpr", "dual-encoder", "gnn-encoder")
     fused = (f"bm25-{system}{method}" for system in ("dual-encoder", "gnn-encoder") for method in ("", "-rrf"))
     runs = {f"runs/{name}.trec.gz" for name in (*systems, *fused)} | {"runs/dev.qrels.gz", "runs/test.qrels.gz"}
-    assert files == {"manifest.json", "metrics.json", "per_query.parquet", "report.html", *plots, *runs}
+    assert files == {"manifest.json", "history.json", "metrics.json", "per_query.parquet", "report.html", *plots, *runs}
     page = evaluated.report.page.read_text(encoding="utf-8")
     assert "GNN-encoder won most" in page
     explained = page.count('<details class="why">')
@@ -180,6 +180,7 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     assert evaluated.report.manifest.inputs["graph"] in page
     assert "what is the" in page
     assert evaluated.report.manifest.inputs["bundle"] in page
+    assert evaluated.report.metrics["profile"]["splits"]["train"]["labels"] == 60
 
 
 def test_without_the_untrained_row_the_rest_is_the_same(
@@ -306,7 +307,7 @@ def test_answers_are_found_where_queries_have_them(
     assert list(of_test)[:5] == [BM25, DPR, BASELINE, CANDIDATE, RERANKED]
     for measure, value in of_test[RERANKED].items():
         assert (value == of_test[CANDIDATE][measure]) == (measure not in ("RR@10", "nDCG@10", "AP", "R@5")), measure
-    assert "cross_encoder: made by hand" in report.page.read_text(encoding="utf-8")
+    assert "<dt>from cross_encoder</dt>" in report.page.read_text(encoding="utf-8")
     assert "by DPR&#39;s rule" in report.page.read_text(encoding="utf-8")
 
 

@@ -12,14 +12,7 @@ from gnn_encoder.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import GenerateQueries
-from gnn_encoder.steps.generate_queries import (
-    PAPER,
-    choose_triples,
-    cosines,
-    distribution,
-    distribution_table,
-    generate_queries,
-)
+from gnn_encoder.steps.generate_queries import choose_triples, cosines, generate_queries
 
 
 def write_pair_scores(draft: Draft, dataset: Dataset, per_query: int = 12) -> None:
@@ -109,11 +102,3 @@ def test_cosine_ignores_length_and_survives_zero() -> None:
     left, right = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32), np.array([[30.0, 40.0], [-4.0, 3.0]], np.float32)
     got = cosines(left, np.array([0, 0, 1]), right, np.array([0, 1, 0]))
     np.testing.assert_allclose(got, [1.0, 0.0, 0.0], atol=1e-6)
-
-
-def test_distribution_puts_thresholds_where_selection_does() -> None:
-    similarity = np.array([-0.5, 0.099, 0.1, 0.29, 0.3, 0.3, 0.59, 0.6, 1.0, 0.05], np.float32)
-    assert distribution(similarity) == [30.0, 20.0, 30.0, 20.0]
-    assert distribution(np.zeros(0, np.float32)) == [0.0] * 4
-    table = distribution_table([30.0, 20.0, 30.0, 20.0], 10)
-    assert all(f"{own:.2f} | {paper:.2f}" in table for own, paper in zip([30, 20, 30, 20], PAPER, strict=True))

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from gnn_encoder.artifacts import Draft
+from gnn_encoder.artifacts import Draft, read_manifest
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings import Bm25Retrieve, Ingest
 from gnn_encoder.steps.step import step
 
 
@@ -42,3 +43,23 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError):
         failing(SafetensorError("header too large"))(Ingest(), dataset=tmp_path / "dataset")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_artifact_knows_the_steps_before_it(tmp_path: Path) -> None:
+    @step(dataset="dataset")
+    def ingest(context: Context, settings: Ingest, dataset: Draft) -> dict[str, object]:
+        context.metric("rows", 5.0, at=1)
+        return {"headline": "five rows"}
+
+    @step(bm25_run="run")
+    def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> dict[str, object]:
+        return {"headline": "a run"}
+
+    ingest(Ingest(seed=3), dataset=tmp_path / "dataset")
+    bm25_retrieve(Bm25Retrieve(), dataset=tmp_path / "dataset", bm25_run=tmp_path / "run")
+    history = read_history(tmp_path / "run")
+    assert list(history) == ["ingest", "bm25_retrieve"]
+    assert history["ingest"].settings["seed"] == 3
+    assert history["ingest"].curves == {"rows": [[1, 5.0]]}
+    assert {"headline", "seconds", "peak_memory_gib"} <= set(history["ingest"].metrics)
+    assert history["bm25_retrieve"].inputs == {"dataset": read_manifest(tmp_path / "dataset").digest}

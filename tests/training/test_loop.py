@@ -47,13 +47,16 @@ def train(folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = N
         return net(batch).square().mean()
 
     with tracking.step_run("test", params={}, tags={}) as run:
-        result = fit(net, Batches(), loss, SETTINGS, Context("test", run, "key"))
-    return net.state_dict() | {"loss": torch.tensor(result.loss)}
+        context = Context("test", run, "key")
+        result = fit(net, Batches(), loss, SETTINGS, context)
+    curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
+    return net.state_dict() | {"loss": torch.tensor(result.loss)} | curves
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 7, 14])
 def test_resumed_equals_undisturbed(tmp_path, monkeypatch, stop_at):
     expected = train(tmp_path / "whole", monkeypatch)
+    assert len(expected["curve of learning_rate"]) == 15
     with pytest.raises(Interrupted):
         train(tmp_path / "cut", monkeypatch, stop_at)
     torch.manual_seed(99)  # whatever happened to the random state in between

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.artifacts.history import HISTORY
 from gnn_encoder.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -73,7 +74,7 @@ class Draft:
 
     def finish(self) -> Manifest:
         """Hash the files, write the manifest, and give the folder its final name."""
-        for path in sorted(p for p in self.path.rglob("*") if p.is_file()):
+        for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != self.path / HISTORY):
             name = path.relative_to(self.path).as_posix()
             self.manifest.files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         self.manifest.digest = digest_of(self.manifest.files)

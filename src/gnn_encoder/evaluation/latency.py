@@ -7,9 +7,17 @@ that is busy with something else disturbs all of them alike. One question at a t
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gnn_encoder import index
+from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
+from gnn_encoder.encoding import encode_texts
+from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
+from gnn_encoder.index_file import load_index, search_index
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 
 QUERIES = 200
 """At most."""
@@ -64,3 +72,45 @@ def measure_latency(
         encode, search = 1000 * np.median(taken, axis=0)
         systems_ms[system] = {"encode_ms": float(encode), "search_ms": float(search)}
     return {"queries": len(seconds[names[0]]), "systems": systems_ms}
+
+
+def systems_latency(
+    questions: Sequence[str], dual_encoder: Path, passage_vectors: Path, bundle: Path
+) -> dict[str, Any]:
+    """What a question costs the plain dual encoder and the GNN-encoder, and what a passage cost once, in milliseconds.
+
+    A question goes the way that `gnn-encoder search` takes it: alone, fp32, `HITS` hits.
+    """
+    parts = Bundle.read(bundle)
+    plain, served = read_vectors(passage_vectors), load_index(parts.index_path)
+    encoders = {
+        BASELINE: DualEncoder.load(dual_encoder).query_encoder,
+        CANDIDATE: TextEncoder.load(parts.query_encoder_path),
+    }
+    paths = {
+        BASELINE: QueryPath(
+            lambda text: encode_texts(encoders[BASELINE], [text], precision="fp32"),
+            lambda vector: index.search(plain, vector, HITS),
+        ),
+        CANDIDATE: QueryPath(
+            lambda text: encode_texts(encoders[CANDIDATE], [text], precision="fp32"),
+            lambda vector: search_index(served, vector, HITS),
+        ),
+    }
+    found = measure_latency(paths, questions)
+    made, graph_made = read_manifest(passage_vectors), parts.manifest
+    once = {
+        BASELINE: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
+        CANDIDATE: {
+            "passage_encode_ms": _ms_each(graph_made, "encoded", "encoded_per_second"),
+            "passage_propagate_ms": _ms_each(graph_made, "propagated", "propagated_per_second"),
+        },
+    }
+    systems = {system: {**took, **once[system]} for system, took in found["systems"].items()}
+    return {"queries": found["queries"], "hits": HITS, "precision": "fp32", "device": device().type, "systems": systems}
+
+
+def _ms_each(manifest: Manifest, count: str, rate: str) -> float | None:
+    """Milliseconds a passage by what a step recorded, None where it made none or does not say."""
+    made, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
+    return 1000 / per_second if made and per_second else None

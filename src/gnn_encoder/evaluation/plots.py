@@ -37,9 +37,9 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
     axes.set_xlabel(f"mean over {metrics['queries'][split]:,} {split} queries")
     axes.set_xlim(-0.01, 1.01)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    _open_frame(axes)
+    open_frame(axes)
     figure.legend(loc="outside upper center", ncols=min(len(systems), 4), frameon=False, handletextpad=0.2)
-    return _png(figure)
+    return png(figure)
 
 
 def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> bytes:
@@ -60,8 +60,25 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
     equal = len(gains) - len(differing)
     lost = len(differing) - won
     axes.set_title(f"{system} against {baseline}: {won:,} won, {lost:,} lost, {equal:,} equal", fontsize="medium")
-    _open_frame(axes)
-    return _png(figure)
+    open_frame(axes)
+    return png(figure)
+
+
+def scatter_plot(of_baseline: np.ndarray, of_system: np.ndarray, measure: str, baseline: str, system: str) -> bytes:
+    """Each query's figures [n] under two systems; queries at the same place are one circle of their number's area."""
+    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
+    axes = figure.subplots()
+    places, counts = np.unique(np.stack([of_baseline, of_system], axis=1).round(3), axis=0, return_counts=True)
+    gained = places[:, 1] - places[:, 0]
+    for chosen, colour in ((gained == 0, COLOURS[0]), (gained > 0, WON), (gained < 0, LOST)):
+        area = 600 * counts[chosen] / counts.max() + 4
+        axes.scatter(places[chosen, 0], places[chosen, 1], area, color=colour, alpha=0.7, linewidths=0)
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.8, zorder=0)
+    axes.set_xlabel(f"{measure} under {baseline}")
+    axes.set_ylabel(f"{measure} under {system}")
+    axes.set_aspect("equal")
+    open_frame(axes)
+    return png(figure)
 
 
 def sweep_plot(
@@ -85,16 +102,18 @@ def sweep_plot(
         axes[place].set_xlabel(axis)
         axes[place].set_title(mean_name(measure), fontsize="medium")
         axes[place].legend(frameon=False)
-        _open_frame(axes[place])
-    return _png(figure)
+        open_frame(axes[place])
+    return png(figure)
 
 
-def _open_frame(axes: Axes) -> None:
+def open_frame(axes: Axes) -> None:
+    """Axes without the two lines that carry no scale."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=0)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The figure as a file's contents."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
     # No version of the plotting library in the file: the same figures give the same bytes.

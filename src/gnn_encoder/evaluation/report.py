@@ -8,25 +8,17 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gnn_encoder.artifacts import Dataset, Manifest
+from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.examples import Example
-from gnn_encoder.evaluation.measures import labelled_queries, mean_name
+from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.evaluation.table import is_best, is_significant
 from gnn_encoder.explained_passages import LEGEND
 from gnn_encoder.settings import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
-
-
-@dataclass(frozen=True)
-class SplitProfile:
-    """Counts of one split. `labelled`: queries with a positive label, `labels`: those labels."""
-
-    split: str
-    queries: int
-    labelled: int
-    labels: int
 
 
 @dataclass(frozen=True)
@@ -42,26 +34,15 @@ class Plot:
         return "data:image/png;base64," + base64.b64encode(self.image).decode()
 
 
-def data_profile(dataset: Dataset) -> list[SplitProfile]:
-    """Counts of every split."""
-    profiles = []
-    for split in ("train", "dev", "test"):
-        qrels = dataset.split_qrels(split)
-        labelled, labels = len(labelled_queries(qrels)), len(qrels.positive().query)
-        profiles.append(SplitProfile(split, len(dataset.query_rows(split)), labelled, labels))
-    return profiles
-
-
 def render_page(
     metrics: dict[str, Any],
     *,
     headline: str,
-    passages: int,
-    profile: list[SplitProfile],
-    plots: list[Plot],
+    plots: Mapping[str, Plot],
     won: list[Example],
     lost: list[Example],
     manifests: Mapping[str, Manifest],
+    history: History,
     settings: Mapping[str, Any],
 ) -> str:
     """The page.
@@ -69,22 +50,22 @@ def render_page(
     Args:
         metrics: of the report.
         headline: its one sentence.
-        passages: in the corpus.
-        profile: of the data.
-        plots: in order.
+        plots: by name; those of the data and of the training stand in sections of their own.
         won, lost: queries of the headline split.
-        manifests: of the artifacts evaluated, by name: their steps, settings and digests.
+        manifests: of the artifacts evaluated, by name.
+        history: of the steps that made them.
         settings: of the evaluation itself.
     """
     template = page_environment().get_template(TEMPLATE)
     return template.render(
         metrics=metrics,
         headline=headline,
-        passages=passages,
-        profile=profile,
         plots=plots,
         examples={"won": won, "lost": lost},
         manifests=manifests,
+        history=history,
+        similarity=beside_paper(generated.metrics) if (generated := history.get("generate_queries")) else None,
+        paper_triples=PAPER_TRIPLES,
         settings=settings,
         legend=LEGEND,
         mean_name=mean_name,

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder import index
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Manifest, Report, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Graph, Report, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts.history import joined
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
@@ -21,10 +22,12 @@ from gnn_encoder.evaluation import answers, fusion
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.examples import examples, most_changed
 from gnn_encoder.evaluation.explained_examples import ExampleExplainer
-from gnn_encoder.evaluation.latency import HITS, QueryPath, measure_latency
+from gnn_encoder.evaluation.latency import systems_latency
+from gnn_encoder.evaluation.making_plots import profile_plot, training_plot
 from gnn_encoder.evaluation.measures import mean_name, per_query
-from gnn_encoder.evaluation.plots import gains_plot, systems_plot
-from gnn_encoder.evaluation.report import Plot, data_profile, render_page
+from gnn_encoder.evaluation.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.evaluation.profile import data_profile
+from gnn_encoder.evaluation.report import Plot, render_page
 from gnn_encoder.evaluation.reranking import reranked
 from gnn_encoder.evaluation.results import (
     BASELINE,
@@ -44,7 +47,7 @@ from gnn_encoder.evaluation.results import (
 )
 from gnn_encoder.index_file import load_index, search_index
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.steps.step import Metrics, step
@@ -109,6 +112,7 @@ def evaluate(
             order.append(RERANKED)
     order += [fused_name(system, method) for method in (CONVEX, RECIPROCAL) for system in FUSED]
 
+    profile = data_profile(data, Graph.read(graph))
     statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
     values = collected.figures(order, names)
     answered = collected.answer_figures(order)
@@ -122,17 +126,24 @@ def evaluate(
         "fusions": fusions,
         "judged": block(collected.figures(order, (JUDGED,)), (JUDGED,), **{**statistics, "permutations": 0}),
         "answers": block(answered, answers.MEASURES, **statistics) if answered else None,
-        "latency": latency(collected, dual_encoder, passage_vectors, bundle),
+        "latency": systems_latency(data.query_texts(queries[shown]), dual_encoder, passage_vectors, bundle),
+        "profile": profile.facts,
         **statistics,
     }
     headline = headline_of(metrics)
-    gains = values[shown][CANDIDATE][:, 0] - values[shown][BASELINE][:, 0]
+    plain, graphed = (values[shown][system][:, 0] for system in (BASELINE, CANDIDATE))
+    gains, first = graphed - plain, mean_name(names[0])
     plots = {
         "systems": Plot(systems_plot(metrics, shown), f"Every system on every measure, {shown} queries."),
         "gains": Plot(
             gains_plot(gains, names[0], CANDIDATE, BASELINE),
-            f"What {CANDIDATE} gains and loses in {names[0]} against {BASELINE}, {shown} query by query.",
+            f"What {CANDIDATE} gains and loses in {first} against {BASELINE}, {shown} query by query.",
         ),
+        "queries": Plot(
+            scatter_plot(plain, graphed, names[0], BASELINE, CANDIDATE),
+            f"{first} of each {shown} query under both; the area of a circle is the number of queries in it.",
+        ),
+        "data": Plot(profile_plot(profile), "Lengths of the texts, and how many training queries a passage has."),
     }
     compared, changed = (BASELINE, CANDIDATE), most_changed(gains, EXAMPLES)
     inputs = {
@@ -140,6 +151,9 @@ def evaluate(
         "passage_vectors": passage_vectors, "graph": graph, "gnn_encoder": gnn_encoder, "encoding": encoding,
         "bundle": bundle, **({"cross_encoder": cross_encoder} if settings.rerank_depth else {}),
     }  # fmt: skip
+    history = joined(inputs.values())
+    if drawn := training_plot(history):
+        plots["training"] = Plot(drawn, "Training losses, and what each epoch reached on a pool of dev passages.")
     won, lost = (
         examples(
             data, shown, positions,
@@ -156,12 +170,11 @@ def evaluate(
     page = render_page(
         metrics,
         headline=headline,
-        passages=len(data.passages),
-        profile=data_profile(data),
-        plots=list(plots.values()),
+        plots=plots,
         won=won,
         lost=lost,
         manifests={name: read_manifest(path) for name, path in inputs.items()},
+        history=history,
         settings=settings.model_dump(),
     )
     Report.write(
@@ -254,46 +267,6 @@ def with_cross_encoder(context: Context, settings: Evaluate, data: Dataset, run:
     progress = context.progress(f"{RERANKED}: scoring", pairs, "pairs")
     model = CrossEncoder.load(cross_encoder)
     return reranked(model, data, run, settings.rerank_depth, progress=progress, **settings.speed)
-
-
-def latency(collected: Collected, dual_encoder: Path, passage_vectors: Path, bundle: Path) -> dict[str, Any]:
-    """What a question costs each system of the comparison, and what a passage cost once, in milliseconds.
-
-    A question goes the way that `gnn-encoder search` takes it: alone, fp32, `HITS` hits.
-    """
-    parts = Bundle.read(bundle)
-    plain, served = read_vectors(passage_vectors), load_index(parts.index_path)
-    encoders = {
-        BASELINE: DualEncoder.load(dual_encoder).query_encoder,
-        CANDIDATE: TextEncoder.load(parts.query_encoder_path),
-    }
-    paths = {
-        BASELINE: QueryPath(
-            lambda text: encode_texts(encoders[BASELINE], [text], precision="fp32"),
-            lambda vector: index.search(plain, vector, HITS),
-        ),
-        CANDIDATE: QueryPath(
-            lambda text: encode_texts(encoders[CANDIDATE], [text], precision="fp32"),
-            lambda vector: search_index(served, vector, HITS),
-        ),
-    }
-    found = measure_latency(paths, collected.data.query_texts(collected.queries[collected.shown]))
-    made, graph_made = read_manifest(passage_vectors), parts.manifest
-    once = {
-        BASELINE: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
-        CANDIDATE: {
-            "passage_encode_ms": _ms_each(graph_made, "encoded", "encoded_per_second"),
-            "passage_propagate_ms": _ms_each(graph_made, "propagated", "propagated_per_second"),
-        },
-    }
-    systems = {system: {**took, **once[system]} for system, took in found["systems"].items()}
-    return {"queries": found["queries"], "hits": HITS, "precision": "fp32", "device": device().type, "systems": systems}
-
-
-def _ms_each(manifest: Manifest, count: str, rate: str) -> float | None:
-    """Milliseconds a passage by what a step recorded, None where it made none or does not say."""
-    made, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
-    return 1000 / per_second if made and per_second else None
 
 
 def headline_of(metrics: dict[str, Any]) -> str:

@@ -1,11 +1,10 @@
 """Step 8: what would each hard negative be the answer to, and how far is that from the query? (SS-BERT 3.2)
 
 One query q_G per distinct negative, shared by all triples it is in. sim(q, q_G) is the cosine of
-their sentence embeddings; its distribution stands beside SS-BERT's Table 5.
+their sentence embeddings; the report has its distribution beside SS-BERT's Table 5.
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -13,17 +12,12 @@ from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
 from gnn_encoder.context import Context
 from gnn_encoder.denoising import Pairs, hard_negatives
 from gnn_encoder.encoding import encode_texts
+from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import GenerateQueries
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.tokens import SHARD, Tokens
-
-EDGES = (0.1, 0.3, 0.6)
-RANGES = ("below 0.1", "0.1 to 0.3", "0.3 to 0.6", "above 0.6")
-NAMES = ("similarity_below_0.1", "similarity_0.1_to_0.3", "similarity_0.3_to_0.6", "similarity_above_0.6")
-PAPER = (20.17, 30.69, 39.02, 10.12)
-"""SS-BERT Table 5, MS MARCO, in percent."""
 
 
 @step(generated_queries="generated_queries")
@@ -49,10 +43,6 @@ def generate_queries(
     similarity = similarities(data, triples, passages, texts, settings)
     GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
     percent = distribution(similarity)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "similarity.md"
-        path.write_text(distribution_table(percent, len(similarity)), encoding="utf-8")
-        context.run.artifact(path, "generated_queries")
     return {
         "queries": len(texts),
         "triples": len(triples),
@@ -93,17 +83,3 @@ def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_ro
         part = slice(start, start + 65_536)
         out[part] = np.einsum("td,td->t", left[left_rows[part]], right[right_rows[part]])
     return np.clip(out, -1.0, 1.0)
-
-
-def distribution(similarity: np.ndarray) -> list[float]:
-    """Percent of triples in each of `RANGES`, lower ends included."""
-    counts = np.bincount(np.digitize(similarity, np.array(EDGES, dtype=similarity.dtype)), minlength=len(RANGES))
-    percent: list[float] = (100.0 * counts / max(len(similarity), 1)).tolist()
-    return percent
-
-
-def distribution_table(percent: list[float], triples: int) -> str:
-    """Markdown: the distribution beside the paper's."""
-    lines = ["| sim(q, q_G) | here, % | SS-BERT, % |", "|---|---|---|"]
-    lines += [f"| {name} | {own:.2f} | {paper:.2f} |" for name, own, paper in zip(RANGES, percent, PAPER, strict=True)]
-    return "\n".join([*lines, f"| triples | {triples:,} | 39,769,172 |", ""])

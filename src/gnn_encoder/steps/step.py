@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 
 from gnn_encoder import lifeline, progress, tracking
 from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
+from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import StepSettings, step_settings
@@ -142,7 +143,12 @@ def _run(
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
+            record = Record(settings.model_dump(), digests, outputs, metrics, call.code_digest, context.curves)
+            history = joined(folders.values())
+            history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
+            history[call.title(name)] = record
             for draft in drafts.values():
+                write_history(draft.path, history)
                 draft.manifest.step = name
                 draft.manifest.settings = settings.model_dump()
                 draft.manifest.inputs = digests

@@ -5,13 +5,15 @@ pickled. A run that resumes from it continues bit for bit (same device and threa
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from gnn_encoder.artifacts.history import Curves
 
 FILE = "checkpoint.safetensors"
 
@@ -29,6 +31,7 @@ class Position:
     """The curve's last point."""
     window: tuple[float, ...] = ()
     """Losses since that point."""
+    curves: Curves = field(default_factory=dict)
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:

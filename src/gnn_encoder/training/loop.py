@@ -107,6 +107,7 @@ def fit(
     rates = [group["lr"] for group in optimizer.param_groups]
     folder = context.checkpoint_folder()
     position = checkpoint.load(folder, model, optimizer) or Position()
+    context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs
     leads = is_leader()
     progress = context.progress("training", steps, "steps") if leads else None
@@ -116,6 +117,11 @@ def fit(
     window = list(position.window)
     shown = position.loss
     step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
+
+    def save(epoch: int, in_epoch: int) -> None:
+        seconds = time.monotonic() - began
+        now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves)
+        checkpoint.save(folder, model, optimizer, now)
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
@@ -145,8 +151,7 @@ def fit(
             if progress:
                 progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
             if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
-                done = Position(step, epoch, index + 1, time.monotonic() - began, shown, tuple(window))
-                checkpoint.save(folder, model, optimizer, done)
+                save(epoch, index + 1)
                 saved = time.monotonic()
         if after_epoch and leads:
             model.eval()
@@ -154,14 +159,12 @@ def fit(
                 context.metric(name, figure, epoch + 1)
             model.train()
         if leads and epoch + 1 < settings.epochs:
-            checkpoint.save(
-                folder, model, optimizer, Position(step, epoch + 1, 0, time.monotonic() - began, shown, tuple(window))
-            )
+            save(epoch + 1, 0)
             saved = time.monotonic()
     # The last state is kept until the step's output stands: a kill in between costs no training.
     seconds = time.monotonic() - began
     if not leads:
         raise TrainingOver
-    checkpoint.save(folder, model, optimizer, Position(step, settings.epochs, 0, seconds, shown))
+    save(settings.epochs, 0)
     model.eval()
     return FitResult(step, shown, seconds, step * plan.batch_examples / max(seconds, 1e-9))
