@@ -205,9 +205,11 @@ def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[
 
 @_store_errors_to_user_errors()
 def register_bundle(
-    model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float]
+    model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str
 ) -> str | None:
     """Make the bundle a version of a registered model; its number, or None where nothing is tracked.
+
+    The `card` is its description, as much of it as a store takes.
 
     An MLflow server refuses a source on the client's disk. There the source is the step's run, and
     the tag `bundle` says where the folder lies.
@@ -219,14 +221,17 @@ def register_bundle(
 
     if not client.search_registered_models(f"name = '{model_name}'"):
         client.create_registered_model(model_name)
+    if len(card) > VALUE_CHARACTERS:
+        card = card[: card.rindex("\n", 0, VALUE_CHARACTERS - 1)] + "\n…"
     figures = {f"metric.{metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
     labels = {k: str(v) for k, v in {**tags, **figures, "digest": digest, "bundle": bundle}.items()}
     try:
-        version = client.create_model_version(model_name, bundle.as_uri(), _current.run_id, labels)
+        version = client.create_model_version(model_name, bundle.as_uri(), _current.run_id, labels, description=card)
     except MlflowException as error:
         if "model version source" not in str(error):
             raise
-        version = client.create_model_version(model_name, f"runs:/{_current.run_id}/bundle", _current.run_id, labels)
+        source = f"runs:/{_current.run_id}/bundle"
+        version = client.create_model_version(model_name, source, _current.run_id, labels, description=card)
     return str(version.version)
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from gnn_encoder.artifacts import drafting, read_manifest
+from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Decision, Report
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
@@ -49,10 +50,17 @@ def write_bundle_and_report(folder: Path, value: float) -> dict[str, Path]:
         "headline_split": "test",
         "results": {"test": figures},
         "digests": {"test": "data"},
+        "queries": {"test": 1234},
+        "p_holm": {"test": {CANDIDATE: dict.fromkeys(NAMES, 0.031)}},
+        "profile": {"passages": 5000, "labels_with_neighbors": {"test": 0.65}},
     }
     with drafting(folder / "report", "report") as draft:
         Report.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), plots={}, page="")
         draft.manifest.inputs = {"bundle": read_manifest(folder / "bundle").digest}
+        draft.manifest.metrics = {"headline": f"GNN-encoder MRR@10 {value:.3f}"}
+        facts = {"seconds": 12.4, "headline": f"loss {value}"}
+        steps = [f"train_{i}" for i in range(300 if value == 0.6 else 2)]
+        write_history(draft.path, dict.fromkeys(steps, Record(metrics=facts)))
     return {"bundle": folder / "bundle", "report": folder / "report"}
 
 
@@ -89,10 +97,23 @@ def test_the_alias_moves_only_on_promote(tmp_path: Path, monkeypatch: pytest.Mon
     assert champion() == "1"
     assert decided(tmp_path / "third", settings, 0.6).facts["decision"] == "promote"
     assert champion() == "3"
-    version = client.get_model_version("tiny", "2")
+    version, longest = (client.get_model_version("tiny", number) for number in ("2", "3"))
+    assert version.description == Decision.read(tmp_path / "second" / "decision").card
+    assert longest.description.endswith("loss 0.6 |\n…") and 4900 < len(longest.description) <= 5000
     assert version.tags["decision"] == "keep"
     assert version.tags["digest"] == read_manifest(tmp_path / "second" / "bundle").digest
     assert Path(version.source.removeprefix("file://")) == (tmp_path / "second" / "bundle").resolve()
+
+
+def test_the_card_tells_what_the_model_reaches_and_was_made_of(tmp_path: Path) -> None:
+    card = decided(tmp_path, Promote(), 0.5).card
+    assert "GNN-encoder MRR@10 0.500. Promote: test RR@10 0.5000" in card
+    header, _, *rows = [line for line in card.splitlines() if line.startswith("|")]
+    assert header.startswith("| system | MRR@10 | nDCG@10 |")
+    assert rows[0] == "| Dual encoder | " + "0.400 | " * len(NAMES)
+    assert rows[1] == "| GNN-encoder | " + "0.500 (p 0.031) | " * len(NAMES)
+    assert rows[-1] == "| train_1 | 12 | loss 0.5 |"
+    assert "65 % of the test labels" in card and str(tmp_path / "bundle") in card
 
 
 def test_a_report_of_another_bundle_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ report     metrics.json       figures, intervals, p-values, query counts and dig
            report.html        all of it on one page that needs nothing else
 figures    per_query.parquet  split, query (row number), and a column for each measure: of one variant
 decision   decision.json      the decision, its reason, the figures it rests on, the registered version
+           model_card.md      the same and more, for people
 """
 
 import json
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
 
-METRICS, PER_QUERY, ANSWERS, PLOTS, RUNS, PAGE, DECISION = (
+METRICS, PER_QUERY, ANSWERS, PLOTS, RUNS, PAGE, DECISION, CARD = (
     "metrics.json",
     "per_query.parquet",
     "answers.parquet",
@@ -29,6 +30,7 @@ METRICS, PER_QUERY, ANSWERS, PLOTS, RUNS, PAGE, DECISION = (
     "runs",
     "report.html",
     "decision.json",
+    "model_card.md",
 )
 
 
@@ -122,14 +124,20 @@ class Decision:
         return cls(Path(path), read_manifest(path, "decision"))
 
     @staticmethod
-    def write(draft: Draft, facts: dict[str, Any]) -> None:
+    def write(draft: Draft, facts: dict[str, Any], card: str) -> None:
         """Fill a decision draft."""
         (draft / DECISION).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        (draft / CARD).write_text(card, encoding="utf-8")
 
     @property
     def facts(self) -> dict[str, Any]:
         """What `decision.json` holds."""
         return _read_json(self.path / DECISION)
+
+    @property
+    def card(self) -> str:
+        """What `model_card.md` says."""
+        return (self.path / CARD).read_text(encoding="utf-8")
 
 
 def _in_runs(draft: Draft, name: str) -> Path:

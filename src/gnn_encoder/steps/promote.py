@@ -10,9 +10,11 @@ from typing import Any
 
 from gnn_encoder import tracking
 from gnn_encoder.artifacts import Draft, Report, read_manifest
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.model_card import model_card
 from gnn_encoder.settings import Promote
 from gnn_encoder.steps.step import Metrics, step
 
@@ -42,12 +44,22 @@ def promote(context: Context, settings: Promote, report: Path, bundle: Path, dec
         value, baseline, settings.minimum_gain, None if champion is None else champion.tags, labels,
         f"{split} {settings.measure}",
     )  # fmt: skip
+    card = model_card(
+        metrics,
+        read_history(report),
+        headline=evaluated.manifest.metrics["headline"],
+        verdict=verdict,
+        reason=reason,
+        where=str(bundle.resolve()),
+        digest=digest,
+    )
     version = tracking.register_bundle(
         settings.model_name,
         bundle.resolve(),
         digest=digest,
         tags={**labels, "decision": verdict, "reason": reason},
         metrics={f"{split}/{measure}": v for measure, v in metrics["results"][split][metrics["candidate"]].items()},
+        card=card,
     )
     if version is None:
         reason += "; nothing registered, as no tracking store is configured"
@@ -68,7 +80,9 @@ def promote(context: Context, settings: Promote, report: Path, bundle: Path, dec
             "champion_before": None if champion is None else str(champion.version),
             "bundle_digest": digest,
         },
+        card,
     )
+    context.run.artifact(decision.path, "decision")
     return {"promoted": int(verdict == "promote"), "gain": value - baseline, "headline": f"{verdict}: {reason}"}
 
 
