@@ -16,7 +16,7 @@ from common import documentation, in_turns, show
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.dataset import ROW_GROUP
-from gnn_encoder.lexical import Bm25
+from gnn_encoder.lexical import Bm25, Bm25Kind
 
 K1, B = 1.5, 0.75
 
@@ -54,7 +54,7 @@ def main() -> None:
             return index
 
         def our_index() -> Bm25:
-            return Bm25.build(data.passages, k1=K1, b=B)
+            return Bm25.build(data.passages, Bm25Kind(K1, B))
 
         building, built = in_turns({"bm25s": peer_index, "gnn-encoder": our_index}, o.rounds)
         index, ours = built.values()

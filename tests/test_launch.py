@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,19 @@ from typing import Any
 import pytest
 import tiny_pipeline
 
-from gnn_encoder import lifeline, progress, supervision
+from gnn_encoder import launch, lifeline, progress, supervision
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Outcome, run_pipeline
 from gnn_encoder.supervision import Event
 
 TESTS = str(Path(__file__).parent)
+
+
+def test_the_wheel_holds_every_compiled_pipeline() -> None:
+    project = tomllib.loads((launch.SOURCE_TREE / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    for name in launch.PIPELINES:
+        assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
 
 
 class Recorder:

@@ -1,7 +1,9 @@
 """All fifteen steps on a tiny data set with tiny random models, as `gnn-encoder run` runs them."""
 
 import csv
+import gzip
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -136,6 +138,25 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
             cli.main()
     assert not caught.value.code
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
+
+
+def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    latest = trained.root / "latest"
+    data = Dataset(latest / "dataset")
+    (query,) = data.query_rows("test")[:1]
+    (question,), (query_id,) = data.query_texts([query]), data.queries.column("query_id").take([query]).to_pylist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sys, "argv", ["gnn-encoder", "search", question, "--bundle", str(latest / "bundle"), "--fuse", "-k", "3"]
+        )
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    assert not caught.value.code
+    shown = capsys.readouterr().out
+    assert "tuned on dev" in shown
+    with gzip.open(latest / "report" / "runs" / "bm25-gnn-encoder.trec.gz", "rt") as run:
+        ranked = [line.split()[2] for line in run if line.startswith(f"{query_id} ")]
+    assert re.findall(r"\[(p\d+)\]", shown) == ranked[:3]
 
 
 def explain(trained: Trained, question: str) -> int:

@@ -153,17 +153,28 @@ def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
     bundle: Annotated[Path, typer.Option(help="Bundle folder: of a run, ROOT/latest/bundle.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
+    fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
+    weight: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Of the vectors when fused [as tuned by the run's evaluation, else 0.5]."),
+    ] = None,
 ) -> None:
     """Search a trained bundle: ranked passages with their scores."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle, naming_corrupt
+    from gnn_encoder.fused_search import fused_search
     from gnn_encoder.search import search_bundle
 
     screen = Console()
     with naming_corrupt(bundle):
-        hits = search_bundle(Bundle.read(bundle), question, k)
+        opened = Bundle.read(bundle)
+        if fuse or weight is not None:
+            hits, told = fused_search(opened, question, k, weight)
+            screen.print(f"{told}\n", style="dim")
+        else:
+            hits = search_bundle(opened, question, k)
     for hit in hits:
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")

@@ -5,6 +5,7 @@ postings begin, the second puts each passage's scores there. Tokens and postings
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import bm25s
@@ -13,6 +14,8 @@ import numpy as np
 from gnn_encoder.scratch import scratch
 from gnn_encoder.tokens import Tokens
 
+ARRAYS = ("data", "indices", "indptr")
+"""What bm25s calls scores, texts and where each term's postings begin."""
 TEXTS = 20_000
 """Texts whose terms are counted together."""
 
@@ -53,7 +56,23 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
         place = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
         scores[place], texts[place] = idf[term] * frequency[order], text
         free += np.bincount(term, minlength=vocabulary)
+    return _index({"data": scores, "indices": texts, "indptr": begins, "num_docs": n}, k1=k1, b=b)
+
+
+def save_postings(index: bm25s.BM25, folder: Path) -> None:
+    """Write the arrays of an index into a folder."""
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", index.scores[name], allow_pickle=False)
+
+
+def load_postings(folder: Path, texts: int, *, k1: float, b: float) -> bm25s.BM25:
+    """The index over n texts that was saved there, its arrays memory-mapped."""
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+    return _index({**arrays, "num_docs": texts}, k1=k1, b=b)
+
+
+def _index(scores: dict[str, Any], *, k1: float, b: float) -> bm25s.BM25:
     index: Any = bm25s.BM25(method="lucene", k1=k1, b=b)
-    index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}
+    index.scores = scores
     index.nonoccurrence_array = None  # only the variants need it that score what does not occur
     return index

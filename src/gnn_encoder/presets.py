@@ -1,7 +1,8 @@
 """Presets: YAML files that fill the settings, and overrides on top of them.
 
 A preset has one section per step and a `shared` section, whose values become the defaults of every
-section that has a setting of that name. Whatever is wrong is one line that names the key.
+section that has a setting of that name. How BM25 scores is told `bm25_retrieve`, and holds for
+`encode_corpus` too. Whatever is wrong is one line that names the key.
 """
 
 import difflib
@@ -15,7 +16,7 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Settings, TrainGnn, step_settings
+from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Lexical, Settings, TrainGnn, step_settings
 
 
 def preset_folder() -> Path:
@@ -67,6 +68,8 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         _refuse_unknown(f"setting {step}", sections.get(step, {}), fields, source)
         spread = {name: value for name, value in shared.items() if name in fields}
         sections[step] = spread | sections.get(step, {})
+    scored = {name: value for name, value in sections["bm25_retrieve"].items() if name in Lexical.model_fields}
+    sections["encode_corpus"] = scored | sections["encode_corpus"]
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:

@@ -4,6 +4,7 @@ index.faiss     inner-product index over the passage vectors
 vectors.npy     the same vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q with its tokenizer
+bm25/           BM25's index of the same passages, where there is one (`gnn_encoder.lexical`)
 bundle.json     what the above are, for readers that are not this program
 """
 
@@ -21,7 +22,7 @@ from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
 from gnn_encoder.errors import UserError
 
-INDEX, QUERY_ENCODER, CARD = "index.faiss", "query_encoder", "bundle.json"
+INDEX, QUERY_ENCODER, BM25, CARD = "index.faiss", "query_encoder", "bm25", "bundle.json"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Bundle:
         *,
         save_index: Callable[[np.ndarray, Path], None],
         save_query_encoder: Callable[[Path], None],
+        save_bm25: Callable[[Path], None] | None = None,
     ) -> None:
         """Fill a bundle draft.
 
@@ -62,6 +64,7 @@ class Bundle:
             dataset: whose corpus the vectors belong to.
             save_index: writes an index over vectors to a file (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
+            save_bm25: writes BM25's index into a folder (`Bm25.save`).
 
         Raises:
             ValueError: not one vector per passage.
@@ -78,6 +81,9 @@ class Bundle:
         shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
         (draft / QUERY_ENCODER).mkdir()
         save_query_encoder(draft / QUERY_ENCODER)
+        if save_bm25:
+            (draft / BM25).mkdir()
+            save_bm25(draft / BM25)
         card = {
             "index": INDEX,
             "vectors": VECTORS,
@@ -100,6 +106,11 @@ class Bundle:
     def query_encoder_path(self) -> Path:
         """The folder of E_Q."""
         return self.path / QUERY_ENCODER
+
+    @property
+    def bm25_path(self) -> Path | None:
+        """The folder of BM25's index, None where there is none."""
+        return folder if (folder := self.path / BM25).is_dir() else None
 
     @cached_property
     def vectors(self) -> np.ndarray:

@@ -5,7 +5,15 @@ says so. `presets` fills them from YAML files.
 """
 
 from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
-from gnn_encoder.settings.shared import MINILM, ContrastiveTraining, Optimization, Speed, StepSettings, WatchedTraining
+from gnn_encoder.settings.shared import (
+    MINILM,
+    ContrastiveTraining,
+    Lexical,
+    Optimization,
+    Speed,
+    StepSettings,
+    WatchedTraining,
+)
 from gnn_encoder.settings.steps import (
     Bm25Retrieve,
     BuildGraph,
@@ -43,6 +51,7 @@ __all__ = [
     "GenerateQueries",
     "GraphShape",
     "Ingest",
+    "Lexical",
     "Optimization",
     "Promote",
     "ScoreCandidates",

@@ -46,6 +46,17 @@ class Inference(StepSettings):
         return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
 
 
+class Lexical(StepSettings):
+    """How BM25 cuts texts into terms and scores them."""
+
+    k1: PositiveFloat = 1.5
+    b: Fraction = 0.75
+    stemmer: Literal["english", "none"] = "english"
+    stopwords: Literal["english", "none"] = "english"
+    fields: Literal["joined", "separate"] = "joined"
+    """Title and text as one field, or as two whose scores add up."""
+
+
 class Backbone(StepSettings):
     """Which pretrained encoder to start from and how to read a vector off it."""
 

@@ -14,6 +14,7 @@ from gnn_encoder.settings.shared import (
     Count,
     Fraction,
     Inference,
+    Lexical,
     Optimization,
     PositiveFloat,
     PositiveInt,
@@ -38,15 +39,9 @@ class Ingest(StepSettings):
     seed: int = 0
 
 
-class Bm25Retrieve(StepSettings):
+class Bm25Retrieve(Lexical):
     """BM25 by bm25s: the first candidates, and a system of the final table."""
 
-    k1: PositiveFloat = 1.5
-    b: Fraction = 0.75
-    stemmer: Literal["english", "none"] = "english"
-    stopwords: Literal["english", "none"] = "english"
-    fields: Literal["joined", "separate"] = "joined"
-    """Title and text as one field, or as two whose scores add up."""
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""
     eval_depth: PositiveInt = 1000
@@ -223,8 +218,11 @@ class TrainGnn(WatchedTraining):
         return self
 
 
-class EncodeCorpus(Inference):
-    """h'_p of all passages by the full graph, and the index over them."""
+class EncodeCorpus(Inference, Lexical):
+    """h'_p of all passages by the full graph, the index over them, and BM25's.
+
+    How BM25 scores is as in `bm25_retrieve`, unless it is set here too.
+    """
 
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`: what the same models made of
@@ -241,6 +239,8 @@ class EncodeCorpus(Inference):
     """Neighbours of a passage in the graph."""
     hnsw_breadth: PositiveInt = 128
     """Candidates that a search keeps (at least the hits asked for)."""
+    bm25: bool = True
+    """Put a BM25 index into the bundle, so that a search can fuse the two."""
 
 
 class Evaluate(Inference):

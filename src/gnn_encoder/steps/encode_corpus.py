@@ -29,6 +29,7 @@ from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.graph import queries_reaching
 from gnn_encoder.index_file import IndexKind, build_index, load_index, recall
+from gnn_encoder.lexical import FIELDS, Bm25, Bm25Kind
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.propagation import Propagation
@@ -90,12 +91,14 @@ def encode_corpus(
     propagation_seconds = time.perf_counter() - began
     vectors.flush()
     Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)
+    indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
     Bundle.write(
         bundle,
         vectors=vectors,
         dataset=data,
         save_index=partial(build_index, kind=kind),
         save_query_encoder=encoders.query_encoder.save,
+        save_bm25=Bm25.build(data.passages, Bm25Kind.of(settings), indexing).save if settings.bm25 else None,
     )
     recalls = {}
     if kind.name != "flat":

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder import index
+from gnn_encoder import fusion, index
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Graph, Report, Run, read_manifest, read_vectors
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation import answers, fusion
+from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.examples import examples, most_changed
 from gnn_encoder.evaluation.explained_examples import ExampleExplainer

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnn_encoder import fusion
 from gnn_encoder.artifacts import Run
-from gnn_encoder.evaluation import fusion
-from gnn_encoder.evaluation.fusion import GRID, fuse, min_max, tuned_weight
+from gnn_encoder.fusion import GRID, fuse, min_max, tuned_weight
 
 Lists = dict[int, list[tuple[int, float]]]
 """Of each query its passages and scores, best first."""
