@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test test-slow lint dashboard bench setup clean
+.PHONY: run test test-slow test-browser lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # The installation leaves compiling to the first import: without a place for its result, every step would compile again.
@@ -14,6 +14,11 @@ test: $(INSTALLED) lint
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# The report and the dashboard as a reader sees them; Debian's chromium, or the one GNN_ENCODER_CHROMIUM names.
+test-browser: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
+	$(BIN)/python -m pytest -m browser
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

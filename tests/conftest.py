@@ -1,7 +1,9 @@
 """Tiny real parts that the tests share: a dataset, a random BERT, a random seq2seq. Nothing is downloaded."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -10,6 +12,9 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
+
+if TYPE_CHECKING:
+    from trained_root import Trained
 
 TOPICS = ("river", "stone", "cloud", "engine", "violin", "copper", "garden", "letter", "winter", "market")
 DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidden", "narrow", "warm")
@@ -102,3 +107,15 @@ def write_tiny_seq2seq(path: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_seq2seq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_seq2seq(tmp_path_factory.mktemp("models") / "bart")
+
+
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path, tiny_seq2seq: Path
+) -> Iterator["Trained"]:
+    from trained_root import Trained
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield Trained(tmp_path_factory.mktemp("pipeline"), tiny_dataset, tiny_backbone, tiny_seq2seq)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from gnn_encoder import launch, lifeline
 from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.context import CHECKPOINTS, TOKENS
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import PipelineRun
@@ -71,7 +72,9 @@ def run_pipeline(
         try:
             _follow(_Run(root, name, pipeline, arguments), parent, outcome, audience)
             if outcome.status == "FINISHED" and "report" in outcome.outputs:
-                parent.results(_headline_figures(outcome.outputs["report"]))
+                decision = outcome.outputs.get("decision")
+                note = Decision.read(decision).card if decision else ""
+                parent.results(_headline_figures(outcome.outputs["report"]), note)
         finally:
             parent.finish(outcome.status)
     return outcome

@@ -51,11 +51,13 @@ class PipelineRun:
             run.metrics({k: float(v) for k, v in manifest.metrics.items() if isinstance(v, int | float)})
             run.close("FINISHED")
 
-    def results(self, figures: Mapping[str, float]) -> None:
-        """Log the comparison's figures on the pipeline's own run, where runs are compared."""
+    def results(self, figures: Mapping[str, float], note: str = "") -> None:
+        """Log the comparison's figures on the pipeline's own run, where runs are compared, and describe it."""
         with self._tolerating():
             run = tracking.StepRun(self._client, self.run_id)
             run.metrics(figures)
+            if note:
+                run.tag(tracking.NOTE, note)
             run.close(None)
 
     def finish(self, status: str) -> None:

@@ -25,6 +25,10 @@ PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
 """Environment variable: the pipeline's run, under which steps nest theirs."""
 EXPERIMENT = "gnn-encoder"
 """Name of the experiment, unless `MLFLOW_EXPERIMENT_NAME` names another."""
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Tag by which the dashboard opens on runs and charts, not on the traces of a language model's application."""
+NOTE = "mlflow.note.content"
+"""Tag that the dashboard shows as a run's description, Markdown."""
 FLUSH_SECONDS = 3.0
 METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
 """What MLflow takes in one `log_batch`, and of one tag's or parameter's value."""
@@ -183,7 +187,7 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
         return injected
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found else client.create_experiment(name, artifact_location))
+    return str(found.experiment_id if found else client.create_experiment(name, artifact_location, tags=KIND))
 
 
 def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:
