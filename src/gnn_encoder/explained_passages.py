@@ -86,13 +86,9 @@ class Sources:
     @classmethod
     def read(cls, folders: Mapping[str, Path]) -> "Sources":
         """Open the artifacts `NEEDED`, name → folder."""
-        return cls(
-            Dataset(folders["dataset"]),
-            Graph.read(folders["graph"]),
-            GnnEncoder.load_gnn(folders["gnn_encoder"]).eval(),
-            read_vectors(folders["passage_vectors"]),
-            Encoding.read(folders["encoding"]),
-        )
+        gnn, encoding = GnnEncoder.load_gnn(folders["gnn_encoder"]).eval(), Encoding.read(folders["encoding"])
+        cached = gnn.config.passages_of_queries(read_vectors(folders["passage_vectors"]), encoding.passages)
+        return cls(Dataset(folders["dataset"]), Graph.read(folders["graph"]), gnn, cached, encoding)
 
     def explain(
         self, questions: np.ndarray, hits: np.ndarray, *, neighbors: int, inflows: int = 0

@@ -22,6 +22,7 @@ STUDIES: dict[str, dict[str, Changes]] = {
         "without edge features": {"build_graph.edge_features": "none"},
         "one layer": {"train_gnn.layers": 1},
         "cross-encoder self-loops": {"build_graph.self_loop_features": "cross_encoder"},
+        "refreshed passage cache": {"train_gnn.cache_refreshes": 4},
     },
     "gate": {
         f"without filter gate, α = {alpha}": {"train_gnn.gate": "fixed", "train_gnn.gate_alpha": alpha}
@@ -115,4 +116,6 @@ def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
         tree[step][setting] = value
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
+    if whole.try_variant.mode != "joint":
+        shared["cache_refreshes"] = 0  # where no encoder is trained, no vector goes stale
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

@@ -9,6 +9,7 @@ number of sources: a dense contraction that aggregates first and projects after,
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +19,8 @@ class GnnConfig:
     """Everything that fixes the GNN's shape and arithmetic.
 
     width d of the node vectors; edge_width d_e of the edge features, 0 without; heads H divide d; layers
-    1: passage side only, 0: h'_p = h_p (the ablations "one layer" and "without GNN").
+    1: passage side only, 0: h'_p = h_p (the ablations "one layer" and "without GNN"). cached_passages: it was
+    trained with M_de's passage vectors in eq. 6.
     """
 
     width: int
@@ -31,6 +33,11 @@ class GnnConfig:
     gate_alpha: float = 0.5
     learned_loops: bool = True
     normalize_passages: bool = False
+    cached_passages: bool = True
+
+    def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+        """The passage vectors [m, d] of eq. 6 at encoding: M_de's, or those of the passage encoder trained since."""
+        return cached if self.cached_passages else encoded
 
 
 class GATLayer(nn.Module):

@@ -207,6 +207,10 @@ class TrainGnn(WatchedTraining):
     """Of `start: mean`."""
     max_queries_per_passage: Count = 0
     """Neighbour queries of a passage in training, by a seeded draw. 0: all, as in encoding."""
+    cache_refreshes: Count = 0
+    """How often in an epoch the passage vectors of eq. 6 are made anew, by the passage encoder as it then is; encoding
+    then takes its vectors there too. The first stretch of the first epoch has M_de's, so 4 in one epoch means at a
+    quarter, a half and three quarters. 0: M_de's always (GNN-encoder 3.4)."""
     normalize_passages: AutoYesNo = "auto"
     """Scale h'_p to unit length. `auto`: where the backbone's own vectors have unit length."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"

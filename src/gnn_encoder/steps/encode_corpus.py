@@ -82,7 +82,8 @@ def encode_corpus(
     changed = carry_over(find(former["neighbourhoods"], around), former.vectors, vectors)
     nodes = queries_reaching(graph_arrays, changed)
     asking = context.progress("propagating", len(nodes), "queries")
-    full_graph = Propagation(model.gnn, graph_arrays, h_q, read_vectors(passage_vectors), nodes=nodes, progress=asking)
+    of_queries = model.gnn.config.passages_of_queries(read_vectors(passage_vectors), h_p)
+    full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=nodes, progress=asking)
     propagating = context.progress("propagating", len(changed), "passages")
     for start in range(0, len(changed), settings.chunk):
         rows = changed[start : start + settings.chunk]

@@ -106,4 +106,5 @@ def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnCo
         gate_alpha=settings.gate_alpha,
         learned_loops=graph.query_loops is None,
         normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
+        cached_passages=settings.cache_refreshes == 0,
     )

@@ -54,7 +54,7 @@ def try_variant(
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
         training = _training(settings, data, TrainingSet.read(training_set), arrays, encoders, queries, passages)
         trained = training.fit(context).metrics()
-        passages = _propagated(context, training)
+        passages = _propagated(context, training, passages)
         asking = training.texts.query_vectors(asked)
     scores, hits = index.search(passages, asking, settings.depth)
     run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
@@ -90,16 +90,18 @@ def _training(
     )
 
 
-def _propagated(context: Context, training: MaskedGraphTraining) -> np.ndarray:
-    """h'_p of all passages [m, d] by the full graph, in an unlinked file."""
-    model, stored = training.model, training.passage_vectors
+def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
+    """h'_p of all passages [m, d] by the full graph, in an unlinked file; `stored` are M_de's vectors."""
+    model = training.model
     m, encoded = len(stored), stored
     if isinstance(model, GnnEncoder):
         encoded = scratch(*stored.shape)
         progress, encoder = context.progress("encoding", m, "passages"), model.dual_encoder.passage_encoder
         precision = training.settings.precision
         encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
-    full_graph = Propagation(model.gnn, training.graph, training.texts.query_vectors(training.graph.queries), stored)
+    of_queries = model.gnn.config.passages_of_queries(stored, encoded)
+    asked = training.texts.query_vectors(training.graph.queries)
+    full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
     vectors = scratch(*stored.shape)
     for start in range(0, m, CHUNK):
         rows = np.arange(start, min(start + CHUNK, m))

@@ -2,8 +2,8 @@
 
 In a round the queries of one fold are out of the graph and the loss is taken on them alone: no query
 ever meets a passage vector that has seen it. Live, with gradient: E_Q of the batch's queries and of the
-neighbour queries, E_P of the batch's passages (`texts`). Cached, without: M_de's vectors of the neighbour queries'
-passages (eq. 6) and the cross-encoder's edge features.
+neighbour queries, E_P of the batch's passages (`texts`). Cached, without: vectors of the neighbour queries' passages
+(eq. 6, `passage_cache`) and the cross-encoder's edge features.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.gradient_cache import by_parts
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.texts import FrozenGnnEncoder, LiveTexts, Texts
 
 PART = 256
@@ -48,13 +49,15 @@ class MaskedGraphTraining:
         passage_vectors: np.ndarray,
         settings: TrainGnn,
     ) -> None:
-        self.model, self.graph, self.passage_vectors, self.settings = model, graph, passage_vectors, settings
+        self.model, self.graph, self.settings = model, graph, settings
         self.dataset, self.examples = dataset, examples
         self.texts: Texts
         if isinstance(model, FrozenGnnEncoder):
             self.texts = model.texts
         else:
             self.texts = LiveTexts(model.dual_encoder, dataset, settings)
+        neighbours = np.unique(graph.edges[graph.edges >= 0])
+        self.cache = PassageCache(passage_vectors, neighbours, self.texts.passage_vectors)
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
         self.features = EdgeFeatures(graph)
@@ -101,7 +104,7 @@ class MaskedGraphTraining:
             if gnn.config.layers < 2:
                 return part
             nodes = hood.nodes[start : start + len(part)]
-            stored, exists = neighbour_vectors(self.graph, nodes, self.passage_vectors)
+            stored, exists = neighbour_vectors(self.graph, nodes, self.cache.vectors)
             if self.dropped is not None:
                 exists &= ~self.dropped[nodes]
             return gnn.query_vectors(
@@ -135,7 +138,7 @@ class MaskedGraphTraining:
     def look(self, pool: DevPool) -> dict[str, float]:
         """The pool's figures under the full graph, as at encoding."""
         node_vectors = self.texts.query_vectors(self.graph.queries)
-        full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.passage_vectors)
+        full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.cache.vectors)
         found = full_graph.passages(pool.passages, self.texts.passage_vectors(pool.passages))
         return pool.measure(self.texts.query_vectors(pool.queries), found)
 
@@ -148,18 +151,29 @@ class MaskedGraphTraining:
         ]
         pool = DevPool(self.dataset, s)
         after = (lambda epoch: self.look(pool)) if pool else None
-        plan = SampledBatches(self.plan(), self.neighbourhood)
-        return fit(self.model, plan, lambda each: self.loss(*each), s, context, groups=groups, after_epoch=after)
+        plan = SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes)
+
+        def loss(sampled: tuple[Batch, Neighbourhood, int]) -> Tensor:
+            batch, hood, making = sampled
+            self.cache.advance(
+                making, context.checkpoint_folder(), lambda rows: context.progress("refreshing", rows, "passages")
+            )
+            return self.loss(batch, hood)
+
+        return fit(self.model, plan, loss, s, context, groups=groups, after_epoch=after)
 
 
 class SampledBatches:
-    """A plan whose batches come with their neighbourhoods, so that these are sampled where batches are made: ahead."""
+    """A plan whose batches come with their neighbourhoods, so that these are sampled where batches are made: ahead.
 
-    def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood]) -> None:
-        self.plan, self.sample = plan, sample
+    And with the number of the cached vectors' making that they are due, `makings` of them in an epoch, or 0 always.
+    """
+
+    def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood], makings: int) -> None:
+        self.plan, self.sample, self.makings = plan, sample, makings
         self.steps_per_epoch, self.batch_examples = plan.steps_per_epoch, plan.batch_examples
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Batch, Neighbourhood]]:
+    def epoch(self, epoch: int) -> Iterator[tuple[Batch, Neighbourhood, int]]:
         """The epoch's batches."""
-        for batch in self.plan.epoch(epoch):
-            yield batch, self.sample(batch)
+        for i, batch in enumerate(self.plan.epoch(epoch)):
+            yield batch, self.sample(batch), epoch * self.makings + i * self.makings // self.steps_per_epoch

@@ -1,0 +1,119 @@
+"""Cached passage vectors that are made anew: by the encoder as it is then, and the same after an interruption."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder import tracking
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig
+from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import TrainGnn
+from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
+
+SETTINGS = TrainGnn(
+    epochs=2, cache_refreshes=2, batch_size=15, mask_fraction=0.5, learning_rate=1e-3, gnn_learning_rate=1e-2,
+    checkpoint_seconds=1e-9, dev_queries=0, precision="fp32",
+)  # fmt: skip
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def job(tiny_dataset: Dataset, tiny_backbone: Path) -> MaskedGraphTraining:
+    torch.manual_seed(0)
+    encoders = DualEncoder.from_backbone(
+        str(tiny_backbone), pooling="mean", normalize="no", query_length=16, passage_length=16, share_encoders=False
+    )
+    generator = np.random.default_rng(0)
+    labels, nodes = tiny_dataset.split_qrels("train"), tiny_dataset.query_rows("train")
+    edges = np.stack([generator.permutation(50)[:3] for _ in nodes]).astype(np.int32)
+    graph = Graph(nodes, edges, edges < -1, None, *reverse_csr(edges, 100))
+    negatives = generator.integers(0, 100, (60, 4)).astype(np.int32)
+    examples = TrainingSet(
+        tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(60)
+    )
+    model = GnnEncoder(encoders, GNN(GnnConfig(32, 0, cached_passages=False)))
+    stored = generator.standard_normal((100, 32)).astype(np.float32)
+    return MaskedGraphTraining(model, tiny_dataset, examples, graph, stored, SETTINGS)
+
+
+def fit(job: MaskedGraphTraining) -> dict[str, torch.Tensor]:
+    with tracking.step_run("test", params={}, tags={}) as run:
+        job.fit(Context("test", run, "key"))
+    return {name: value.clone() for name, value in job.model.state_dict().items()}
+
+
+def stop_before(job: MaskedGraphTraining, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, loss = 0, job.loss
+
+    def failing(*each: object) -> torch.Tensor:
+        nonlocal taken
+        taken += 1
+        if taken > step:
+            raise Interrupted
+        return loss(*each)
+
+    monkeypatch.setattr(job, "loss", failing)
+
+
+@pytest.mark.parametrize(("makings", "due"), [(0, [0] * 8), (1, [0] * 4 + [1] * 4), (2, [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_makings_are_spread_over_the_epochs(job: MaskedGraphTraining, makings: int, due: list[int]) -> None:
+    plan = SampledBatches(job.plan(), job.neighbourhood, makings)
+    assert plan.steps_per_epoch == 4
+    assert [making for epoch in range(2) for *_, making in plan.epoch(epoch)] == due
+
+
+def test_each_making_is_the_encoders_of_its_time(
+    job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    given, seen, advance = job.cache.vectors, {}, job.cache.advance
+    reached = np.isin(np.arange(100), job.graph.edges)
+
+    def watched(making: int, *rest: object) -> None:
+        if making not in seen:
+            seen[making] = copy.deepcopy(job.model.dual_encoder)
+            advance(making, *rest)
+            job.texts.encoders, now = seen[making], job.texts.encoders
+            expected = given if making == 0 else job.texts.passage_vectors(np.arange(100))
+            job.texts.encoders = now
+            np.testing.assert_allclose(job.cache.vectors[reached], expected[reached], atol=1e-6)
+            assert making == 0 or not job.cache.vectors[~reached].any(), "of passages without an edge nothing is made"
+
+    monkeypatch.setattr(job.cache, "advance", watched)
+    fit(job)
+    assert list(seen) == [0, 1, 2, 3]
+    assert sorted(file.name for file in tmp_path.rglob("passages-*")) == ["passages-2.npy", "passages-3.npy"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_resumed_training_has_the_vectors_that_it_had(
+    job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    start, stored = copy.deepcopy(job.model.state_dict()), job.cache.vectors
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "whole"))
+    expected = fit(job)
+
+    def again() -> MaskedGraphTraining:
+        job.model.load_state_dict(start)
+        job.cache.vectors, job.cache.making = stored, 0
+        return job
+
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "cut"))
+    with monkeypatch.context() as patch:
+        stop_before(again(), 3, patch)  # the first making was due before the third step
+        with pytest.raises(Interrupted):
+            fit(job)
+    (made,) = (tmp_path / "cut").rglob("passages-1.npy")
+    if lost:  # the control: made anew later, by other weights
+        made.unlink()
+    resumed = fit(again())
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected) != lost
