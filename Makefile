@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test test-slow test-browser lint dashboard bench setup clean
+.PHONY: run test test-slow test-browser test-integration lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # The installation leaves compiling to the first import: without a place for its result, every step would compile again.
@@ -19,6 +19,13 @@ test-slow: $(INSTALLED)
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
+
+# Against a real object store, Ceph's, which the tests start and stop. REQUIRE_ALL=1 makes what is skipped a failure.
+STORE := ceph-common ceph-mgr ceph-mon ceph-osd radosgw
+test-integration: $(INSTALLED)
+	command -v radosgw ceph-osd >/dev/null || [ "$$(id -u)" != 0 ] || \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(STORE))
+	$(BIN)/python -m pytest -m integration
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

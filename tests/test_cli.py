@@ -35,7 +35,19 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert time.monotonic() - began < 5  # 0.5 s on an idle machine; the line below is the guard
     assert ended.returncode == 0
     assert "heavy: set()" in ended.stdout
-    commands = ("run", "update", "ablate", "data", "compile", "search", "explain", "evaluate", "dashboard", "presets")
+    commands = (
+        "run",
+        "update",
+        "ablate",
+        "data",
+        "compile",
+        "search",
+        "copy",
+        "explain",
+        "evaluate",
+        "dashboard",
+        "presets",
+    )
     for command in commands:
         assert command in ended.stdout
 

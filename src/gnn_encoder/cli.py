@@ -151,7 +151,7 @@ def compile_(
 @app.command()
 def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    bundle: Annotated[Path, typer.Option(help="Bundle folder: of a run, ROOT/latest/bundle.")],
+    bundle: Annotated[str, typer.Option(help="Bundle folder, or its s3:// address: of a run, ROOT/latest/bundle.")],
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
@@ -166,10 +166,11 @@ def search(
     from gnn_encoder.artifacts import Bundle, naming_corrupt
     from gnn_encoder.fused_search import fused_search
     from gnn_encoder.search import search_bundle
+    from gnn_encoder.storage import local_folder
 
-    screen = Console()
-    with naming_corrupt(bundle):
-        opened = Bundle.read(bundle)
+    screen, folder = Console(), local_folder(bundle)
+    with naming_corrupt(folder):
+        opened = Bundle.read(folder)
         if fuse or weight is not None:
             hits, told = fused_search(opened, question, k, weight)
             screen.print(f"{told}\n", style="dim")
@@ -179,6 +180,25 @@ def search(
         title = f"{hit.title}  " if hit.title else ""
         screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
         screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="A folder, or the s3:// address of one.")],
+    target: Annotated[str, typer.Argument(help="Where to: the same.")],
+) -> None:
+    """Copy a folder, such as a bundle, to or from an object store; a reader there never sees half of it."""
+    from gnn_encoder.storage import Transfer, get_folder, is_remote, put_folder
+
+    if is_remote(target) and not is_remote(source):
+        if not Path(source).is_dir():
+            raise UserError(f"{source} is no folder: name one")
+        put_folder(Path(source), target, Transfer(f"sending {source}"))
+    elif is_remote(source) and not is_remote(target):
+        get_folder(source, Path(target), Transfer(f"fetching {source}"), indexed=False)
+    else:
+        raise UserError("copy from a folder to an s3:// address, or from one to a folder")
+    typer.echo(f"{source} is at {target}")
 
 
 @app.command()

@@ -187,7 +187,7 @@ def test_detection_and_refusals(tmp_path: Path) -> None:
         (str(tmp_path / "nowhere"), "does not exist"),
         (str(tmp_path / "b" / "corpus.jsonl"), "is a file"),
         (str(tmp_path / "empty"), "holds no data set"),
-        ("s3://bucket/data", "read from folders"),
+        ("gs://bucket/data", "read from folders and s3:// addresses"),
     ):
         with pytest.raises(UserError, match=words) as caught:
             open_source(Ingest(dataset=name))

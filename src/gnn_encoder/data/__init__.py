@@ -13,6 +13,7 @@ from gnn_encoder.data.report import DataReport
 from gnn_encoder.data.rows import Source
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import Ingest
+from gnn_encoder.storage import local_folder
 
 __all__ = ["DataReport", "canonicalize", "check", "open_source", "source_digest"]
 
@@ -33,15 +34,17 @@ def open_source(settings: Ingest) -> Source:
     """
     name, form = settings.dataset, settings.format
     if not name and form != PythonDocs.name:
-        raise UserError(f"no data set: give one with --dataset (a folder, {PREFIX}ID or {PythonDocs.name})")
+        raise UserError(
+            f"no data set: give one with --dataset (a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name})"
+        )
     if form == PythonDocs.name or (form == "auto" and name == PythonDocs.name):
         return PythonDocs(settings.packages, settings.max_passages, settings.seed)
     if form == "ir_datasets" or (form == "auto" and name.startswith(PREFIX)):
         return IrDatasets(name)
     scheme, separator, _ = name.partition("://")
-    if separator and scheme != "file":
-        raise UserError(f"{name}: data sets are read from folders: copy it to one and name that")
-    folder = Path(name.removeprefix("file://")).expanduser()
+    if separator and scheme not in ("file", "s3"):
+        raise UserError(f"{name}: data sets are read from folders and s3:// addresses: copy it to one and name that")
+    folder = local_folder(name.removeprefix("file://"), indexed=False)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"dataset {name} {what}: give a folder, {PREFIX}ID or {PythonDocs.name}")

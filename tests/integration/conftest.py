@@ -1,0 +1,47 @@
+"""Real parts for the tests: started once, stopped at the end. A part that is missing skips its tests and says why."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from integration.ceph import ACCESS_KEY, PACKAGES, PROGRAMS, SECRET_KEY, Ceph
+
+from gnn_encoder.storage.s3 import client
+
+
+def missing(what: str) -> NoReturn:
+    """Skip, or fail where everything is required."""
+    if os.environ.get("REQUIRE_ALL") == "1":
+        pytest.fail(f"REQUIRE_ALL=1, but there is {what}")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+    if absent := [program for program in PROGRAMS if not shutil.which(program)]:
+        missing(f"no {', '.join(absent)}: apt-get install {' '.join(PACKAGES)} (make test-integration does, as root)")
+    # A socket's path has at most 107 characters, and pytest's folders are long.
+    store = Ceph(Path(tmp_path_factory.mktemp("ceph", numbered=True)))
+    try:
+        store.start()
+        yield store
+    finally:
+        store.remove()
+
+
+@pytest.fixture
+def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of an empty bucket, with the environment that leads to it."""
+    values = {"ENDPOINT_URL": ceph.endpoint, "ACCESS_KEY_ID": ACCESS_KEY, "SECRET_ACCESS_KEY": SECRET_KEY}
+    for name, value in values.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("GNN_ENCODER_S3_ADDRESSING", "path")
+    client.cache_clear()
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+    client().create_bucket(Bucket=name)
+    yield f"s3://{name}"
+    client.cache_clear()

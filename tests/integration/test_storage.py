@@ -1,0 +1,212 @@
+"""Folders in a real object store: whole or not at all, whatever is killed in between."""
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from integration.ceph import SECRET_KEY, Ceph
+
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.errors import UserError
+from gnn_encoder.storage import CACHE, local_folder
+from gnn_encoder.storage.folders import INDEX, PART, get_folder, list_folder, put_folder
+from gnn_encoder.storage.s3 import Address, client
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def folder_of(path: Path, megabytes: int = 40) -> Path:
+    (path / "sub").mkdir(parents=True)
+    (path / "large.bin").write_bytes(os.urandom(megabytes * 2**20 + 1))
+    (path / "sub" / "small.txt").write_text("small")
+    (path / "empty").write_bytes(b"")
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def keys(uri: str) -> list[str]:
+    address = Address.parse(uri)
+    found = client().list_objects_v2(Bucket=address.bucket, Prefix=address.key("")).get("Contents", [])
+    return sorted(item["Key"].removeprefix(address.key("")) for item in found)
+
+
+def unfinished(uri: str) -> list[str]:
+    return [u["Key"] for u in client().list_multipart_uploads(Bucket=Address.parse(uri).bucket).get("Uploads", [])]
+
+
+def test_there_and_back(bucket: str, tmp_path: Path) -> None:
+    source, sent, fetched = folder_of(tmp_path / "source"), [], []
+    put_folder(source, f"{bucket}/a/b", sent.append)
+    assert keys(f"{bucket}/a/b") == [INDEX, "empty", "large.bin", "sub/small.txt"]
+    get_folder(f"{bucket}/a/b", tmp_path / "target", fetched.append)
+    assert contents(tmp_path / "target") == contents(source)
+    assert sum(sent) == sum(fetched) == sum(file.bytes for file in list_folder(f"{bucket}/a/b").values())
+    (tmp_path / "target" / "sub" / "small.txt").write_text("other")
+    fetched.clear()
+    get_folder(f"{bucket}/a/b", tmp_path / "target", fetched.append)
+    assert contents(tmp_path / "target") == contents(source)
+    assert fetched == [5], "what is there already is not fetched again"
+
+
+def test_another_folder_at_the_same_address_leaves_nothing_of_the_first(bucket: str, tmp_path: Path) -> None:
+    put_folder(folder_of(tmp_path / "first", 1), f"{bucket}/a")
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "only.txt").write_text("only")
+    put_folder(tmp_path / "second", f"{bucket}/a")
+    assert keys(f"{bucket}/a") == [INDEX, "only.txt"]
+    put_folder(tmp_path / "second", f"{bucket}/ab")  # a neighbour, not below it
+    put_folder(tmp_path / "second", f"{bucket}/a")
+    assert keys(f"{bucket}/ab") == [INDEX, "only.txt"]
+
+
+def test_a_corrupt_object_is_refused_and_leaves_no_file(bucket: str, tmp_path: Path) -> None:
+    put_folder(folder_of(tmp_path / "source", 20), f"{bucket}/a")
+    name = Address.parse(bucket).bucket
+    client().put_object(Bucket=name, Key="a/large.bin", Body=os.urandom(20 * 2**20 + 1))
+    with pytest.raises(UserError, match=r"a/large\.bin is corrupt"):
+        get_folder(f"{bucket}/a", tmp_path / "target")
+    client().put_object(Bucket=name, Key="a/large.bin", Body=b"short")
+    with pytest.raises(UserError, match=r"a/large\.bin is corrupt"):
+        get_folder(f"{bucket}/a", tmp_path / "target")
+    assert not (tmp_path / "target" / "large.bin").exists()
+
+
+def test_a_killed_sender_leaves_no_folder_and_the_next_cleans_up(bucket: str, tmp_path: Path) -> None:
+    source = folder_of(tmp_path / "source", 400)
+    sender = copying(str(source), f"{bucket}/a")
+    wait_until(lambda: unfinished(bucket))
+    sender.send_signal(signal.SIGKILL)
+    sender.wait()
+    assert unfinished(bucket) == ["a/large.bin"]
+    with pytest.raises(UserError, match=r"has no index|holds nothing"):
+        get_folder(f"{bucket}/a", tmp_path / "target")
+    put_folder(source, f"{bucket}/a")
+    assert unfinished(bucket) == []
+    get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == contents(source)
+
+
+def test_a_killed_reader_goes_on_where_it_was(bucket: str, tmp_path: Path) -> None:
+    source, target, fetched = folder_of(tmp_path / "source", 400), tmp_path / "target", []
+    put_folder(source, f"{bucket}/a")
+    reader = copying(f"{bucket}/a", str(target))
+    wait_until(lambda: any(p.stat().st_size >= 3 * PART for p in target.glob(".large.bin.*")))
+    reader.send_signal(signal.SIGKILL)
+    reader.wait()
+    assert not (target / "large.bin").exists()
+    (partial,) = target.glob(".large.bin.*")
+    already = partial.stat().st_size
+    get_folder(f"{bucket}/a", target, fetched.append)
+    assert contents(target) == contents(source)
+    assert sum(fetched) <= 400 * 2**20 + 6 - already + 1
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_the_store_is_killed_in_between_and_comes_back(ceph: Ceph, bucket: str, tmp_path: Path, direction: str) -> None:
+    source, moved, failures = folder_of(tmp_path / "source", 300), [], []
+    if direction == "down":
+        put_folder(source, f"{bucket}/a")
+
+    def move() -> None:
+        try:
+            if direction == "up":
+                put_folder(source, f"{bucket}/a", moved.append)
+            else:
+                get_folder(f"{bucket}/a", tmp_path / "target", moved.append)
+        except UserError as error:
+            failures.append(error)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    wait_until(lambda: sum(moved) > 2 * PART)
+    ceph.kill()
+    assert mover.is_alive(), "it was over before the store was killed"
+    time.sleep(2)
+    ceph.start()
+    mover.join(200)
+    assert failures == []
+    if direction == "up":
+        get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == contents(source)
+
+
+def test_what_a_store_refuses_is_told_in_one_line(
+    ceph: Ceph, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, name = folder_of(tmp_path / "source", 20), Address.parse(bucket).bucket
+
+    def told(address: str = bucket) -> str:
+        client.cache_clear()
+        with pytest.raises(UserError) as caught:
+            put_folder(source, f"{address}/a")
+        assert "\n" not in str(caught.value) and SECRET_KEY not in str(caught.value)
+        return str(caught.value)
+
+    assert "no such bucket" in told("s3://no-such-bucket")
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        assert "refuses the credentials" in told()
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        assert "does not know the access key" in told()
+    with monkeypatch.context() as patch:
+        patch.setattr("gnn_encoder.storage.s3.ATTEMPTS", 2)
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        assert "http://127.0.0.1:9 cannot be reached" in told()
+    with monkeypatch.context() as patch:
+        tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+        patch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: tomorrow.replace(tzinfo=None))
+        assert "clock differs" in told()
+    quota = ("--quota-scope=bucket", f"--bucket={name}")
+    ceph.run("radosgw-admin", "quota", "set", *quota, "--max-size=1048576")
+    ceph.run("radosgw-admin", "quota", "enable", *quota)
+    assert "is full" in told()
+    client.cache_clear()
+
+
+def test_a_data_set_and_a_bundle_are_read_from_the_store(
+    bucket: str, tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trained_root import write_beir
+
+    from gnn_encoder.data import check
+    from gnn_encoder.settings import Ingest
+
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    beir = write_beir(tiny_dataset, tmp_path / "beir")
+    for path in beir.rglob("*.*"):  # by hand, as a user's other tools do: no index
+        client().upload_file(str(path), Address.parse(bucket).bucket, f"data/{path.relative_to(beir)}")
+    report = check(Ingest(dataset=f"{bucket}/data"))
+    assert (report.passages, report.queries["train"], report.problems) == (100, 60, [])
+    with pytest.raises(UserError, match="is not complete: it has no index"):
+        local_folder(f"{bucket}/data")
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        (draft / "weights").write_text("weights")
+    put_folder(tmp_path / "bundle", f"{bucket}/bundle")
+    there = local_folder(f"{bucket}/bundle")
+    assert contents(there) == contents(tmp_path / "bundle")
+    assert local_folder(f"{bucket}/bundle") == there
+    (tmp_path / "bundle" / "weights").write_text("others")
+    put_folder(tmp_path / "bundle", f"{bucket}/bundle")
+    assert local_folder(f"{bucket}/bundle") != there
+
+
+def copying(source: str, target: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([str(Path(sys.executable).with_name("gnn-encoder")), "copy", source, target])
+
+
+def wait_until(ready: Callable[[], object], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.02)

@@ -1,0 +1,69 @@
+"""What an address is, and what a store's errors are told as. With a store: tests/integration/test_storage.py."""
+
+import pytest
+from boto3.exceptions import S3UploadFailedError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.storage.s3 import Address, client, is_remote, telling
+
+SECRET = "wJalrXUtnFEMI"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    client.cache_clear()
+    for name, value in (("ENDPOINT_URL", "http://127.0.0.1:9"), ("ACCESS_KEY_ID", "me"), ("SECRET_ACCESS_KEY", SECRET)):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+def test_addresses() -> None:
+    assert Address.parse("s3://bucket/a/b/") == Address("bucket", "a/b")
+    assert Address.parse("s3://bucket").key("x") == "x"
+    assert Address.parse("s3://bucket/a").key("x/y") == "a/x/y"
+    assert str(Address.parse("s3://bucket/a")) == "s3://bucket/a"
+    assert is_remote("s3://bucket") and not is_remote("/s3/bucket")
+    for wrong in ("s3://", "s3:///a", "bucket/a", "http://bucket"):
+        with pytest.raises(UserError, match="write s3://BUCKET/PREFIX"):
+            Address.parse(wrong)
+
+
+def refused(code: str, status: int = 400) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+
+
+def wrapped(error: Exception) -> S3UploadFailedError:
+    try:
+        raise S3UploadFailedError(f"Failed to upload: {error}") from error
+    except S3UploadFailedError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (refused("SignatureDoesNotMatch", 403), "refuses the credentials"),
+        (refused("InvalidAccessKeyId", 403), "does not know the access key"),
+        (refused("403", 403), "denies access"),
+        (refused("NoSuchBucket", 404), "no such bucket"),
+        (refused("RequestTimeTooSkewed", 403), "clock differs"),
+        (refused("QuotaExceeded", 403), "bucket is full"),
+        (refused("Strange", 507), "store is full"),
+        (refused("Strange", 418), "answers Strange"),
+        (wrapped(refused("QuotaExceeded", 403)), "bucket is full"),
+        (NoCredentialsError(), "no credentials"),
+        (EndpointConnectionError(endpoint_url="http://127.0.0.1:9"), r"at http://127.0.0.1:9 cannot be reached"),
+    ],
+)
+def test_an_error_is_one_line_that_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught, telling(Address("bucket", "a")):
+        raise error
+    told = str(caught.value)
+    assert told.startswith("s3://bucket/a: ") and ": " in told and "\n" not in told
+    assert SECRET not in told
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(KeyError), telling(Address("bucket", "a")):
+        raise KeyError("a")
