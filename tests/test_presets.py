@@ -1,5 +1,7 @@
 """Presets and overrides: what is taken, and what is refused before anything runs."""
 
+from pathlib import Path
+
 import ir_measures
 import pytest
 
@@ -54,6 +56,14 @@ def test_the_same_values_are_taken_where_they_fit() -> None:
     override("train_gnn.mask_fraction=0.6", "train_gnn.mask=sample")
     override("dense_retrieve.eval_depth=2000", "bm25_retrieve.eval_depth=2000", "evaluate.depth=2000")
     override("train_dual_encoder.passage_length=256", "train_dual_encoder.start_from=backbone")
+
+
+@pytest.mark.parametrize("written", ["3e-5", "3.0e-5", "0.00003", "3E-05"])
+def test_a_number_may_be_written_as_everywhere(written: str, tmp_path: Path) -> None:
+    assert override(f"train_gnn.learning_rate={written}").train_gnn.learning_rate == 3e-5
+    (tmp_path / "own.yaml").write_text(f"train_gnn: {{learning_rate: {written}}}\nshared: {{backbone: 1e5-model}}")
+    own = load_settings(str(tmp_path / "own.yaml"))
+    assert (own.train_gnn.learning_rate, own.train_dpr.backbone) == (3e-5, "1e5-model")
 
 
 def test_the_bundles_bm25_scores_as_the_retrievals_unless_it_is_told_otherwise() -> None:

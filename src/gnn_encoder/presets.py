@@ -7,6 +7,7 @@ section that has a setting of that name. How BM25 scores is told `bm25_retrieve`
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,28 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Lexical, Settings, TrainGnn, step_settings
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 3e-5 is a number, as everywhere else; YAML 1.1 wants 3.0e-5 and takes it for a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        yaml.YAMLError, ValueError: it is none (the latter from a date that does not exist).
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def preset_folder() -> Path:
@@ -40,7 +63,7 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        tree = read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     return parse_settings(tree, overrides, source=str(path))
@@ -57,7 +80,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         if not (equals and dot and field):
             raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
         try:
-            sections.setdefault(step, {})[field] = yaml.safe_load(value)
+            sections.setdefault(step, {})[field] = read_yaml(value)
         except (yaml.YAMLError, ValueError):  # the latter from a date that is none
             raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
     shared = sections.pop("shared", {})
