@@ -127,7 +127,7 @@ def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_
         run.metric("loss", 1.0, at=1)
         run.artifact(tmp_path)
         assert run.run_id is None
-        assert tracking.register_bundle("m", tmp_path, digest="d", tags={}, metrics={}) is None
+        assert tracking.register_bundle("m", tmp_path, digest="d", tags={}, metrics={}, card="") is None
         assert tracking.champion("m") is None
 
 
@@ -150,7 +150,12 @@ def test_registered_bundle_and_its_alias(store: Path, parent: PipelineRun, tmp_p
         assert tracking.champion("retriever") is None
         first, second = (
             tracking.register_bundle(
-                "retriever", tmp_path, digest=digest, tags={"qrels_digest": "q"}, metrics={"RR@10": 0.25}
+                "retriever",
+                tmp_path,
+                digest=digest,
+                tags={"qrels_digest": "q"},
+                metrics={"RR@10": 0.25},
+                card="# A card",
             )
             for digest in ("d1", "d2")
         )
