@@ -70,6 +70,7 @@ def test_the_bundles_bm25_scores_as_the_retrievals_unless_it_is_told_otherwise()
     scifact, both = load_settings("scifact"), override("bm25_retrieve.k1=0.9", "encode_corpus.b=0.4")
     assert scifact.encode_corpus.fields == scifact.bm25_retrieve.fields == "separate"
     assert (both.encode_corpus.k1, both.encode_corpus.b, both.bm25_retrieve.b) == (0.9, 0.4, 0.75)
+    assert override("shared.k1=0.8", "bm25_retrieve.k1=1.2").encode_corpus.k1 == 1.2
 
 
 def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> None:

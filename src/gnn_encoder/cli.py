@@ -261,7 +261,7 @@ def dashboard(
     """Open MLflow's user interface on this root's runs."""
     from gnn_encoder.jobs import default_root
     from gnn_encoder.pipeline_run import tracking_uri
-    from gnn_encoder.tracking import experiment_id, reaching, without_password
+    from gnn_encoder.tracking import find_experiment, reaching, without_password
 
     folder = (root or default_root()).expanduser().resolve()
     uri = tracking_uri(folder)
@@ -271,7 +271,8 @@ def dashboard(
     if uri == f"sqlite:///{folder / 'mlflow.db'}" and not (folder / "mlflow.db").is_file():
         raise UserError(f"no runs under {folder} yet: start one with gnn-encoder run, or give its --root")
     with reaching(uri) as client:
-        runs = f"#/experiments/{experiment_id(client)}/runs?workflowType=machine_learning"
+        experiment = find_experiment(client)
+    runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
     typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
     sys.stdout.flush()
     artifacts = (folder / "artifacts").as_uri()

@@ -76,7 +76,7 @@ class Explainer:
         """Read what reaches the passages `rows` [t], distinct; it works where the GNN's parameters lie.
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: M_de's vectors [m, d]. passage_vectors: h_p [m, d].
+            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d]. passage_vectors: h_p [m, d].
                 All may be memory-mapped.
         """
         self.gnn, self.graph, self._place = gnn, graph, {int(row): place for place, row in enumerate(rows)}

@@ -9,6 +9,7 @@ from gnn_encoder.fusion import UNTUNED, fuse
 from gnn_encoder.lexical import Bm25
 from gnn_encoder.search import Hit, Searcher
 
+UNTOLD = "not tuned: beside the bundle there is no report of its model with dev queries"
 DEPTH = 1000
 """Hits of either that are fused, `evaluate.depth`'s default: a passage's share depends on the lowest of them."""
 
@@ -39,10 +40,13 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight by the report beside the bundle, as it lies in ROOT/latest, and where it is from."""
-    report = bundle.path.expanduser().absolute().parent / "report"
-    if report.exists():
-        facts = Report.read(report).metrics["fusions"].get(fused_name(CANDIDATE, CONVEX), {})
-        if facts.get("tuned_on"):
-            return float(facts["weight"]), f"tuned on {facts['tuned_on']}"
-    return UNTUNED, "not tuned: there is no report with dev queries beside the bundle"
+    """The weight by the report of its model beside the bundle, as they lie in ROOT/latest, and where it is from."""
+    try:
+        report = Report.read(bundle.path.expanduser().absolute().parent / "report")
+    except UserError:
+        return UNTUNED, UNTOLD
+    model = bundle.manifest.inputs.get("gnn_encoder")
+    facts = report.metrics["fusions"].get(fused_name(CANDIDATE, CONVEX), {})
+    if not facts.get("tuned_on") or model is None or report.manifest.inputs.get("gnn_encoder") != model:
+        return UNTUNED, UNTOLD
+    return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

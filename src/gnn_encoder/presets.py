@@ -86,13 +86,14 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     shared = sections.pop("shared", {})
     _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)
     _refuse_unknown("step", sections, {*STEPS, *STUDY}, source)
+    encoding = sections.get("encode_corpus", {})
     for step in (*STEPS, *STUDY):
         fields = settable(step)
         _refuse_unknown(f"setting {step}", sections.get(step, {}), fields, source)
         spread = {name: value for name, value in shared.items() if name in fields}
         sections[step] = spread | sections.get(step, {})
     scored = {name: value for name, value in sections["bm25_retrieve"].items() if name in Lexical.model_fields}
-    sections["encode_corpus"] = scored | sections["encode_corpus"]
+    sections["encode_corpus"] |= scored | encoding
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:

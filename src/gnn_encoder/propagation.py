@@ -43,7 +43,7 @@ class Propagation:
         """Read every edge feature and each query's k passage vectors, once.
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: M_de's vectors [m, d], memory-mapped.
+            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d], memory-mapped.
             nodes: the queries to propagate, int64, where only passages that no other query reaches will be
                 asked for; None: all.
             chunk: queries at a time.

@@ -185,9 +185,18 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
         return str(client.get_run(parent).info.experiment_id)
     if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return injected
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found else client.create_experiment(name, artifact_location, tags=KIND))
+    if found := find_experiment(client):
+        return str(found.experiment_id)
+    return str(client.create_experiment(_experiment_name(), artifact_location, tags=KIND))
+
+
+def find_experiment(client: Any) -> Any:
+    """The experiment that runs go to, None where there is none yet."""
+    return client.get_experiment_by_name(_experiment_name())
+
+
+def _experiment_name() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
 
 
 def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:

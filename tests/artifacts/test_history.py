@@ -6,6 +6,7 @@ import pytest
 
 from gnn_encoder.artifacts import drafting, verify
 from gnn_encoder.artifacts.history import HISTORY, History, Record, joined, read_history, write_history
+from gnn_encoder.errors import UserError
 
 
 def made(path: Path, history: History) -> Path:
@@ -22,6 +23,13 @@ def test_it_is_read_back_and_leaves_the_digest_alone(tmp_path: Path) -> None:
     assert (record.settings, record.outputs, record.code_digest) == ({"seed": 1}, {"dataset": "dataset"}, "c")
     assert [tuple(point) for point in record.curves["loss"]] == [(1, 0.5)]
     assert verify(told).digest == verify(untold).digest and HISTORY not in verify(told).files
+    text = (told / HISTORY).read_text()
+    (told / HISTORY).write_text(text.replace('"metrics"', '"of_a_later_version": 1, "metrics"'))
+    assert list(read_history(told)) == ["ingest"]
+    for broken in (text[:-9], "[1]", '{"ingest": 3}'):
+        (told / HISTORY).write_text(broken)
+        with pytest.raises(UserError, match="is corrupt"):
+            read_history(told)
     (told / HISTORY).unlink()
     assert read_history(told) == {}
 

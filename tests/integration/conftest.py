@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -20,11 +22,11 @@ def missing(what: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
+def ceph() -> Iterator[Ceph]:
     if absent := [program for program in PROGRAMS if not shutil.which(program)]:
         missing(f"no {', '.join(absent)}: apt-get install {' '.join(PACKAGES)} (make test-integration does, as root)")
-    # A socket's path has at most 107 characters, and pytest's folders are long.
-    store = Ceph(Path(tmp_path_factory.mktemp("ceph", numbered=True)))
+    # A socket's path has at most 107 characters: this folder's must be short, pytest's may not be.
+    store = Ceph(Path(tempfile.mkdtemp(prefix="ceph-")))
     try:
         store.start()
         yield store
@@ -33,7 +35,7 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ceph]:
 
 
 @pytest.fixture
-def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an empty bucket, with the environment that leads to it."""
     values = {"ENDPOINT_URL": ceph.endpoint, "ACCESS_KEY_ID": ACCESS_KEY, "SECRET_ACCESS_KEY": SECRET_KEY}
     for name, value in values.items():
@@ -41,7 +43,7 @@ def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureR
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("GNN_ENCODER_S3_ADDRESSING", "path")
     client.cache_clear()
-    name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:50].strip("-")
+    name = f"test-{uuid.uuid4()}"
     client().create_bucket(Bucket=name)
     yield f"s3://{name}"
     client.cache_clear()

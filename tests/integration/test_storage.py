@@ -69,6 +69,36 @@ def test_another_folder_at_the_same_address_leaves_nothing_of_the_first(bucket: 
     assert keys(f"{bucket}/ab") == [INDEX, "only.txt"]
 
 
+def test_nothing_else_is_touched(bucket: str, tmp_path: Path) -> None:
+    source, name = folder_of(tmp_path / "source", 1), Address.parse(bucket).bucket
+    client().put_object(Bucket=name, Key="theirs/data.txt", Body=b"theirs")
+    (tmp_path / "empty").mkdir()
+    for folder, address, words in (
+        (source, f"{bucket}/theirs", r"holds data\.txt, which was not sent from here"),
+        (source, bucket, "is a whole bucket"),
+        (tmp_path / "empty", f"{bucket}/a", "holds no files"),
+    ):
+        with pytest.raises(UserError, match=words):
+            put_folder(folder, address)
+    assert keys(bucket) == ["theirs/data.txt"]
+    put_folder(source, f"{bucket}/a")
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"holds mine\.txt, which is not at"):
+        get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == {"mine.txt": b"mine"}
+
+
+def test_several_processes_fetch_once(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_folder(folder_of(tmp_path / "source", 40), f"{bucket}/a")
+    code = f"from gnn_encoder.storage import local_folder; print(local_folder({bucket + '/a'!r}))"
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    readers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(3)]
+    (folder,) = {Path(reader.communicate()[0].decode().strip()) for reader in readers}
+    assert [reader.returncode for reader in readers] == [0, 0, 0]
+    assert contents(folder) == contents(tmp_path / "source")
+
+
 def test_a_corrupt_object_is_refused_and_leaves_no_file(bucket: str, tmp_path: Path) -> None:
     put_folder(folder_of(tmp_path / "source", 20), f"{bucket}/a")
     name = Address.parse(bucket).bucket
@@ -88,8 +118,9 @@ def test_a_killed_sender_leaves_no_folder_and_the_next_cleans_up(bucket: str, tm
     sender.send_signal(signal.SIGKILL)
     sender.wait()
     assert unfinished(bucket) == ["a/large.bin"]
-    with pytest.raises(UserError, match=r"has no index|holds nothing"):
-        get_folder(f"{bucket}/a", tmp_path / "target")
+    for indexed in (True, False):  # also where an index is not asked for
+        with pytest.raises(UserError, match="was being sent and is not complete"):
+            get_folder(f"{bucket}/a", tmp_path / "target", indexed=indexed)
     put_folder(source, f"{bucket}/a")
     assert unfinished(bucket) == []
     get_folder(f"{bucket}/a", tmp_path / "target")
@@ -188,7 +219,7 @@ def test_a_data_set_and_a_bundle_are_read_from_the_store(
         client().upload_file(str(path), Address.parse(bucket).bucket, f"data/{path.relative_to(beir)}")
     report = check(Ingest(dataset=f"{bucket}/data"))
     assert (report.passages, report.queries["train"], report.problems) == (100, 60, [])
-    with pytest.raises(UserError, match="is not complete: it has no index"):
+    with pytest.raises(UserError, match="has no index"):
         local_folder(f"{bucket}/data")
     with drafting(tmp_path / "bundle", "bundle") as draft:
         (draft / "weights").write_text("weights")

@@ -91,7 +91,8 @@ def test_each_making_is_the_encoders_of_its_time(
     monkeypatch.setattr(job.cache, "advance", watched)
     fit(job)
     assert list(seen) == [0, 1, 2, 3]
-    assert sorted(file.name for file in tmp_path.rglob("passages-*")) == ["passages-2.npy", "passages-3.npy"]
+    left = sorted(file.name for file in tmp_path.rglob("passages-*"))
+    assert left == ["passages-2.npy", "passages-3.npy"], "1 went: the last checkpoint was written with its successor"
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -117,3 +118,13 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
         made.unlink()
     resumed = fit(again())
     assert all(torch.equal(expected[name], resumed[name]) for name in expected) != lost
+
+
+def test_a_making_stays_as_long_as_a_checkpoint_may_need_it(
+    job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    rare = SETTINGS.model_copy(update={"checkpoint_seconds": 1e9})
+    monkeypatch.setattr(job, "settings", rare)  # one at the end of the first epoch, when making 1 is in use
+    fit(job)
+    assert sorted(file.name for file in tmp_path.rglob("passages-*")) == [f"passages-{i}.npy" for i in (1, 2, 3)]

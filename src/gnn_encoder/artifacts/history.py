@@ -7,9 +7,11 @@ data and hours are behind it, although the artifacts of the steps before are not
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from gnn_encoder.errors import UserError
 
 HISTORY = "history.json"
 
@@ -36,11 +38,24 @@ History = dict[str, Record]
 
 
 def read_history(artifact: Path) -> History:
-    """Of an artifact; empty where no step made it."""
-    file = artifact / HISTORY
+    """Of an artifact; empty where no step made it.
+
+    Raises:
+        UserError: the file is corrupt.
+    """
+    file, known = artifact / HISTORY, {field.name for field in fields(Record)}
     if not file.is_file():
         return {}
-    return {title: Record(**record) for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            title: Record(**{name: value for name, value in record.items() if name in known})
+            for title, record in told.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{file} is corrupt ({error}); delete it: only a report's account of the steps is lost"
+        ) from None
 
 
 def write_history(artifact: Path, history: History) -> None:

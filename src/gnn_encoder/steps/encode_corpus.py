@@ -1,8 +1,9 @@
 """Step 13: h'_p of every passage by the full graph, streamed, and the bundle that search loads.
 
-All training queries are in the graph now. Eq. 6 uses M_de's cached passage vectors, eq. 7–10 the
-jointly trained encoders. What an earlier run made by the same models is carried over: only texts that
-were not in it are encoded, and only passages whose neighbourhood was not in it are propagated.
+All training queries are in the graph now. Eq. 6 uses M_de's cached passage vectors (the trained encoder's with
+`train_gnn.cache_refreshes`), eq. 7–10 the jointly trained encoders. What an earlier run made by the same models is
+carried over: only texts that were not in it are encoded, and only passages whose neighbourhood was not in it are
+propagated.
 """
 
 import time

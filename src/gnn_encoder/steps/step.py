@@ -132,6 +132,7 @@ def _run(
     began = time.monotonic()
     folders = _by_name(inputs)
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
+    history = joined(folders.values())
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
@@ -144,7 +145,6 @@ def _run(
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
             record = Record(settings.model_dump(), digests, outputs, metrics, call.code_digest, context.curves)
-            history = joined(folders.values())
             history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
             history[call.title(name)] = record
             for draft in drafts.values():

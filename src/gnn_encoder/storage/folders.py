@@ -1,22 +1,26 @@
 """Folders in object stores: sent whole, and read only when they are whole.
 
-A folder's index, `.objects.json`, has every file's size and SHA-256. It goes away first and is written last, so a
-reader finds a complete folder or none. Files are sent and fetched side by side, large ones in parts; what is fetched is
-hashed as it arrives, and goes on after an interruption where it was.
+A folder's index, `.objects.json`, has every file's size and SHA-256. It says that the folder is not complete before
+anything is sent, and that it is when all is there, so a reader finds a complete folder or none. Files are sent and
+fetched side by side, large ones in parts; what is fetched is hashed as it arrives, and goes on after an interruption
+where it was.
 """
 
+import fcntl
 import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
 
-INDEX = ".objects.json"
+INDEX, PARTIAL = ".objects.json", ".partial"
 PART = 16 * 2**20
 """Bytes of a part of a large file."""
 AT_ONCE = 10
@@ -42,25 +46,27 @@ Listing = dict[str, Stored]
 def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
     """Send a folder's files; a reader sees the former folder at that address, nothing, or this one.
 
-    What an earlier attempt left there, files or unfinished uploads, goes.
+    What this program sent there before goes, finished or not; a place with anything else in it is left alone.
 
     Raises:
-        UserError: the store refuses, is full or cannot be reached.
+        UserError: there is nothing to send, something else is there, the store refuses, is full or cannot be reached.
     """
     address = Address.parse(uri)
+    if not address.prefix:
+        raise UserError(f"{uri} is a whole bucket: name a folder in it")
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files.pop(INDEX, None)
-    with telling(address), ThreadPoolExecutor(AT_ONCE) as senders, ThreadPoolExecutor(2) as hashers:
-        client().delete_object(Bucket=address.bucket, Key=address.key(INDEX))
+    if not files:
+        raise UserError(f"{folder} holds no files: name a folder that does (links to folders are not followed)")
+    with telling(address), _threads(AT_ONCE) as senders, _threads(2) as hashers:
+        former = _former(address)
+        _write_index(address, {**former, **dict.fromkeys(files, Stored(0))}, complete=False)
         _abort_uploads(address)
         sent = [senders.submit(_send, address, name, path, hashers, advance) for name, path in files.items()]
-        listing: Listing = {}
-        for name, future in zip(files, sent, strict=True):
-            listing[name] = future.result()
-        stale = [name for name in patiently(lambda: _listed(address)) if name not in listing]
-        patiently(lambda: _delete(address, stale))
-        body = json.dumps({name: asdict(file) for name, file in listing.items()}, indent=1).encode()
-        patiently(lambda: client().put_object(Bucket=address.bucket, Key=address.key(INDEX), Body=body))
+        listing = {name: future.result() for name, future in zip(files, sent, strict=True)}
+        for name in former.keys() - listing.keys():
+            patiently(partial(client().delete_object, Bucket=address.bucket, Key=address.key(name)))
+        patiently(lambda: _write_index(address, listing))
 
 
 def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
@@ -70,41 +76,95 @@ def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexe
         indexed: refuse a folder without an index. Of one that somebody else put there only sizes can be checked.
 
     Raises:
-        UserError: there is no complete folder, or what arrives is not what was sent.
+        UserError: there is no complete folder, what arrives is not what was sent, or `folder` holds something else.
     """
     address = Address.parse(uri)
     listing = list_folder(uri, indexed=indexed)
     folder.mkdir(parents=True, exist_ok=True)
-    with telling(address), ThreadPoolExecutor(AT_ONCE) as fetchers:
+    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if strange := sorted(name for name in here if name not in listing and not name.endswith(PARTIAL)):
+        raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
+    with telling(address), _threads(AT_ONCE) as fetchers:
         small = [name for name, file in listing.items() if file.bytes <= PART]
         futures = [fetchers.submit(_fetch, address, name, listing[name], folder, None, advance) for name in small]
         for name in listing.keys() - small:
             _fetch(address, name, listing[name], folder, fetchers, advance)
         for future in futures:
             future.result()
+    for leftover in folder.rglob(f".*{PARTIAL}"):  # of another content that was fetched in part
+        leftover.unlink()
 
 
 def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     """The files of a folder.
 
     Raises:
-        UserError: there is nothing, or `indexed` and no index.
+        UserError: there is nothing, it is not complete, or `indexed` and it has no index.
     """
     address = Address.parse(uri)
+    with telling(address):
+        index = _read_index(address)
+        listing = index.files if index else _listed(address)
+    if not listing:
+        raise UserError(f"{address} holds nothing: check the address")
+    if (index and not index.complete) or (indexed and not index):
+        what = "was being sent and is not complete" if index else "has no index"
+        raise UserError(f"{address} {what}: run what writes it again")
+    return listing
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a folder in a store consists of, and whether all of it is there."""
+
+    files: Listing
+    complete: bool
+
+
+def _read_index(address: Address) -> Index | None:
     from botocore.exceptions import ClientError
 
-    with telling(address):
+    try:
+        body = client().get_object(Bucket=address.bucket, Key=address.key(INDEX))["Body"].read()
+    except ClientError as error:
+        if error_code(error) in ("NoSuchKey", "404"):
+            return None
+        raise
+    try:
+        told = json.loads(body)
+        return Index({name: Stored(**facts) for name, facts in told["files"].items()}, told["complete"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UserError(f"{address}/{INDEX} is corrupt: delete it and send the folder again") from None
+
+
+def _write_index(address: Address, files: Listing, *, complete: bool = True) -> None:
+    told = {"complete": complete, "files": {name: asdict(file) for name, file in files.items()}}
+    body = json.dumps(told, indent=1).encode()
+    client().put_object(Bucket=address.bucket, Key=address.key(INDEX), Body=body)
+
+
+def _former(address: Address) -> Listing:
+    """What this program sent to that address before, finished or not.
+
+    Raises:
+        UserError: something else lies there.
+    """
+    if index := _read_index(address):
+        return index.files
+    if others := _listed(address):
+        raise UserError(f"{address} holds {next(iter(others))}, which was not sent from here: name another address")
+    return {}
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool that, when something fails, does not begin what waits in it."""
+    with ThreadPoolExecutor(count) as pool:
         try:
-            body = client().get_object(Bucket=address.bucket, Key=address.key(INDEX))["Body"].read()
-            return {name: Stored(**facts) for name, facts in json.loads(body).items()}
-        except ClientError as error:
-            if error_code(error) not in ("NoSuchKey", "404"):
-                raise
-        listing = _listed(address)
-    if indexed or not listing:
-        what = "is not complete: it has no index" if listing else "holds nothing"
-        raise UserError(f"{address} {what}; run what writes it again, or check the address")
-    return listing
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, advance: Advance | None) -> Stored:
@@ -137,13 +197,13 @@ def _fetch(
     target = folder / name
     if not target.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
-    if target.is_file() and target.stat().st_size == file.bytes and file.sha256 in ("", _sha256(target)):
+    if file.sha256 and target.is_file() and target.stat().st_size == file.bytes and file.sha256 == _sha256(target):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{(file.sha256 or file.tag)[:20]}.partial")
-    begun = partial.stat().st_size if partial.is_file() else 0
+    half = target.with_name(f".{target.name}.{(file.sha256 or file.tag)[:20]}{PARTIAL}")
+    begun = half.stat().st_size if half.is_file() else 0
     digest = hashlib.sha256()
-    with partial.open("r+b" if begun else "wb") as out:
+    with half.open("r+b" if begun else "wb") as out:
         while block := out.read(PART) if begun else b"":
             digest.update(block)
         for block in _parts(address, name, begun, file.bytes, fetchers):
@@ -151,10 +211,10 @@ def _fetch(
             digest.update(block)
             if advance:
                 advance(len(block))
-    if partial.stat().st_size != file.bytes or (file.sha256 and digest.hexdigest() != file.sha256):
-        partial.unlink()
+    if half.stat().st_size != file.bytes or (file.sha256 and digest.hexdigest() != file.sha256):
+        half.unlink()
         raise UserError(f"{address}/{name} is corrupt: it is not what was sent; write it again")
-    partial.replace(target)
+    half.replace(target)
 
 
 def _parts(address: Address, name: str, begin: int, end: int, fetchers: ThreadPoolExecutor | None) -> Iterator[bytes]:
@@ -202,11 +262,6 @@ def _listed(address: Address) -> Listing:
     return {name: file for name, file in found.items() if name not in ("", INDEX) and not name.endswith("/")}
 
 
-def _delete(address: Address, names: list[str]) -> None:
-    for name in names:
-        client().delete_object(Bucket=address.bucket, Key=address.key(name))
-
-
 def _abort_uploads(address: Address) -> None:
     """Uploads in parts that a killed sender never finished: they cost space and nobody sees them."""
     pages = client().get_paginator("list_multipart_uploads").paginate(Bucket=address.bucket, Prefix=address.key(""))
@@ -227,10 +282,10 @@ def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, inde
     target = cache / version
     if target.is_dir():
         return target
-    partial = cache / f".{version}.partial"
-    get_folder(uri, partial, advance, indexed=indexed)
-    for leftover in partial.rglob(".*.partial"):
-        leftover.unlink()
-    if not target.is_dir():
-        partial.replace(target)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f".{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one fetches, and the others find it done
+        if not target.is_dir():
+            get_folder(uri, cache / f".{version}{PARTIAL}", advance, indexed=indexed)
+            (cache / f".{version}{PARTIAL}").replace(target)
     return target

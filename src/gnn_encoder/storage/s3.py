@@ -7,6 +7,7 @@ environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration,
 import functools
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,19 +87,21 @@ def client() -> Any:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
-    config = Config(
-        retries={"mode": "standard", "max_attempts": ATTEMPTS},
-        s3={"addressing_style": os.environ.get(ADDRESSING) or "auto"},
-        max_pool_connections=CONNECTIONS,
-        connect_timeout=10,
-        # Checksums of its own that newer clients send are refused by older stores; files are verified by SHA-256 here.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
     try:
+        config = Config(
+            retries={"mode": "standard", "max_attempts": ATTEMPTS},
+            s3={"addressing_style": os.environ.get(ADDRESSING) or "auto"},
+            max_pool_connections=CONNECTIONS,
+            connect_timeout=10,
+            # Checksums that newer clients add are refused by older stores; files are verified by SHA-256 here.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
         return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
-        raise UserError(f"no object store can be used: {error}; check AWS_ENDPOINT_URL and AWS_PROFILE") from None
+        raise UserError(
+            f"no object store can be used: {_one_line(error)}; check AWS_ENDPOINT_URL, AWS_PROFILE and {ADDRESSING}"
+        ) from None
 
 
 @contextmanager
@@ -166,5 +169,14 @@ def _meaning(error: Any) -> str:
 
 
 def _unreachable(error: BaseException) -> str:
-    endpoint = client().meta.endpoint_url
+    from botocore.exceptions import ConnectionError, HTTPClientError
+
+    if not isinstance(error, ConnectionError | HTTPClientError):
+        return f"{_one_line(error)}; check the address and the credentials"
+    endpoint = _one_line(client().meta.endpoint_url)
     return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"
+
+
+def _one_line(words: object) -> str:
+    """Its text in one line, `user:password@` taken out of its URIs."""
+    return re.sub(r"//[^/@ ]*@", "//", " ".join(str(words).split()))

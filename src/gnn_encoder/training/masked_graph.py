@@ -136,7 +136,7 @@ class MaskedGraphTraining:
             return by_parts(passage_side, passages, PART, cached=cached)
 
     def look(self, pool: DevPool) -> dict[str, float]:
-        """The pool's figures under the full graph, as at encoding."""
+        """The pool's figures under the full graph, as at encoding but for the cached vectors' age."""
         node_vectors = self.texts.query_vectors(self.graph.queries)
         full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.cache.vectors)
         found = full_graph.passages(pool.passages, self.texts.passage_vectors(pool.passages))
@@ -151,7 +151,8 @@ class MaskedGraphTraining:
         ]
         pool = DevPool(self.dataset, s)
         after = (lambda epoch: self.look(pool)) if pool else None
-        plan = SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes)
+        makings = s.cache_refreshes if self.model.gnn.config.layers == 2 else 0
+        plan = SampledBatches(self.plan(), self.neighbourhood, makings)
 
         def loss(sampled: tuple[Batch, Neighbourhood, int]) -> Tensor:
             batch, hood, making = sampled

@@ -5,7 +5,7 @@ by the encoder as it then is, a few times in an epoch. Each making has a number 
 so that a resumed training goes on with the vectors that it had.
 """
 
-import os
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +14,10 @@ import torch
 
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.progress import Progress
+from gnn_encoder.training.checkpoint import FILE
+from gnn_encoder.training.ranks import is_leader, meet
 
+NAME = "passages-{}.npy"
 CHUNK = 8192
 """Passages encoded between two writes."""
 
@@ -35,19 +38,21 @@ class PassageCache:
     def advance(self, making: int, folder: Path, progress: Callable[[int], Progress]) -> None:
         """Have the vectors of that making: those in the folder, if it was made before an interruption, else new ones.
 
-        The making before the last goes: no checkpoint is as old.
+        Of several processes that train together the leader makes them.
         """
         if making == self.making:
             return
-        file = folder / f"passages-{making}.npy"
-        if not file.is_file():
+        file = folder / NAME.format(making)
+        if is_leader() and not file.is_file():
             self._make(file, progress(len(self._rows)))
+        meet()
         self.vectors, self.making = np.load(file, mmap_mode="r"), making
-        (folder / f"passages-{making - 2}.npy").unlink(missing_ok=True)
+        if is_leader():
+            _remove_outdated(folder)
 
     def _make(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
+        partial = file.with_name(f".{file.name}.partial")
         made = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=self.vectors.shape)
         with torch.autocast(device().type, enabled=False):
             for start in range(0, len(self._rows), CHUNK):
@@ -56,3 +61,14 @@ class PassageCache:
                 progress.advance(len(rows))
         made.flush()
         partial.replace(file)
+
+
+def _remove_outdated(folder: Path) -> None:
+    """Makings that were followed by another before the last checkpoint: no resumed training asks for them again."""
+    checkpoint = folder / FILE
+    if not checkpoint.is_file():
+        return
+    made = sorted(folder.glob(NAME.format("*")), key=lambda file: int(file.stem.partition("-")[2]))
+    for file, next_one in itertools.pairwise(made):
+        if next_one.stat().st_mtime_ns < checkpoint.stat().st_mtime_ns:
+            file.unlink()

@@ -32,6 +32,12 @@ def is_leader() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def meet() -> None:
+    """Wait until every process is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
 class _Gather(torch.autograd.Function):
     """Vectors [b_r, d] of each rank r, b_r known to all → all of them [b, d], rank after rank."""
 
