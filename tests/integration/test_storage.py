@@ -16,7 +16,8 @@ from integration.ceph import SECRET_KEY, Ceph
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
-from gnn_encoder.storage.folders import INDEX, PART, get_folder, list_folder, put_folder
+from gnn_encoder.storage.folders import PART, get_folder, put_folder
+from gnn_encoder.storage.listing import INDEX, list_folder
 from gnn_encoder.storage.s3 import Address, client
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.storage.listing import INDEX, Stored, list_folder, sent_before, write_index
 from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
 
-INDEX, PARTIAL = ".objects.json", ".partial"
+PARTIAL = ".partial"
 PART = 16 * 2**20
 """Bytes of a part of a large file."""
 AT_ONCE = 10
@@ -28,19 +29,6 @@ AT_ONCE = 10
 
 Advance = Callable[[int], None]
 """Told how many more bytes have been sent or fetched."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A file in a store. Without a digest, which only an index has, it is told by the store's own tag."""
-
-    bytes: int
-    sha256: str = ""
-    tag: str = ""
-
-
-Listing = dict[str, Stored]
-"""Name below the folder → file."""
 
 
 def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
@@ -59,14 +47,14 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
     if not files:
         raise UserError(f"{folder} holds no files: name a folder that does (links to folders are not followed)")
     with telling(address), _threads(AT_ONCE) as senders, _threads(2) as hashers:
-        former = _former(address)
-        _write_index(address, {**former, **dict.fromkeys(files, Stored(0))}, complete=False)
+        before = sent_before(address)
+        write_index(address, {**before, **dict.fromkeys(files, Stored(0))}, complete=False)
         _abort_uploads(address)
         sent = [senders.submit(_send, address, name, path, hashers, advance) for name, path in files.items()]
         listing = {name: future.result() for name, future in zip(files, sent, strict=True)}
-        for name in former.keys() - listing.keys():
+        for name in before.keys() - listing.keys():
             patiently(partial(client().delete_object, Bucket=address.bucket, Key=address.key(name)))
-        patiently(lambda: _write_index(address, listing))
+        patiently(lambda: write_index(address, listing))
 
 
 def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
@@ -93,67 +81,6 @@ def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexe
             future.result()
     for leftover in folder.rglob(f".*{PARTIAL}"):  # of another content that was fetched in part
         leftover.unlink()
-
-
-def list_folder(uri: str, *, indexed: bool = True) -> Listing:
-    """The files of a folder.
-
-    Raises:
-        UserError: there is nothing, it is not complete, or `indexed` and it has no index.
-    """
-    address = Address.parse(uri)
-    with telling(address):
-        index = _read_index(address)
-        listing = index.files if index else _listed(address)
-    if not listing:
-        raise UserError(f"{address} holds nothing: check the address")
-    if (index and not index.complete) or (indexed and not index):
-        what = "was being sent and is not complete" if index else "has no index"
-        raise UserError(f"{address} {what}: run what writes it again")
-    return listing
-
-
-@dataclass(frozen=True)
-class Index:
-    """What a folder in a store consists of, and whether all of it is there."""
-
-    files: Listing
-    complete: bool
-
-
-def _read_index(address: Address) -> Index | None:
-    from botocore.exceptions import ClientError
-
-    try:
-        body = client().get_object(Bucket=address.bucket, Key=address.key(INDEX))["Body"].read()
-    except ClientError as error:
-        if error_code(error) in ("NoSuchKey", "404"):
-            return None
-        raise
-    try:
-        told = json.loads(body)
-        return Index({name: Stored(**facts) for name, facts in told["files"].items()}, told["complete"])
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise UserError(f"{address}/{INDEX} is corrupt: delete it and send the folder again") from None
-
-
-def _write_index(address: Address, files: Listing, *, complete: bool = True) -> None:
-    told = {"complete": complete, "files": {name: asdict(file) for name, file in files.items()}}
-    body = json.dumps(told, indent=1).encode()
-    client().put_object(Bucket=address.bucket, Key=address.key(INDEX), Body=body)
-
-
-def _former(address: Address) -> Listing:
-    """What this program sent to that address before, finished or not.
-
-    Raises:
-        UserError: something else lies there.
-    """
-    if index := _read_index(address):
-        return index.files
-    if others := _listed(address):
-        raise UserError(f"{address} holds {next(iter(others))}, which was not sent from here: name another address")
-    return {}
 
 
 @contextmanager
@@ -250,16 +177,6 @@ def _part(address: Address, name: str, begin: int, end: int) -> bytes:
     if len(found) < end - begin:
         raise UserError(f"{address}/{name} is corrupt: it is shorter than its index says; write it again")
     return found
-
-
-def _listed(address: Address) -> Listing:
-    pages = client().get_paginator("list_objects_v2").paginate(Bucket=address.bucket, Prefix=address.key(""))
-    found = {
-        item["Key"].removeprefix(address.key("")): Stored(item["Size"], tag=item["ETag"].strip('"'))
-        for page in pages
-        for item in page.get("Contents", [])
-    }
-    return {name: file for name, file in found.items() if name not in ("", INDEX) and not name.endswith("/")}
 
 
 def _abort_uploads(address: Address) -> None:
