@@ -9,8 +9,9 @@ INSTALLED := .venv/.installed
 run: $(INSTALLED)
 	$(BIN)/gnn-encoder run --preset quickstart
 
+# In several processes with a thread each: steps are processes, whose imports no thread makes faster.
 test: $(INSTALLED) lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
