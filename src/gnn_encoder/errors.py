@@ -1,4 +1,6 @@
-"""The one exception that is a message to the user."""
+"""The one exception that is a message to the user, and other errors' words made fit for such a message."""
+
+import re
 
 
 class UserError(Exception):
@@ -7,3 +9,13 @@ class UserError(Exception):
     Its text is one line that says what is wrong, where, and what to do. The command line prints
     it without a traceback and exits with code 2; a step hands it to the console the same way.
     """
+
+
+def one_line(error: object) -> str:
+    """An error's text in one line without passwords, its type where it has no text."""
+    return without_password(" ".join(str(error).split())) or type(error).__name__
+
+
+def without_password(text: str) -> str:
+    """The text with `user:password@` taken out of its URIs."""
+    return re.sub(r"//[^/@ ]*@", "//", text)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder import __version__
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line, without_password
 
 PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
 """Environment variable: the pipeline's run, under which steps nest theirs."""
@@ -270,13 +270,3 @@ def champion(model_name: str, alias: str = "champion") -> Any:
 def metric_name(name: str) -> str:
     """A measure's name as MLflow takes it: `R@100` becomes `R_at_100`."""
     return re.sub(r"[^/\w.\- :]", "_", name.replace("@", "_at_"))
-
-
-def one_line(error: BaseException) -> str:
-    """An error's text in one line without passwords, its type where it has no text."""
-    return without_password(" ".join(str(error).split())) or type(error).__name__
-
-
-def without_password(text: str) -> str:
-    """The text with `user:password@` taken out of its URIs."""
-    return re.sub(r"//[^/@ ]*@", "//", text)

@@ -17,10 +17,10 @@ def made(path: Path, history: History) -> Path:
 
 
 def test_it_is_read_back_and_leaves_the_digest_alone(tmp_path: Path) -> None:
-    history = {"ingest": Record({"seed": 1}, {}, {"dataset": "dataset"}, {"seconds": 2.0}, "c", {"loss": [(1, 0.5)]})}
+    history = {"ingest": Record({"seed": 1}, {}, {"seconds": 2.0}, "c", {"loss": [(1, 0.5)]})}
     told, untold = made(tmp_path / "a", history), made(tmp_path / "b", {})
     (record,) = read_history(told).values()
-    assert (record.settings, record.outputs, record.code_digest) == ({"seed": 1}, {"dataset": "dataset"}, "c")
+    assert (record.settings, record.metrics, record.code_digest) == ({"seed": 1}, {"seconds": 2.0}, "c")
     assert [tuple(point) for point in record.curves["loss"]] == [(1, 0.5)]
     assert verify(told).digest == verify(untold).digest and HISTORY not in verify(told).files
     text = (told / HISTORY).read_text()

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from required import missing
 from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.evaluation.measures import mean_name
 
-playwright = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
@@ -37,10 +37,14 @@ def metrics(trained: Trained) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        missing("no playwright: make test-browser installs it")
     program = os.environ.get("GNN_ENCODER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if not program:
-        pytest.skip("no Chromium: apt-get install chromium, or name one in GNN_ENCODER_CHROMIUM")
-    with playwright.sync_playwright() as engine:
+        missing("no Chromium: apt-get install chromium, or name one in GNN_ENCODER_CHROMIUM")
+    with sync_playwright() as engine:
         opened = engine.chromium.launch(executable_path=program, args=list(QUIET))
         yield opened
         opened.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, Graph, drafting
-from gnn_encoder.evaluation.making_plots import profile_plot
+from gnn_encoder.evaluation.data_and_training_plots import profile_plot
 from gnn_encoder.evaluation.profile import data_profile
 
 

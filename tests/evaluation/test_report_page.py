@@ -7,8 +7,8 @@ from rich.console import Console
 
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import Record
+from gnn_encoder.evaluation.data_and_training_plots import training_plot
 from gnn_encoder.evaluation.examples import Example, Found, most_changed
-from gnn_encoder.evaluation.making_plots import training_plot
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.plots import gains_plot, scatter_plot, systems_plot
 from gnn_encoder.evaluation.report import Plot, render_page

@@ -1,24 +1,16 @@
 """Real parts for the tests: started once, stopped at the end. A part that is missing skips its tests and says why."""
 
-import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from integration.ceph import ACCESS_KEY, PACKAGES, PROGRAMS, SECRET_KEY, Ceph
+from required import missing
 
 from gnn_encoder.storage.s3 import client
-
-
-def missing(what: str) -> NoReturn:
-    """Skip, or fail where everything is required."""
-    if os.environ.get("REQUIRE_ALL") == "1":
-        pytest.fail(f"REQUIRE_ALL=1, but there is {what}")
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,9 @@ def test_nothing_else_is_touched(bucket: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "target") == {"mine.txt": b"mine"}
 
 
-def test_several_processes_fetch_once(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_fetch_at_once_get_one_whole_folder(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_folder(folder_of(tmp_path / "source", 40), f"{bucket}/a")
     code = f"from gnn_encoder.storage import local_folder; print(local_folder({bucket + '/a'!r}))"
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))

@@ -6,23 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
+from evaluation_inputs import write_inputs
 
 from gnn_encoder.artifacts import (
     Bundle,
-    Contents,
     Dataset,
     DatasetWriter,
-    Encoding,
-    Graph,
     Report,
-    Run,
-    create_vectors,
     drafting,
     verify,
 )
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.encoding import encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.measures import NAMES
@@ -38,65 +33,14 @@ from gnn_encoder.evaluation.results import (
     fused_name,
     split_digest,
 )
-from gnn_encoder.index_file import build_index
-from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
 
 
-def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: np.ndarray) -> None:
-    """A graph of random edges, a random GNN, and h_p and h_q as they are without training."""
-    train, m = dataset.query_rows("train"), len(dataset.passages)
-    torch.manual_seed(0)
-    edges = np.stack([np.random.default_rng(int(q)).permutation(m)[:4] for q in train]).astype(np.int32)
-    with drafting(folder / "graph", "graph") as draft:
-        Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, m)
-    with drafting(folder / "gnn_encoder", "model") as draft:
-        GnnEncoder(encoders, GNN(GnnConfig(vectors.shape[1], 0))).save(draft.path)
-    with drafting(folder / "encoding", "encoding") as draft:
-        Encoding.create(draft, "passages", vectors.shape)[:] = vectors
-        asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
-        Encoding.create(draft, "queries", asked.shape)[:] = asked
-        Contents.write(draft, {})
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> dict[str, Path]:
-    """BM25 finds every positive first, DPR every positive third; M_de and the bundle are random."""
-    folder = tmp_path_factory.mktemp("evaluate")
-    queries, m = np.arange(len(tiny_dataset.queries)), len(tiny_dataset.passages)
-    positive = tiny_dataset.qrels.passage[np.argsort(tiny_dataset.qrels.query)]
-    others = np.stack([positive + 1, positive + 2], axis=1) % m
-    scores = np.tile(np.float32([3, 2, 1]), (len(queries), 1))
-    first = np.column_stack([positive, others])
-    for name, hits in (("bm25_run", first), ("dpr_run", first[:, [1, 2, 0]])):
-        with drafting(folder / name, "run") as draft:
-            Run.from_hits(queries, hits, scores).write(draft)
-    encoders = DualEncoder.from_backbone(
-        str(tiny_backbone), pooling="mean", normalize="yes", query_length=16, passage_length=24, share_encoders=False
-    )
-    with drafting(folder / "dual_encoder", "model") as draft:
-        encoders.save(draft.path)
-    with drafting(folder / "passage_vectors", "vectors") as draft:
-        vectors = create_vectors(draft, m, encoders.passage_encoder.width)
-        encode_passages(encoders.passage_encoder, tiny_dataset.passages, vectors, precision="fp32")
-        vectors.flush()
-    with drafting(folder / "bundle", "bundle") as draft:
-        # The GNN-encoder's stand-in: the same vectors with noise, so that some queries win and some lose.
-        noisy = vectors + np.random.default_rng(0).normal(0, 0.02, vectors.shape).astype(np.float32)
-        save = encoders.query_encoder.save
-        Bundle.write(draft, noisy, tiny_dataset, save_index=build_index, save_query_encoder=save)
-    write_graph(folder, tiny_dataset, encoders, vectors)
-    with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(tiny_backbone), 48).save(draft.path)
-    names = (
-        "bm25_run", "dpr_run", "dual_encoder", "passage_vectors", "graph", "gnn_encoder", "encoding", "bundle",
-        "cross_encoder",
-    )  # fmt: skip
-    return {"dataset": tiny_dataset.path, **{name: folder / name for name in names}}
+    return write_inputs(tmp_path_factory.mktemp("evaluate"), tiny_dataset, tiny_backbone)
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,6 @@ class Record:
     settings: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     """Input → digest."""
-    outputs: dict[str, str] = field(default_factory=dict)
-    """Output → schema."""
     metrics: dict[str, Any] = field(default_factory=dict)
     code_digest: str = ""
     curves: Curves = field(default_factory=dict)

@@ -17,10 +17,8 @@ from gnn_encoder.settings.shared import (
 from gnn_encoder.settings.steps import (
     Bm25Retrieve,
     BuildGraph,
-    CompareVariants,
     DenseRetrieve,
     EncodeCorpus,
-    EncodeQueries,
     Evaluate,
     GenerateQueries,
     GraphShape,
@@ -33,8 +31,8 @@ from gnn_encoder.settings.steps import (
     TrainDualEncoder,
     TrainGnn,
     TrainQueryGenerator,
-    TryVariant,
 )
+from gnn_encoder.settings.study import CompareVariants, EncodeQueries, TryVariant
 
 __all__ = [
     "MINILM",

@@ -2,7 +2,7 @@
 
 import pydantic
 
-from gnn_encoder.settings import steps
+from gnn_encoder.settings import steps, study
 from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
@@ -24,9 +24,9 @@ class Settings(StepSettings):
     encode_corpus: steps.EncodeCorpus = steps.EncodeCorpus()
     evaluate: steps.Evaluate = steps.Evaluate()
     promote: steps.Promote = steps.Promote()
-    encode_queries: steps.EncodeQueries = steps.EncodeQueries()
-    try_variant: steps.TryVariant = steps.TryVariant()
-    compare_variants: steps.CompareVariants = steps.CompareVariants()
+    encode_queries: study.EncodeQueries = study.EncodeQueries()
+    try_variant: study.TryVariant = study.TryVariant()
+    compare_variants: study.CompareVariants = study.CompareVariants()
 
     @pydantic.model_validator(mode="after")
     def _negatives_are_one_set(self) -> "Settings":

@@ -1,4 +1,4 @@
-"""The settings class of each step, in the pipeline's order."""
+"""The settings class of each step of the training pipeline, in its order."""
 
 from typing import Annotated, Literal
 
@@ -285,32 +285,3 @@ class Promote(StepSettings):
     """Test measure that the rule looks at, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
     """How far the GNN-encoder must lie above the plain dual encoder."""
-
-
-class EncodeQueries(Inference):
-    """M_de's vectors of every query, for variants with frozen encoders."""
-
-
-class TryVariant(GraphShape, TrainGnn):
-    """One variant of an ablation with one seed: a graph, a training, and its figures on dev and test queries.
-
-    What the graph and the training share with the main pipeline comes from `build_graph` and `train_gnn`.
-    """
-
-    variant: str = "full"
-    """Its name in tables."""
-    mode: Literal["frozen", "joint", "untrained"] = "frozen"
-    """`joint` is the paper's training; `frozen` trains the GNN and a linear map of the queries over M_de's vectors;
-    `untrained` measures M_de as it is."""
-    query_map_learning_rate: PositiveFloat = 1e-4
-    """Of `mode: frozen`."""
-    depth: PositiveInt = 1000
-    """Hits that are measured."""
-
-
-class CompareVariants(StepSettings):
-    """The table and figures of an ablation."""
-
-    permutations: PositiveInt = 10000
-    """Of the paired randomization test against the full model."""
-    seed: int = 0

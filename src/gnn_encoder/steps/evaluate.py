@@ -20,10 +20,10 @@ from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
+from gnn_encoder.evaluation.data_and_training_plots import profile_plot, training_plot
 from gnn_encoder.evaluation.examples import examples, most_changed
 from gnn_encoder.evaluation.explained_examples import ExampleExplainer
 from gnn_encoder.evaluation.latency import systems_latency
-from gnn_encoder.evaluation.making_plots import profile_plot, training_plot
 from gnn_encoder.evaluation.measures import mean_name, per_query
 from gnn_encoder.evaluation.plots import gains_plot, scatter_plot, systems_plot
 from gnn_encoder.evaluation.profile import data_profile

@@ -144,7 +144,7 @@ def _run(
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
-            record = Record(settings.model_dump(), digests, outputs, metrics, call.code_digest, context.curves)
+            record = Record(settings.model_dump(), digests, metrics, call.code_digest, context.curves)
             history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
             history[call.title(name)] = record
             for draft in drafts.values():

@@ -17,8 +17,9 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage.listing import INDEX, Stored, list_folder, sent_before, write_index
+from gnn_encoder.storage.listing import INDEX, Listing, Stored, list_folder, sent_before, write_index
 from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
 
 PARTIAL = ".partial"
@@ -66,8 +67,32 @@ def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexe
     Raises:
         UserError: there is no complete folder, what arrives is not what was sent, or `folder` holds something else.
     """
-    address = Address.parse(uri)
+    _fetch_files(Address.parse(uri), list_folder(uri, indexed=indexed), folder, advance)
+
+
+def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, indexed: bool = True) -> Path:
+    """A folder on this machine with the files that are at the address now; fetched once for each content.
+
+    Raises:
+        UserError: as `get_folder`.
+    """
     listing = list_folder(uri, indexed=indexed)
+    facts = {name: asdict(file) for name, file in sorted(listing.items())}
+    version = hashlib.sha256(json.dumps([uri, facts]).encode()).hexdigest()[:32]
+    target = cache / version
+    if target.is_dir():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f".{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one fetches, and the others find it done
+        if not target.is_dir():
+            begun = cache / f".{version}{PARTIAL}"
+            _fetch_files(Address.parse(uri), listing, begun, advance)
+            begun.replace(target)
+    return target
+
+
+def _fetch_files(address: Address, listing: Listing, folder: Path, advance: Advance | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if strange := sorted(name for name in here if name not in listing and not name.endswith(PARTIAL)):
@@ -99,7 +124,7 @@ def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, 
 
     size = path.stat().st_size
     # Beside the sending, not before it: hashing a large file takes about as long.
-    digest = hashers.submit(_sha256, path)
+    digest = hashers.submit(sha256, path)
     if size <= PART:
         body = path.read_bytes()
         patiently(lambda: client().put_object(Bucket=address.bucket, Key=address.key(name), Body=body))
@@ -124,7 +149,7 @@ def _fetch(
     target = folder / name
     if not target.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
-    if file.sha256 and target.is_file() and target.stat().st_size == file.bytes and file.sha256 == _sha256(target):
+    if file.sha256 and target.is_file() and target.stat().st_size == file.bytes and file.sha256 == sha256(target):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_name(f".{target.name}.{(file.sha256 or file.tag)[:20]}{PARTIAL}")
@@ -184,25 +209,3 @@ def _abort_uploads(address: Address) -> None:
     pages = client().get_paginator("list_multipart_uploads").paginate(Bucket=address.bucket, Prefix=address.key(""))
     for upload in (upload for page in pages for upload in page.get("Uploads", [])):
         client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, indexed: bool = True) -> Path:
-    """A folder on this machine with the files that are at the address now; fetched once for each content."""
-    listing = list_folder(uri, indexed=indexed)
-    facts = {name: asdict(file) for name, file in sorted(listing.items())}
-    version = hashlib.sha256(json.dumps([uri, facts]).encode()).hexdigest()[:32]
-    target = cache / version
-    if target.is_dir():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f".{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one fetches, and the others find it done
-        if not target.is_dir():
-            get_folder(uri, cache / f".{version}{PARTIAL}", advance, indexed=indexed)
-            (cache / f".{version}{PARTIAL}").replace(target)
-    return target

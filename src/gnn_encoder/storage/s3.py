@@ -7,14 +7,13 @@ environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration,
 import functools
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 
 Result = TypeVar("Result")
 
@@ -100,7 +99,7 @@ def client() -> Any:
         return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise UserError(
-            f"no object store can be used: {_one_line(error)}; check AWS_ENDPOINT_URL, AWS_PROFILE and {ADDRESSING}"
+            f"no object store can be used: {one_line(error)}; check AWS_ENDPOINT_URL, AWS_PROFILE and {ADDRESSING}"
         ) from None
 
 
@@ -172,11 +171,6 @@ def _unreachable(error: BaseException) -> str:
     from botocore.exceptions import ConnectionError, HTTPClientError
 
     if not isinstance(error, ConnectionError | HTTPClientError):
-        return f"{_one_line(error)}; check the address and the credentials"
-    endpoint = _one_line(client().meta.endpoint_url)
+        return f"{one_line(error)}; check the address and the credentials"
+    endpoint = one_line(client().meta.endpoint_url)
     return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"
-
-
-def _one_line(words: object) -> str:
-    """Its text in one line, `user:password@` taken out of its URIs."""
-    return re.sub(r"//[^/@ ]*@", "//", " ".join(str(words).split()))
