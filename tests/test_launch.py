@@ -27,6 +27,8 @@ def test_the_wheel_holds_every_compiled_pipeline() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     for name in launch.PIPELINES:
         assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
+    for folder in ("pipelines/presets", "pipelines/clusters"):
+        assert included[folder] == f"gnn_encoder/{folder}"
 
 
 class Recorder:

@@ -5,7 +5,6 @@ section that has a setting of that name. How BM25 scores is told `bm25_retrieve`
 `encode_corpus` too. Whatever is wrong is one line that names the key.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -18,6 +17,7 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Lexical, Settings, TrainGnn, step_settings
+from gnn_encoder.settings.shared import known_names
 
 
 class _Loader(yaml.SafeLoader):
@@ -42,6 +42,18 @@ def read_yaml(text: str) -> Any:
         loader.dispose()
 
 
+def read_yaml_file(path: Path) -> Any:
+    """What a YAML file says; nothing is an empty mapping.
+
+    Raises:
+        UserError: it is not valid YAML.
+    """
+    try:
+        return read_yaml(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
 def preset_folder() -> Path:
     """The presets of this project: in the wheel, or in the source tree it was installed from."""
     packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "presets"
@@ -62,11 +74,7 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     path = Path(preset) if preset.endswith((".yaml", ".yml")) else preset_folder() / f"{preset}.yaml"
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
-    try:
-        tree = read_yaml(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    return parse_settings(tree, overrides, source=str(path))
+    return parse_settings(read_yaml_file(path), overrides, source=str(path))
 
 
 def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "settings") -> Settings:
@@ -110,9 +118,7 @@ def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source
     for name in given:
         if name not in known:
             label = f"{what}.{name}" if what.startswith("setting ") else f"{what} {name!r}"
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise UserError(f"{source}: unknown {label}: {hint}known are {', '.join(sorted(known))}")
+            raise UserError(f"{source}: unknown {label}: {known_names(name, known)}")
 
 
 def _describe(error: pydantic.ValidationError) -> str:

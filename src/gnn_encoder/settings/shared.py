@@ -1,5 +1,7 @@
 """What several steps' settings share: value types, and how models run, read texts and are trained."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Annotated, Literal, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,6 +19,13 @@ AutoYesNo = Annotated[
 ]
 """YAML reads a bare yes or no as a boolean."""
 Precision = Literal["auto", "fp32", "bf16"]
+
+
+def known_names(name: object, known: Iterable[str]) -> str:
+    """What to say of a name that is none of the known ones."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    return f"{f'did you mean {near[0]!r}? ' if near else ''}known are {', '.join(names)}"
 
 
 class StepSettings(BaseModel):

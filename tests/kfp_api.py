@@ -1,0 +1,219 @@
+"""KFP's v2beta1 API as its published description has it, and a small server that plays it.
+
+The description is read off `kfp_server_api`, which KFP generates from its OpenAPI file: each operation's
+method, path, query parameters, body and answer, and each message's fields and their types. The client sends
+what it serializes through the same messages, but a pipeline's specification goes through them as any object:
+that is held against the pipeline's own messages.
+"""
+
+import inspect
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import kfp_server_api
+from google.protobuf import json_format
+from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
+APIS = ("ExperimentServiceApi", "RunServiceApi", "HealthzServiceApi")
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+    query: frozenset[str]
+    body: str
+    answer: str
+
+    def matches(self, method: str, path: str) -> bool:
+        return method == self.method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", self.path), path) is not None
+
+
+def described() -> list[Operation]:
+    """Every operation that the description has for experiments, runs and health."""
+    return [operation for api in APIS for operation in _of(getattr(kfp_server_api, api))]
+
+
+def _of(api: type) -> Iterator[Operation]:
+    for name, function in inspect.getmembers(api, inspect.isfunction):
+        if not name.endswith("_with_http_info"):
+            continue
+        source = inspect.getsource(function)
+        path, method = re.search(r"'(/apis/[^']+)', '([A-Z]+)'", source).groups()  # type: ignore[union-attr]
+        body = re.search(r"body_params = local_var_params\['(\w+)'\]", source)
+        kind = re.search(rf":type {body[1]}: (\w+)", source)[1] if body else ""  # type: ignore[index]
+        answer = re.search(r"response_type='([^']+)'", source)
+        yield Operation(
+            method,
+            path,
+            frozenset(re.findall(r"query_params.append\(\('(\w+)'", source)),
+            kind,
+            answer[1] if answer else "",
+        )
+
+
+def check(value: Any, kind: str, where: str = "body") -> None:
+    """Raise ValueError where a JSON value is not what the description has for it."""
+    if listed := re.fullmatch(r"list\[(.+)\]", kind):
+        _is(value, list, where, kind)
+        for number, each in enumerate(value):
+            check(each, listed[1], f"{where}[{number}]")
+    elif mapped := re.fullmatch(r"dict\(str, (.+)\)", kind):
+        _is(value, dict, where, kind)
+        for name, each in value.items():
+            check(each, mapped[1], f"{where}.{name}")
+    elif kind in PLAIN:
+        _is(value, PLAIN[kind], where, kind)
+    elif allowed := getattr(getattr(kfp_server_api, kind), "allowable_values", None):
+        if value not in allowed:
+            raise ValueError(f"{where}: {value!r} is none of {allowed}")
+    else:
+        message = getattr(kfp_server_api, kind)
+        types = {message.attribute_map[name]: each for name, each in message.openapi_types.items()}
+        _is(value, dict, where, kind)
+        for name, each in value.items():
+            if name not in types:
+                raise ValueError(f"{where}: {kind} has no field {name!r}")
+            check(each, types[name], f"{where}.{name}")
+        if kind == "V2beta1Run" and "pipeline_spec" in value:
+            check_pipeline(value["pipeline_spec"])
+
+
+def _is(value: Any, kind: type, where: str, name: str) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{where}: {value!r} is no {name}")
+
+
+def check_pipeline(document: dict[str, Any]) -> None:
+    """Raise ValueError where a pipeline's specification has a field that KFP's messages do not have."""
+    spec = document.get("pipeline_spec", document)
+    try:
+        json_format.ParseDict(spec, messages.PipelineSpec())
+        json_format.ParseDict(spec["deploymentSpec"], messages.PipelineDeploymentConfig())
+        platforms = json_format.ParseDict(document.get("platform_spec", {}), messages.PlatformSpec())
+        for config in platforms.platforms["kubernetes"].deployment_spec.executors.values():
+            json_format.ParseDict(json_format.MessageToDict(config), KubernetesExecutorConfig())
+    except json_format.ParseError as error:
+        raise ValueError(f"pipeline_spec: {error}") from None
+
+
+@dataclass
+class KfpServer:
+    """Plays the API on a port of this machine; every request is held against the description."""
+
+    token: str = ""
+    """Without it in the request: 401."""
+    multi_user: bool = False
+    progress: list[dict[str, Any]] = field(default_factory=lambda: [{"state": "SUCCEEDED"}])
+    """What successive questions after a run are answered with; the last stays."""
+    failures: list[int] = field(default_factory=list)
+    """Statuses that the next questions after a run are answered with instead."""
+    login_page: bool = False
+    requests: list[tuple[str, str, Any]] = field(default_factory=list)
+    """Method, path and body of each."""
+    problems: list[str] = field(default_factory=list)
+    """Where a request or an answer was not as described."""
+    experiments: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+
+    def __enter__(self) -> "KfpServer":
+        owner, self._described = self, described()
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                text = self.rfile.read(length).decode()
+                status, kind, content = owner.handle(self.command, self.path, self.headers.get("authorization"), text)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = answer
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_port}"
+
+    def seen(self, method: str, path: str) -> list[Any]:
+        """Bodies of the requests of that kind."""
+        return [body for each, where, body in self.requests if each == method and re.fullmatch(path, where)]
+
+    def handle(self, method: str, address: str, authorization: str | None, text: str) -> tuple[int, str, bytes]:
+        if self.login_page:
+            return 200, "text/html", b"<html>Log in</html>"
+        parts = urlsplit(address)
+        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        body = json.loads(text) if text else None
+        self.requests.append((method, parts.path, body))
+        operation = next((each for each in self._described if each.matches(method, parts.path)), None)
+        try:
+            if operation is None:
+                raise ValueError("the description has no such operation")
+            if unknown := set(query) - operation.query:
+                raise ValueError(f"no such query parameter: {unknown}")
+            int(query.get("page_size", 1))
+            if bool(operation.body) != (body is not None):
+                raise ValueError(f"the body should be {operation.body or 'none'}")
+            if body is not None:
+                check(body, operation.body)
+        except ValueError as error:
+            self.problems.append(f"{method} {parts.path}: {error}")
+            return _json(400, {"code": 3, "message": str(error)})
+        if self.token and authorization != f"Bearer {self.token}":
+            return _json(401, {"code": 16, "message": "Unauthorized"})
+        status, answer = self._do(method, parts.path, query, body)
+        if status == 200:
+            check(answer, operation.answer, "answer")
+        return _json(status, answer)
+
+    def _do(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
+        place = path.removeprefix("/apis/v2beta1/")
+        if place == "healthz":
+            return 200, {"multi_user": self.multi_user}
+        if place == "experiments" and method == "POST":
+            made = {**body, "experiment_id": f"experiment-{len(self.experiments)}"}
+            self.experiments.append(made)
+            return 200, made
+        if place == "experiments":
+            (predicate,) = json.loads(query["filter"])["predicates"]
+            wanted = [each for each in self.experiments if each["display_name"] == predicate["stringValue"]]
+            return 200, {"experiments": wanted, "total_size": len(wanted)} if wanted else {}
+        if place == "runs" and method == "POST":
+            made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": "2026-11-22T01:00:00Z"}
+            self.runs.append(made)
+            return 200, made
+        if place == "runs":
+            mine = [run for run in self.runs if run["experiment_id"] == query["experiment_id"]]
+            return 200, {"runs": mine[: int(query["page_size"])], "total_size": len(mine)}
+        run = next((run for run in self.runs if place == f"runs/{run['run_id']}"), None)
+        if run is None:
+            return 404, {"code": 5, "message": f"{place} not found"}
+        if self.failures:
+            return self.failures.pop(0), {"code": 14, "message": "upstream connect error"}
+        now = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
+        return 200, {**run, **now}
+
+
+def _json(status: int, answer: dict[str, Any]) -> tuple[int, str, bytes]:
+    return status, "application/json", json.dumps(answer).encode()
