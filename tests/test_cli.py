@@ -37,6 +37,8 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
     assert "heavy: set()" in ended.stdout
     commands = (
         "run",
+        "submit",
+        "runs",
         "update",
         "ablate",
         "data",

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · update · ablate · data check · compile · search · explain · evaluate …`.
+"""The command line: `gnn-encoder run · submit · update · ablate · data check · search · explain · evaluate …`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gnn_encoder import __version__, bundle_commands
+from gnn_encoder import __version__, bundle_commands, cluster_commands
 from gnn_encoder.errors import UserError, without_password
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ def run(
     folder = root or jobs.default_root()
     job = partial(jobs.run, preset, dataset, overrides or [], folder)
     _follow(STEPS, job, partial(endings.show_results, folder))
+
+
+app.command()(cluster_commands.submit)
+app.command()(cluster_commands.runs)
 
 
 @app.command()

@@ -44,10 +44,10 @@ def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, 
         UserError: settings, data source, backbone, tracking store or root are not usable, or another
             run is going on there. No step has been started then.
     """
-    settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     root = _usable(root)
     arguments = step_arguments(settings, STEPS, registry=tracking_uri(root))
-    _check_heads(settings)
+    check_heads(settings)
     params = {"preset": preset, **_params(settings, STEPS)}
     return _run_latest("train", arguments, root, Path(preset).stem, params, audience)
 
@@ -70,7 +70,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     tree = {step: read_manifest(since / artifact).settings for step, artifact in made.items()}
     for step in ("build_graph", "encode_corpus"):
         tree[step]["previous"] = str(since)
-    settings = parse_settings(tree, [*overrides, *_dataset_override(dataset)], source=str(since))
+    settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     root = _usable(root)
     arguments = step_arguments(settings, UPDATED)
     params = {"from": str(since), **_params(settings, UPDATED)}
@@ -92,7 +92,7 @@ def ablate(
     Raises:
         UserError: as `run`, or a study or variant is unknown.
     """
-    settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     tried = variants(settings, studies, own)
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
     root = _usable(root)
@@ -105,18 +105,19 @@ def ablate(
         for each in with_seeds(variant, seeds)
     ]  # fmt: skip
     params = {"preset": preset, "seeds": seeds, **_params(settings, COMMON)}
-    name = _dated(f"ablation-{Path(preset).stem}")
+    name = dated(f"ablation-{Path(preset).stem}")
     return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, audience)
 
 
-def _check_heads(settings: Settings) -> None:
+def check_heads(settings: Settings) -> None:
     """Refuse before the first step what would fail in the twelfth."""
     width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
     if width and width % heads:
         raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
 
 
-def _dataset_override(dataset: str | None) -> list[str]:
+def dataset_override(dataset: str | None) -> list[str]:
+    """`--dataset` as an override of the settings; a path that exists is made absolute."""
     if dataset is None:
         return []
     path = Path(dataset).expanduser()
@@ -139,7 +140,7 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
     return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
 
 
-def _dated(title: str) -> str:
+def dated(title: str) -> str:
     """A run's name: what it is, and when it began."""
     return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
 
@@ -148,7 +149,7 @@ def _run_latest(
     pipeline: str, arguments: launch.Arguments, root: Path, title: str, params: Mapping[str, Any], audience: Audience
 ) -> Outcome:
     """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
-    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, _dated(title), params, audience)
+    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, dated(title), params, audience)
     if outcome.status != "FINISHED":
         return outcome
     latest = root / "latest"
