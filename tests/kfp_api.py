@@ -111,6 +111,8 @@ class KfpServer:
 
     token: str = ""
     """Without it in the request: 401."""
+    prefix: str = ""
+    """Path that the API is under; elsewhere is a page that says 404."""
     multi_user: bool = False
     progress: list[dict[str, Any]] = field(default_factory=lambda: [{"state": "SUCCEEDED"}])
     """What successive questions after a run are answered with; the last stays."""
@@ -164,9 +166,12 @@ class KfpServer:
             return 200, "text/html", b"<html>Log in</html>"
         parts = urlsplit(address)
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        if not parts.path.startswith(f"{self.prefix}/apis/"):
+            return 404, "text/html", b"<html>Not here</html>"
+        path = parts.path.removeprefix(self.prefix)
         body = json.loads(text) if text else None
-        self.requests.append((method, parts.path, body))
-        operation = next((each for each in self._described if each.matches(method, parts.path)), None)
+        self.requests.append((method, path, body))
+        operation = next((each for each in self._described if each.matches(method, path)), None)
         try:
             if operation is None:
                 raise ValueError("the description has no such operation")
@@ -178,11 +183,11 @@ class KfpServer:
             if body is not None:
                 check(body, operation.body)
         except ValueError as error:
-            self.problems.append(f"{method} {parts.path}: {error}")
+            self.problems.append(f"{method} {path}: {error}")
             return _json(400, {"code": 3, "message": str(error)})
         if self.token and authorization != f"Bearer {self.token}":
             return _json(401, {"code": 16, "message": "Unauthorized"})
-        status, answer = self._do(method, parts.path, query, body)
+        status, answer = self._do(method, path, query, body)
         if status == 200:
             check(answer, operation.answer, "answer")
         return _json(status, answer)

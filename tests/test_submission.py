@@ -255,6 +255,35 @@ def test_a_token_that_expires_while_waiting(
     assert "has expired" in told and "the run goes on" in told
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (403, "forbids it in namespace (none): upstream connect error"),
+        (404, "does not have it: upstream connect error"),
+        (409, "answers 409: upstream connect error"),
+    ],
+)
+def test_a_refusal_ends_the_wait_in_a_line(
+    status: int, words: str, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.failures = [status]
+    assert submit(monkeypatch, server.url, "--wait") == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+def test_the_path_in_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with KfpServer(prefix="/pipeline") as server:
+        assert submit(monkeypatch, f"{server.url}/pipeline/") == 0
+        assert f"{server.url}/pipeline/#/runs/details/run-0" in capsys.readouterr().out
+        assert submit(monkeypatch, server.url) == 2
+        assert "does not have it: Not Found; check --host, and the path in it" in capsys.readouterr().err
+        monkeypatch.setenv("KF_PIPELINES_UI_ENDPOINT", "https://pages.example.com")
+        assert submit(monkeypatch, f"{server.url}/pipeline") == 0
+        assert "https://pages.example.com/#/runs/details/run-1" in capsys.readouterr().out
+        assert server.problems == []
+
+
 def test_a_login_page_is_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with KfpServer(login_page=True) as server:
         assert submit(monkeypatch, server.url) == 2
@@ -280,11 +309,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("host", ["http://127.0.0.1:{port}", "https://no-such-host.invalid", "kubeflow", "ftp://a", ""])
+@pytest.mark.parametrize(
+    "host", ["http://127.0.0.1:{port}", "https://no-such-host.invalid", "kubeflow", "http://me:hunter22@a", ""]
+)
 def test_nobody_there(host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(monkeypatch, host.format(port=free_port())) == 2
     told = capsys.readouterr()
     assert told.out == "" and told.err.count("\n") == 1 and "--host" in told.err
+    assert "hunter22" not in told.err
 
 
 def test_what_pods_cannot_reach_is_refused(

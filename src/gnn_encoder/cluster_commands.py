@@ -18,7 +18,7 @@ Host = Annotated[str, typer.Option(envvar=HOST, show_envvar=False, help=f"Addres
 ClusterFile = Annotated[
     Path | None,
     typer.Option(
-        "--cluster", metavar="FILE", help="Where artifacts lie, and each step's needs [the server's defaults]."
+        "--cluster", metavar="FILE", help="Where artifacts lie and what each step needs; else the server's defaults."
     ),
 ]
 

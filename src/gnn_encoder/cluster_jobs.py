@@ -14,14 +14,13 @@ from gnn_encoder.storage import is_remote
 
 
 def settings_for(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> Settings:
-    """A preset's settings, as `jobs.run` takes them, for a run on a cluster. Nobody is asked.
+    """A preset's settings, as `jobs.run` takes them, for a run on a cluster. No store and no hub is asked.
 
     Raises:
         UserError: they are wrong, or name something that lies on this machine alone, or want more
             processes for a training than it gets GPUs.
     """
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    check_heads(settings)
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         _refuse_local(settings.ingest.dataset)
     for step in STEPS:
@@ -46,7 +45,8 @@ def pipeline_arguments(settings: Settings, cluster: Cluster) -> dict[str, str]:
     """The pipeline's parameters.
 
     Raises:
-        UserError: the data source is not there.
+        UserError: the data source or a backbone is not there, or no backbone for what is asked of it.
     """
+    check_heads(settings)
     registry = cluster.needs("promote").environment.get("MLFLOW_TRACKING_URI", "")
     return step_arguments(settings, STEPS, registry=registry)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import UserError, one_line, without_password
 from gnn_encoder.settings import STEPS
 from gnn_encoder.settings.cluster import Cluster
 
@@ -68,8 +68,11 @@ class Server:
         """
         self.host, self._namespace = host.rstrip("/"), namespace
         address = urlsplit(self.host)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise UserError(f"--host {host}: write it as https://HOST or http://HOST:PORT, with its path if it has one")
+        if address.scheme not in ("http", "https") or not address.hostname or address.username:
+            raise UserError(
+                f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "
+                f"has one; a token comes from {TOKEN}"
+            )
         try:  # urllib3 would try four times and wait for each without end
             port = address.port or {"http": 80, "https": 443}[address.scheme]
             socket.create_connection((address.hostname, port), CONNECT_SECONDS).close()
@@ -122,8 +125,10 @@ class Server:
         with self._telling():
             try:
                 found = self._client.get_experiment(experiment_name=experiment, namespace=self._namespace or None)
-            except ValueError:  # the client's word for: there is none
-                return []
+            except ValueError as error:  # the client's word for none and for several
+                if str(error).startswith("No experiment"):
+                    return []
+                raise UserError(f"{self.host}: {one_line(error)}") from None
             listed = self._client.list_runs(
                 experiment_id=found.experiment_id, page_size=limit, sort_by="created_at desc"
             )
@@ -150,7 +155,7 @@ class Server:
                 403: f"{self.host} forbids it in namespace {self._namespace or '(none)'}: {_words(error)}",
                 404: f"{self.host} does not have it: {_words(error)}; check --host, and the path in it",
             }.get(error.status, f"{self.host} answers {error.status}: {_words(error)}")
-            raise (Unanswered if error.status in (429, 502, 503, 504) else UserError)(told) from None
+            raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(told) from None
         if not self._client.answered_in_json():  # the client reads any page as an answer that says nothing
             raise UserError(
                 f"{self.host} answers, but not as KFP does, perhaps with a page to log in: "
@@ -169,21 +174,20 @@ def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> Run:
     while True:
         try:
             run = server.run(run_id)
-            missed = 0
         except Unanswered as error:
             missed += 1
             if missed > PATIENCE:
                 raise
             if missed == 1:
                 tell(f"{error}; still waiting")
-            time.sleep(POLL_SECONDS)
-            continue
-        for step, state in run.steps.items():
-            if seen.get(step) != state:
-                tell(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
-        seen |= run.steps
-        if run.state in FINAL:
-            return run
+        else:
+            missed = 0
+            for step, state in run.steps.items():
+                if seen.get(step) != state:
+                    tell(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
+            seen |= run.steps
+            if run.state in FINAL:
+                return run
         time.sleep(POLL_SECONDS)
 
 
