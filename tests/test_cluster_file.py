@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gnn_encoder import cluster_file, launch
 from gnn_encoder.errors import UserError
@@ -78,7 +79,7 @@ def test_the_example_says_every_key() -> None:
         ("defaults: {retries: {count: 1, factor: 1.5}}", "defaults.retries.factor"),
         ("pipeline_root: /mnt/pipelines", "pipeline_root: "),
         ("- a list", "Input should be"),
-        ("a: [", "is not valid YAML"),
+        ("a: [", "is not valid YAML: line 1: "),
     ],
 )
 def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
@@ -101,6 +102,7 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
         ("steps: {ingest: {environment: {HUB: 'hf_abcdefghijklmnopqrstuvwxyz'}}}", "hf_abcdef"),
         ("defaults: {secrets: {store: hunter22}}", "hunter22"),
         ("token: hunter22", "hunter22"),
+        ("defaults: {environment: {A: [hunter22}}", "hunter22"),
     ],
 )
 def test_a_secret_is_refused_and_not_shown(text: str, secret: str, tmp_path: Path) -> None:
@@ -109,7 +111,14 @@ def test_a_secret_is_refused_and_not_shown(text: str, secret: str, tmp_path: Pat
     with pytest.raises(UserError) as caught:
         cluster_file.load_cluster(path)
     assert secret not in str(caught.value)
-    path.write_text(
-        "defaults: {environment: {GNN_ENCODER_TOKENS: /tmp/tokens, TOKENIZERS_PARALLELISM: false}}", "utf-8"
-    )
-    cluster_file.load_cluster(path)
+
+
+def test_what_only_sounds_secret_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    plain = {
+        "GNN_ENCODER_TOKENS": "/tmp/tokens",
+        "TOKENIZERS_PARALLELISM": "false",
+        "AWS_SHARED_CREDENTIALS_FILE": "/aws/credentials",
+    }
+    path.write_text(yaml.safe_dump({"defaults": {"environment": plain}}), "utf-8")
+    assert cluster_file.load_cluster(path).defaults.environment == plain

@@ -91,6 +91,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
         "AWS_ENDPOINT_URL": "http://store.retrieval.svc:7480",
+        "GNN_ENCODER_CHECKPOINTS": "/checkpoints",
     }
     (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
     assert secret["secretName"] == "retrieval-store"
@@ -102,7 +103,11 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "retrieval-settings",
         [{"configMapKey": "region", "envVar": "AWS_DEFAULT_REGION"}],
     )
-    assert (claim["constant"], claim["mountPath"], claim["subPath"]) == ("pretrained-models", "/models", "hugging-face")
+    assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
+        "retrieval-work",
+        "/checkpoints",
+        "checkpoints",
+    )
 
 
 def test_the_pipeline_itself_is_the_one_that_runs_here(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Lexical, Settings, TrainGnn, step_settings
 from gnn_encoder.settings.shared import known_names
 
@@ -51,7 +51,9 @@ def read_yaml_file(path: Path) -> Any:
     try:
         return read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        mark = getattr(error, "problem_mark", None)  # its own text quotes the line, where a secret may stand
+        told = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else one_line(error)
+        raise UserError(f"{path} is not valid YAML: {told}") from None
 
 
 def preset_folder() -> Path:

@@ -178,7 +178,8 @@ class StepNeeds(Section):
     @classmethod
     def _nothing_secret(cls, given: dict[str, str]) -> dict[str, str]:
         for name, value in given.items():
-            named = SECRET_WORDS & set(name.upper().split("_"))
+            words = set(name.upper().split("_"))
+            named = SECRET_WORDS & words and not {"FILE", "PATH"} & words
             if named or SECRET_VALUES.search(value) or without_password(value) != value:
                 raise ValueError(
                     f"{name} looks like a secret, which everybody could read in the run: "
