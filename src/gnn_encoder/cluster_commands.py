@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
     from gnn_encoder.settings.cluster import Cluster
@@ -103,7 +103,7 @@ def _wait(server: "Server", run_id: str, cluster: "Cluster") -> int:
     except UserError as error:
         raise UserError(f"{error}; the run goes on: {server.page(run_id)}") from None
     lines = {"status": run.state.lower(), "run": server.page(run_id), "artifacts": cluster.pipeline_root}
-    lines["mlflow"] = without_password(cluster.needs("evaluate").environment.get("MLFLOW_TRACKING_URI", ""))
+    lines["mlflow"] = cluster.needs("evaluate").environment.get("MLFLOW_TRACKING_URI", "")
     for name, value in lines.items():
         if value:
             typer.echo(f"{name:<10} {value}")

@@ -137,6 +137,8 @@ class Volume(Section):
     def _one_kind(self) -> "Volume":
         if bool(self.claim) == bool(self.size):
             raise ValueError("give claim (a volume claim that exists) or size (room of the step's own)")
+        if (self.sub_path and self.size) or sum(map(bool, (self.claim, self.medium, self.storage_class))) > 1:
+            raise ValueError("sub_path goes with claim, and medium or storage_class with size")
         if self.mount in KFP_MOUNTS:
             raise ValueError(f"mount {self.mount} is KFP's own: choose another")
         return self
@@ -238,7 +240,8 @@ class Cluster(Section):
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:  # what the defaults and the step say together
-                raise ValueError(f"steps.{step} with defaults: {error.errors()[0]['msg']}") from None
+                told = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"steps.{step} with defaults: {told}") from None
         return self
 
     def needs(self, step: str) -> StepNeeds:
