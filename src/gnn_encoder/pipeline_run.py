@@ -89,6 +89,19 @@ def tracking_uri(root: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
 
 
+def existing_store(root: Path) -> str:
+    """`tracking_uri` of a root that something ran in.
+
+    Raises:
+        UserError: nothing has, and no store is named in the environment.
+    """
+    root = root.expanduser().resolve()
+    uri, local = tracking_uri(root), root / "mlflow.db"
+    if uri == f"sqlite:///{local}" and not local.is_file():
+        raise UserError(f"no runs under {root} yet: start one with gnn-encoder run, or give its --root")
+    return uri
+
+
 def _quotable(root: Path) -> str:
     return str(root).replace("'", "_")
 

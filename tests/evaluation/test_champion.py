@@ -9,7 +9,8 @@ from conftest import write_tiny_dataset
 from gate_inputs import write_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
-from gnn_encoder.evaluation.champion import compare_with_champion, present_rows
+from gnn_encoder.evaluation.bundle_figures import present_rows
+from gnn_encoder.evaluation.champion import compare_with_champion
 from gnn_encoder.evaluation.gate import Comparison
 from gnn_encoder.progress import Progress
 from gnn_encoder.search import Searcher

@@ -21,7 +21,8 @@ from gnn_encoder.registry import BUNDLE, CHAMPION, DECISION, DIGEST, REASON, Reg
 from gnn_encoder.search import Searcher
 from gnn_encoder.settings import Evaluate, Promote
 from gnn_encoder.steps.step import ORIGIN, Metrics, step
-from gnn_encoder.storage import Transfer, address_of, is_remote, local_folder, put_folder
+from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder
+from gnn_encoder.storage.listing import list_folder
 
 
 @step(decision="decision")
@@ -99,16 +100,18 @@ class _Challenger:
         return verdict, against if isinstance(against, Comparison) else None
 
     def _compared(self, champion: Version) -> Comparison | str:
+        lost = f"the bundle of the champion, version {champion.number}, cannot be read any more"
         try:
-            # What a cluster's pipeline wrote has no index of its own; its manifest is checked.
+            # A cluster's pipeline writes no index beside it, but the manifest is checked. An object store that cannot
+            # be used just now is an error: no reason to give up the champion.
             folder = local_folder(champion.tags.get(BUNDLE, ""), indexed=False)
+        except Missing as error:
+            return f"{lost} ({error})"
+        try:
             with naming_corrupt(folder):
                 former = Searcher(Bundle.read(folder))
         except UserError as error:
-            # A store that cannot be used just now is no reason to give up the champion.
-            if is_remote(champion.tags.get(BUNDLE, "")) and not isinstance(error, Missing):
-                raise
-            return f"the bundle of the champion, version {champion.number}, cannot be read any more ({error})"
+            return f"{lost} ({error})"
         settings = Evaluate.model_validate(self._report.manifest.settings)
         measures = dict.fromkeys((*settings.measures, self._settings.measure, *self._settings.floors))
         return compare_with_champion(
@@ -121,7 +124,10 @@ class _Challenger:
         if not (store := self._settings.bundle_store):
             return address_of(self._bundle)
         address = f"{store.rstrip('/')}/{self._digest}"
-        put_folder(self._bundle, address, Transfer(f"sending {self._bundle}"))
+        try:
+            list_folder(address)  # it is there already, and may be in service
+        except UserError:
+            put_folder(self._bundle, address, Transfer(f"sending {self._bundle}"))
         return address
 
     def tags(self) -> dict[str, str]:

@@ -1,0 +1,28 @@
+"""What a user names as a bundle: a folder, an `s3://` address, or a registered version."""
+
+from pathlib import Path
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.pipeline_run import existing_store
+from gnn_encoder.registry import BUNDLE, open_registry, parse_name
+from gnn_encoder.storage import local_folder
+
+
+def named_bundle(name: str, root: Path) -> Path:
+    """The folder on this machine that `name` means.
+
+    A registered version (`models:/NAME@ALIAS`, `models:/NAME/VERSION`) is looked up in the environment's tracking
+    store, else the root's. Where ROOT/latest leads to the same bundle it is named, as what explains it lies there.
+
+    Raises:
+        UserError: no such version, or nothing complete where it should lie.
+    """
+    registered = parse_name(name)
+    if registered is None:
+        return local_folder(name)
+    model, version = registered
+    tags = open_registry(existing_store(root), model).find(version).tags
+    if BUNDLE not in tags:
+        raise UserError(f"{name} was not registered by gnn-encoder: it has no tag {BUNDLE!r}")
+    folder, latest = local_folder(tags[BUNDLE], indexed=False), root.expanduser() / "latest" / "bundle"
+    return latest if latest.exists() and latest.resolve() == folder else folder
