@@ -10,7 +10,7 @@ from gate_inputs import write_bundle
 from gnn_encoder import cli
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
-from gnn_encoder.named_bundle import named_bundle
+from gnn_encoder.named_bundle import named_bundle, parse_name
 from gnn_encoder.registry import CHAMPION, PREVIOUS, open_registry
 
 
@@ -130,3 +130,22 @@ def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no runs under"):
         named_bundle("models:/gnn-encoder@champion", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("models:/gnn-encoder@champion", ("gnn-encoder", "champion")),
+        ("models:/my model/12", ("my model", "12")),
+        ("some/folder", None),
+        ("s3://bucket/models:/x", None),
+    ],
+)
+def test_names_of_versions(text: str, meant: tuple[str, str] | None) -> None:
+    assert parse_name(text) == meant
+
+
+@pytest.mark.parametrize("text", ["models:/", "models:/x", "models:/x@", "models:/x/1/2", "models:/@champion"])
+def test_a_name_that_is_none_is_one_line(text: str) -> None:
+    with pytest.raises(UserError, match="write models:/NAME@ALIAS or models:/NAME/VERSION"):
+        parse_name(text)

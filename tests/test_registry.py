@@ -12,7 +12,7 @@ import pytest
 
 from gnn_encoder import registry
 from gnn_encoder.errors import UserError
-from gnn_encoder.registry import CHAMPION, PREVIOUS, Registry, open_registry, parse_name
+from gnn_encoder.registry import CHAMPION, PREVIOUS, Registry, open_registry
 
 
 @pytest.fixture(scope="module")
@@ -132,25 +132,6 @@ def test_a_process_that_was_taken_for_dead_is_told(uri: str, monkeypatch: pytest
     monkeypatch.setattr(slow, "_first_ticket", torn)
     with pytest.raises(UserError, match="given to another process: run it again"), slow.turn():
         pass
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("models:/gnn-encoder@champion", ("gnn-encoder", "champion")),
-        ("models:/my model/12", ("my model", "12")),
-        ("some/folder", None),
-        ("s3://bucket/models:/x", None),
-    ],
-)
-def test_names_of_versions(text: str, meant: tuple[str, str] | None) -> None:
-    assert parse_name(text) == meant
-
-
-@pytest.mark.parametrize("text", ["models:/", "models:/x", "models:/x@", "models:/x/1/2", "models:/@champion"])
-def test_a_name_that_is_none_is_one_line(text: str) -> None:
-    with pytest.raises(UserError, match="write models:/NAME@ALIAS or models:/NAME/VERSION"):
-        parse_name(text)
 
 
 def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """What a user names as a bundle: a folder, an `s3://` address, or a registered version."""
 
+import re
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import existing_store
-from gnn_encoder.registry import BUNDLE, open_registry, parse_name
+from gnn_encoder.registry import BUNDLE, open_registry
 from gnn_encoder.storage import local_folder
+
+SCHEME = "models:/"
+_NAMED = re.compile(rf"{SCHEME}(?P<name>[^@/]+)[@/](?P<version>[^@/]+)")
 
 
 def named_bundle(name: str, root: Path) -> Path:
@@ -26,3 +30,16 @@ def named_bundle(name: str, root: Path) -> Path:
         raise UserError(f"{name} was not registered by gnn-encoder: it has no tag {BUNDLE!r}")
     folder, latest = local_folder(tags[BUNDLE], indexed=False), root.expanduser() / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
+
+
+def parse_name(text: str) -> tuple[str, str] | None:
+    """`models:/NAME@ALIAS` or `models:/NAME/VERSION` as name and alias or version; None of anything else.
+
+    Raises:
+        UserError: it begins so, and does not go on so.
+    """
+    if not text.startswith(SCHEME):
+        return None
+    if not (found := _NAMED.fullmatch(text)):
+        raise UserError(f"{text}: write {SCHEME}NAME@ALIAS or {SCHEME}NAME/VERSION")
+    return found["name"], found["version"]

@@ -100,8 +100,13 @@ def code_digest(module: str) -> str:
     """
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
-    sources = {name: hashlib.sha256(_meaning(_source(name)).encode()).hexdigest() for name in modules}
+    sources = {name: _source_digest(name) for name in modules}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
+
+
+@functools.cache
+def _source_digest(module: str) -> str:
+    return hashlib.sha256(_meaning(_source(module)).encode()).hexdigest()
 
 
 def closure(module: str) -> tuple[set[str], set[str]]:
@@ -183,6 +188,7 @@ def _distributions() -> dict[str, list[str]]:
     return dict(importlib.metadata.packages_distributions())
 
 
+@functools.cache
 def _version(package: str) -> str:
     """Versions of the distributions that provide a top-level package, `none` where it is not installed."""
     names = sorted(set(_distributions().get(package, ())))

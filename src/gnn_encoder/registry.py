@@ -9,7 +9,6 @@ of a process that died, and is torn. No clocks are compared.
 
 import functools
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +24,8 @@ CHAMPION, PREVIOUS = "champion", "previous"
 STALE_SECONDS = 60.0
 """A turn is a few calls of the store."""
 POLL_SECONDS = 0.2
-SCHEME = "models:/"
 BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
 """Tags of a version: where its bundle lies, that one's digest, and what the gate said."""
-_NAMED = re.compile(rf"{SCHEME}(?P<name>[^@/]+)[@/](?P<version>[^@/]+)")
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -246,16 +243,3 @@ def open_registry(uri: str, name: str) -> Registry:
 def registry_of(run: tracking.StepRun, name: str) -> Registry | None:
     """The registered model of that name where a step's run is tracked; None where it is not."""
     return Registry(run.client, os.environ["MLFLOW_TRACKING_URI"], name, run.run_id) if run.client else None
-
-
-def parse_name(text: str) -> tuple[str, str] | None:
-    """`models:/NAME@ALIAS` or `models:/NAME/VERSION` as name and alias or version; None of anything else.
-
-    Raises:
-        UserError: it begins so, and does not go on so.
-    """
-    if not text.startswith(SCHEME):
-        return None
-    if not (found := _NAMED.fullmatch(text)):
-        raise UserError(f"{text}: write {SCHEME}NAME@ALIAS or {SCHEME}NAME/VERSION")
-    return found["name"], found["version"]

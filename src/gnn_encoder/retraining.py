@@ -5,15 +5,17 @@ that it registers. Where the champion or the newest version has the same three, 
 model serves already, or was refused or rolled back.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnn_encoder.errors import without_password
+from gnn_encoder.errors import Missing, without_password
 from gnn_encoder.evaluation.gate import KEEP
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.jobs import Training
 from gnn_encoder.local_run import Outcome
+from gnn_encoder.pipeline_run import existing_store
 from gnn_encoder.registry import CHAMPION, DECISION, REASON, Version, open_registry
 from gnn_encoder.steps.step import ORIGIN, StepArguments
 
@@ -36,27 +38,28 @@ def plan(job: Training) -> Plan:
     Raises:
         UserError: the registry, the data source or a backbone cannot be read.
     """
-    models = open_registry(job.tracking_uri, job.settings.promote.model_name)
-    versions = models.versions()
+    name, versions = job.settings.promote.model_name, []
+    with contextlib.suppress(Missing):  # of a root in which nothing ran yet
+        versions = open_registry(existing_store(job.root), name).versions()
     newest = next(iter(versions), None)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     # A step that was decided against another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
     digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
-    origin = {name: digests[name] for name in ORIGIN}
+    origin = {part: digests[part] for part in ORIGIN}
     for version in filter(None, (champion, newest)):
         if not changed(origin, version):
             return Plan(arguments, version, f"nothing to do: data, settings and code are those of {described(version)}")
     if not newest:
-        return Plan(arguments, None, f"no version of {models.name} is registered yet")
+        return Plan(arguments, None, f"no version of {name} is registered yet")
     last = champion or newest
-    names = ", ".join(name.removeprefix("run.") for name in changed(origin, last))
-    return Plan(arguments, None, f"changed since {described(last)}: {names}")
+    differing = ", ".join(part.removeprefix("run.") for part in changed(origin, last))
+    return Plan(arguments, None, f"changed since {described(last)}: {differing}")
 
 
 def changed(origin: Mapping[str, str], version: Version) -> list[str]:
     """Which of a run's digests differ from those of a version."""
-    return [name for name, digest in origin.items() if version.tags.get(name) != digest]
+    return [part for part, digest in origin.items() if version.tags.get(part) != digest]
 
 
 def described(version: Version) -> str:
