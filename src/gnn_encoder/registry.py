@@ -43,11 +43,6 @@ class Version:
     card: str
     """Markdown."""
 
-    @property
-    def title(self) -> str:
-        """`version 3`."""
-        return f"version {self.number}"
-
 
 def _telling(
     method: Callable[Concatenate["Registry", Given], Found],

@@ -297,6 +297,6 @@ class Promote(StepSettings):
     search takes longer in a corpus that grew."""
     largest_index_ratio: PositiveFloat = 1.5
     """How much larger than the champion's the index may be, for each passage."""
-    bundle_store: str = ""
+    bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
     """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
     version's bundle lies where the run left it, and is gone with that."""
