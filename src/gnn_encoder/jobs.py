@@ -66,8 +66,10 @@ class Training:
         """Run it and report to `audience`.
 
         Raises:
-            UserError: the tracking store is not usable, or another run is going on under the root.
+            UserError: settings do not fit the backbone, the tracking store is not usable, or another run is going on
+                under the root.
         """
+        _check_heads(self.settings)
         params = {"preset": self.preset, **_params(self.settings, STEPS)}
         return _run_latest("train", arguments, self.root, Path(self.preset).stem, params, audience)
 
@@ -79,9 +81,7 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
         UserError: settings or root are not usable.
     """
     settings = load_settings(preset, [*overrides, *_dataset_override(dataset)])
-    root = _usable(root)
-    _check_heads(settings)
-    return Training(preset, settings, root)
+    return Training(preset, settings, _usable(root))
 
 
 def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
