@@ -72,4 +72,4 @@ def train(
         bundle=bundle,
         cross_encoder=base.cross_encoder,
     ).output
-    components.promote(arguments=promote, report=report, bundle=bundle)
+    components.promote(arguments=promote, dataset=dataset, report=report, bundle=bundle)

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +16,7 @@ from trained_root import Trained
 
 from gnn_encoder import cli, jobs
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
+from gnn_encoder.registry import CHAMPION, open_registry
 from gnn_encoder.settings import STEPS
 
 pytestmark = pytest.mark.timeout(400)
@@ -102,6 +105,42 @@ def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) 
     assert set(trained.events(outcome, "cached")) == set(STEPS) - {"promote"}
 
 
+def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["from gnn_encoder.cli import main; main()", "retrain", *trained.command[1:], *more]
+    package = str(Path(cli.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": package, **environment},
+    )
+
+
+def test_retraining_on_the_same_has_nothing_to_do(trained: Trained) -> None:
+    runs, before = len(trained.runs()), os.times()
+    ended = retrain(trained, "--set", "promote.minimum_gain=-2.0", "--fail-on-keep")
+    after = os.times()
+    # Of the processor, which other tests share: the clock of an idle machine shows no more.
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 10
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("nothing to do: data, settings and code are those of version 2")
+    assert len(trained.runs()) == runs
+
+
+def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp_path: Path) -> None:
+    champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
+    before = champion.find(CHAMPION)
+    page = tmp_path / "summary.md"
+    changed = ("--set", "promote.minimum_gain=-1.5", "--fail-on-keep")
+    ended = retrain(trained, *changed, GITHUB_STEP_SUMMARY=str(page))
+    assert ended.returncode == 3, ended.stderr
+    assert f"changed since version {before.number}, the champion: settings" in ended.stdout
+    assert page.read_text().startswith("\n## gnn-encoder: keep\n\nthis very bundle is the champion already")
+    assert page.read_text() in ended.stdout
+    assert champion.find(CHAMPION) == before
+    assert champion.versions()[0].tags["decision"] == "keep"
+
+
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1"]
@@ -147,3 +186,26 @@ def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) ->
     assert read_manifest(after["graph"]).metrics["encoded"] == 2
     assert Bundle.read(after["bundle"]).passages.take(np.array([100])).ids == ["new"]
     assert explain(trained, "a copper violin") == 0  # by the earlier run's GNN over the new graph
+
+
+@pytest.mark.slow
+def test_labels_a_tenth_of_which_is_shuffled_promote_nothing(trained: Trained) -> None:
+    keep = ("--set", "promote.minimum_gain=-2.0", "--set", "promote.largest_latency_ratio=100")
+    assert retrain(trained, *keep).returncode == 0
+    models = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
+    before, random = models.find(CHAMPION), np.random.default_rng(0)
+    for split in ("train", "dev", "test"):
+        labels = trained.root.parent / "beir" / "qrels" / f"{split}.tsv"
+        header, *rows = [line.split("\t") for line in labels.read_text().splitlines()]
+        some = random.permutation(len(rows))[: max(2, len(rows) // 10)]
+        for row, passage in zip(some, [rows[i][1] for i in np.roll(some, 1)], strict=True):
+            rows[row][1] = passage
+        labels.write_text("".join("\t".join(row) + "\n" for row in [header, *rows]))
+    ended = retrain(trained, *keep)
+    assert ended.returncode == 0, ended.stderr
+    assert "changed since" in ended.stdout and "## gnn-encoder: keep" in ended.stdout
+    assert models.find(CHAMPION).number == before.number
+    newest = models.versions()[0]
+    assert newest.tags["decision"] == "keep" and "against the champion" in newest.tags["reason"]
+    assert newest.tags["digest"] != before.tags["digest"]
+    assert retrain(trained, *keep, "--fail-on-keep").stdout.startswith("nothing to do")

@@ -11,6 +11,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.presets import parse_settings
 from gnn_encoder.settings import STEPS, Settings
+from gnn_encoder.steps.step import ORIGIN
 
 PACKAGE = Path(provenance.__file__).parent
 
@@ -79,6 +80,23 @@ def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path:
     assert provenance.source_digests("train_dpr", settings) != digests
     first, second = (provenance.source_digests("promote", settings, uri) for uri in ("sqlite:///a", "sqlite:///b"))
     assert first != second
+
+
+def test_the_last_step_knows_what_the_whole_run_is_made_of(tmp_path: Path) -> None:
+    tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
+
+    def origin(*overrides: str, steps: tuple[str, ...] = STEPS) -> dict[str, str]:
+        arguments = provenance.step_arguments(parse_settings(tree, overrides), steps, registry=str(tmp_path))
+        digests = json.loads(arguments["promote"])["source_digests"]
+        return {name: digests[name] for name in ORIGIN}
+
+    data, settings, code = origin().values()
+    assert len({data, settings, code}) == 3
+    longer = origin("train_gnn.epochs=9")
+    assert (longer["run.data"], longer["run.code"]) == (data, code) and longer["run.settings"] != settings
+    packages = origin("ingest.packages=[numpy]")
+    assert packages["run.data"] != data and packages["run.code"] == code
+    assert origin(steps=STEPS[1:])["run.code"] != code
 
 
 def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:

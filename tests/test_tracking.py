@@ -1,4 +1,4 @@
-"""Steps' runs and the model registry, against a real MLflow store on SQLite."""
+"""Steps' runs, against a real MLflow store on SQLite."""
 
 import os
 import socket
@@ -13,6 +13,7 @@ from gnn_encoder import tracking
 from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import PipelineRun
+from gnn_encoder.registry import registry_of
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_logging_a_point_does_not_wait_for_the_store(
             def set_terminated(self, run_id: str, status: str) -> None:
                 """The run's end is not what is tried here."""
 
-        run._client = Slow()
+        run.client = Slow()
         run.metric("loss", 1.0, at=1)
         while Slow.calls == 0:
             time.sleep(0.01)
@@ -127,8 +128,7 @@ def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_
         run.metric("loss", 1.0, at=1)
         run.artifact(tmp_path)
         assert run.run_id is None
-        assert tracking.register_bundle("m", tmp_path, digest="d", tags={}, metrics={}, card="") is None
-        assert tracking.champion("m") is None
+        assert registry_of(run, "m") is None
 
 
 def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineRun) -> None:
@@ -143,31 +143,6 @@ def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineRun) ->
     assert logged.data.params == {"k1": "1.5"}
     assert logged.data.metrics == {"R_at_100": 0.5, "seconds": 7.0}
     assert {"cached": "true", "input.dataset": "abc", "output_digest": "def"}.items() <= logged.data.tags.items()
-
-
-def test_registered_bundle_and_its_alias(store: Path, parent: PipelineRun, tmp_path: Path) -> None:
-    with tracking.step_run("promote", params={}, tags={}):
-        assert tracking.champion("retriever") is None
-        first, second = (
-            tracking.register_bundle(
-                "retriever",
-                tmp_path,
-                digest=digest,
-                tags={"qrels_digest": "q"},
-                metrics={"RR@10": 0.25},
-                card="# A card",
-            )
-            for digest in ("d1", "d2")
-        )
-        assert (first, second) == ("1", "2")
-        assert tracking.champion("retriever") is None
-        tracking.set_alias("retriever", second)
-        champion = tracking.champion("retriever")
-    assert str(champion.version) == "2"
-    expected = {"digest": "d2", "qrels_digest": "q", "metric.RR_at_10": "0.25", "bundle": str(tmp_path)}
-    assert champion.tags == expected
-    assert champion.source == tmp_path.as_uri()
-    parent.finish("FINISHED")
 
 
 def test_runs_that_a_killed_launcher_left_open_are_closed_by_the_next(store: Path, parent: PipelineRun) -> None:

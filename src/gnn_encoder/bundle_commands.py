@@ -8,16 +8,21 @@ import typer
 
 from gnn_encoder.errors import UserError
 
+Root = Annotated[Path | None, typer.Option(help="Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+
 
 def search(
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    bundle: Annotated[str, typer.Option(help="Bundle folder, or its s3:// address: of a run, ROOT/latest/bundle.")],
+    bundle: Annotated[
+        str, typer.Option(help="Folder (of a run, ROOT/latest/bundle), s3:// address, or models:/gnn-encoder@champion.")
+    ],
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
         float | None,
         typer.Option(min=0.0, max=1.0, help="Of the vectors when fused [as tuned by the run's evaluation, else 0.5]."),
     ] = None,
+    root: Root = None,
 ) -> None:
     """Search a trained bundle: ranked passages with their scores."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -26,9 +31,8 @@ def search(
     from gnn_encoder.artifacts import Bundle, naming_corrupt
     from gnn_encoder.fused_search import fused_search
     from gnn_encoder.search import search_bundle
-    from gnn_encoder.storage import local_folder
 
-    screen, folder = Console(), local_folder(bundle)
+    screen, folder = Console(), _named(bundle, root)
     with naming_corrupt(folder):
         opened = Bundle.read(folder)
         if fuse or weight is not None:
@@ -62,10 +66,16 @@ def copy(
 
 def explain(
     question: Annotated[str, typer.Argument(help="What to look for.")],
-    bundle: Annotated[Path, typer.Option(help="ROOT/latest/bundle: what it was made from is looked for beside it.")],
+    bundle: Annotated[
+        str,
+        typer.Option(
+            help="ROOT/latest/bundle, or models:/ of the same: what it was made from is looked for beside it."
+        ),
+    ],
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
     neighbors: Annotated[int, typer.Option(min=1, help="How many training queries of each passage.")] = 5,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page, too.")] = None,
+    root: Root = None,
 ) -> None:
     """Search, and say what the graph did: the training queries in each passage's vector, and what it scores without."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -77,12 +87,19 @@ def explain(
     from gnn_encoder.explained_search import beside, explain_search
     from gnn_encoder.explanation_table import show_hit
 
-    screen = Console()
-    with naming_corrupt(bundle, *beside(bundle).values()):
-        hits = explain_search(bundle, question, k, neighbors)
+    screen, folder = Console(), _named(bundle, root)
+    with naming_corrupt(folder, *beside(folder).values()):
+        hits = explain_search(folder, question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")
     if html:
-        html.write_text(render_explanation(question, str(bundle), hits), encoding="utf-8")
+        html.write_text(render_explanation(question, bundle, hits), encoding="utf-8")
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _named(bundle: str, root: Path | None) -> Path:
+    from gnn_encoder.jobs import default_root
+    from gnn_encoder.named_bundle import named_bundle
+
+    return named_bundle(bundle, root or default_root())

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · submit · update · ablate · data check · search · explain · evaluate …`.
+"""The command line: `gnn-encoder run · submit · update · retrain · ablate · models · data check · search · explain …`.
 
 Whatever is heavy is imported by the command that needs it; `--help` stays fast.
 """
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gnn_encoder import __version__, bundle_commands, cluster_commands
+from gnn_encoder import __version__, bundle_commands, cluster_commands, model_commands
 from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.evaluate_command import evaluate
+from gnn_encoder.retrain_command import retrain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +30,7 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
 app.add_typer(data, name="data")
+app.add_typer(model_commands.models, name="models")
 
 Root = Annotated[
     Path | None,
@@ -152,31 +155,14 @@ def compile_(
             typer.echo(f"wrote {launch.pipeline_file(name)}")
 
 
-for command in (bundle_commands.search, bundle_commands.copy, bundle_commands.explain):
+for command in (
+    retrain,
+    bundle_commands.search,
+    bundle_commands.copy,
+    bundle_commands.explain,
+    evaluate,
+):
     app.command()(command)
-
-
-@app.command()
-def evaluate(
-    runs: Annotated[list[Path], typer.Option("--run", help="A system's ranking, a TREC run file; repeatable.")],
-    qrels: Annotated[Path, typer.Option(help="Relevance labels, a TREC qrels file.")],
-    measures: Annotated[
-        str, typer.Option(help="In ir_measures' names, with spaces between.")
-    ] = "RR@10 nDCG@10 AP R@100 Judged@10",
-) -> None:
-    """Measure any system's TREC runs (plain or .gz) against qrels; others are compared with the first."""
-    from rich.console import Console
-
-    from gnn_encoder.evaluation.compare import compare, comparison_table, notes
-    from gnn_encoder.settings.measures import checked_list, split_names
-
-    try:
-        names = checked_list(split_names(measures))
-    except ValueError as error:
-        raise UserError(f"--measures {measures!r}: {error}") from None
-    found, screen = compare(runs, qrels, names), Console()
-    screen.print(comparison_table(found))
-    screen.print("\n".join(notes(found)), markup=False, highlight=False)
 
 
 @app.command()
@@ -186,16 +172,14 @@ def dashboard(
 ) -> None:
     """Open MLflow's user interface on this root's runs."""
     from gnn_encoder.jobs import default_root
-    from gnn_encoder.pipeline_run import tracking_uri
+    from gnn_encoder.pipeline_run import existing_store
     from gnn_encoder.tracking import find_experiment, reaching
 
     folder = (root or default_root()).expanduser().resolve()
-    uri = tracking_uri(folder)
+    uri = existing_store(folder)
     if uri.startswith("http"):
         typer.echo(f"The runs are at {without_password(uri)}")
         return
-    if uri == f"sqlite:///{folder / 'mlflow.db'}" and not (folder / "mlflow.db").is_file():
-        raise UserError(f"no runs under {folder} yet: start one with gnn-encoder run, or give its --root")
     with reaching(uri) as client:
         experiment = find_experiment(client)
     runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""

@@ -1,6 +1,7 @@
 """What a step, and the training inside it, see of the run they are part of."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,8 @@ class Context:
     """Digest of code, settings and inputs: two calls with the same key do the same work."""
     title: str = ""
     """What it is shown as; empty: the step's name."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what the call depends on outside the pipeline (`StepArguments.source_digests`)."""
     curves: Curves = field(default_factory=dict)
     """What `metric` was told."""
 

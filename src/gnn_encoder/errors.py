@@ -11,6 +11,10 @@ class UserError(Exception):
     """
 
 
+class Missing(UserError):
+    """Nothing is where something was named."""
+
+
 def one_line(error: object) -> str:
     """An error's text in one line without passwords, its type where it has no text."""
     return without_password(" ".join(str(error).split())) or type(error).__name__

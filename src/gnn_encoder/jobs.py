@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,52 @@ def default_root() -> Path:
     return Path(os.environ.get(ROOT) or "gnn-encoder-runs")
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training pipeline that may run: settings checked, the root there."""
+
+    preset: str
+    settings: Settings
+    root: Path
+
+    @property
+    def tracking_uri(self) -> str:
+        """Of the store that it is tracked in."""
+        return tracking_uri(self.root)
+
+    def arguments(self, registry: str = "") -> dict[str, str]:
+        """What its steps are called with.
+
+        Args:
+            registry: what is registered so far, in any words: with others `promote` decides anew.
+
+        Raises:
+            UserError: data source or backbone are not there.
+        """
+        return step_arguments(self.settings, STEPS, registry=f"{self.tracking_uri} {registry}".strip())
+
+    def run(self, arguments: Mapping[str, str], audience: Audience) -> Outcome:
+        """Run it and report to `audience`.
+
+        Raises:
+            UserError: settings do not fit the backbone, the tracking store is not usable, or another run is going on
+                under the root.
+        """
+        check_heads(self.settings)
+        params = {"preset": self.preset, **_params(self.settings, STEPS)}
+        return _run_latest("train", arguments, self.root, Path(self.preset).stem, params, audience)
+
+
+def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
+    """The training pipeline of a preset.
+
+    Raises:
+        UserError: settings or root are not usable.
+    """
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    return Training(preset, settings, _usable(root))
+
+
 def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
     """Run a preset's training pipeline under `root` and report to `audience`.
 
@@ -44,12 +91,8 @@ def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, 
         UserError: settings, data source, backbone, tracking store or root are not usable, or another
             run is going on there. No step has been started then.
     """
-    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    root = _usable(root)
-    arguments = step_arguments(settings, STEPS, registry=tracking_uri(root))
-    check_heads(settings)
-    params = {"preset": preset, **_params(settings, STEPS)}
-    return _run_latest("train", arguments, root, Path(preset).stem, params, audience)
+    job = training(preset, dataset, overrides, root)
+    return job.run(job.arguments(), audience)
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:

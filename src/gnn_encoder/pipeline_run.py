@@ -9,7 +9,7 @@ from typing import Any
 
 from gnn_encoder import __version__, tracking
 from gnn_encoder.artifacts.folder import Manifest
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Missing, UserError
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Nothing is lost yet when a run opens: a server that is not there is better said at once."""
@@ -87,6 +87,19 @@ class PipelineRun:
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI` where the user set it, else a SQLite store in the root."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+
+
+def existing_store(root: Path) -> str:
+    """`tracking_uri` of a root that something ran in.
+
+    Raises:
+        Missing: nothing has, and no store is named in the environment.
+    """
+    root = root.expanduser().resolve()
+    uri, local = tracking_uri(root), root / "mlflow.db"
+    if uri == f"sqlite:///{local}" and not local.is_file():
+        raise Missing(f"no runs under {root} yet: start one with gnn-encoder run, or give its --root")
+    return uri
 
 
 def _quotable(root: Path) -> str:

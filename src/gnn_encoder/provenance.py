@@ -10,12 +10,12 @@ import functools
 import hashlib
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest
 from gnn_encoder.settings import Settings, StepSettings
-from gnn_encoder.steps.step import StepArguments
+from gnn_encoder.steps.step import ORIGIN, StepArguments
 
 PACKAGE = "gnn_encoder"
 OBSERVERS = frozenset(f"{PACKAGE}.{name}" for name in ("lifeline", "progress", "settings", "tracking"))
@@ -33,16 +33,33 @@ def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "")
     Raises:
         UserError: the data source, a local backbone or the earlier run is not there.
     """
-    arguments = {}
+    calls = {}
     for step in steps:
         values: StepSettings = getattr(settings, step)
-        call = StepArguments(
+        calls[step] = StepArguments(
             settings=values.model_dump(mode="json"),
             code_digest=code_digest(f"{PACKAGE}.steps.{step}"),
             source_digests=source_digests(step, settings, registry),
         )
-        arguments[step] = call.model_dump_json()
-    return arguments
+    if "promote" in calls:
+        calls["promote"].source_digests.update(_origin(calls))
+    return {step: call.model_dump_json() for step, call in calls.items()}
+
+
+def _origin(calls: Mapping[str, StepArguments]) -> dict[str, str]:
+    """Digests of the data, the settings with their backbones, and the code of a whole run, by the names of `ORIGIN`.
+
+    Where the data lie means nothing, nor does where models are registered.
+    """
+    elsewhere = {"dataset", "registry"}
+    data, settings, models, code = {}, {}, {}, {}
+    for step, call in calls.items():
+        data[step] = call.source_digests.get("dataset")
+        models[step] = {name: digest for name, digest in call.source_digests.items() if name not in elsewhere}
+        settings[step] = {name: value for name, value in call.settings.items() if name != "dataset"}
+        code[step] = call.code_digest
+    digests = (digest_of(data), digest_of({"settings": settings, "models": models}), digest_of(code))
+    return dict(zip(ORIGIN, digests, strict=True))
 
 
 def source_digests(step: str, settings: Settings, registry: str = "") -> dict[str, str]:
@@ -83,8 +100,13 @@ def code_digest(module: str) -> str:
     """
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
-    sources = {name: hashlib.sha256(_meaning(_source(name)).encode()).hexdigest() for name in modules}
+    sources = {name: _source_digest(name) for name in modules}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
+
+
+@functools.cache
+def _source_digest(module: str) -> str:
+    return hashlib.sha256(_meaning(_source(module)).encode()).hexdigest()
 
 
 def closure(module: str) -> tuple[set[str], set[str]]:
@@ -166,6 +188,7 @@ def _distributions() -> dict[str, list[str]]:
     return dict(importlib.metadata.packages_distributions())
 
 
+@functools.cache
 def _version(package: str) -> str:
     """Versions of the distributions that provide a top-level package, `none` where it is not installed."""
     names = sorted(set(_distributions().get(package, ())))

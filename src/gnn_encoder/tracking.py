@@ -1,4 +1,4 @@
-"""A step's MLflow run: settings, curves, files, status; and the model registry.
+"""A step's MLflow run: settings, curves, files, status.
 
 A training loop never waits for the tracking store: points of a curve gather in memory and a thread
 writes them every few seconds in one call. A store that cannot be reached is refused when a run
@@ -39,7 +39,7 @@ class StepRun:
 
     def __init__(self, client: Any = None, run_id: str | None = None) -> None:
         self.run_id = run_id
-        self._client = client
+        self.client = client
         self._points: list[Any] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -47,7 +47,7 @@ class StepRun:
 
     def metric(self, name: str, value: float, at: int) -> None:
         """A point of a curve, at step or epoch `at`; returns at once."""
-        if self._client is None:
+        if self.client is None:
             return
         from mlflow.entities import Metric
 
@@ -91,16 +91,13 @@ class StepRun:
             self._try("log_batch", self.run_id, points[start : start + METRICS_PER_CALL])
 
     def _try(self, method: str, *arguments: Any) -> None:
-        if self._client is None:
+        if self.client is None:
             return
         try:
-            getattr(self._client, method)(*arguments)
+            getattr(self.client, method)(*arguments)
         except Exception as error:
             # Every store has errors of its own (HTTP, SQL, object storage); none of them is the step's failure.
             print(f"warning: MLflow {method} failed: {one_line(error)}", file=sys.stderr)
-
-
-_current = StepRun()
 
 
 @contextmanager
@@ -114,9 +111,7 @@ def step_run(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
     Raises:
         UserError: the tracking store cannot be reached.
     """
-    global _current
     run, ours = _open(step, params, {**tags, "step": step, "version": __version__})
-    outer, _current = _current, run
     status = "FAILED"
     try:
         yield run
@@ -126,7 +121,6 @@ def step_run(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
         run.tag("error", one_line(error))
         raise
     finally:
-        _current = outer
         run.close(status if ours else None)
 
 
@@ -148,16 +142,22 @@ def reaching(uri: str) -> Iterator[Any]:
     Raises:
         UserError: naming the store and its own words.
     """
-    with _store_errors_to_user_errors(uri):
+    with store_errors(uri):
         yield _client(uri)
 
 
 @contextmanager
-def _store_errors_to_user_errors(uri: str = "") -> Iterator[None]:
+def store_errors(uri: str) -> Iterator[None]:
+    """A block in which whatever the store at `uri` raises is the user's to mend.
+
+    Raises:
+        UserError: naming the store and its own words.
+    """
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
-        uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         words = one_line(error)[:200]
         raise UserError(
             f"cannot use the MLflow store {without_password(uri)}: {words}; start it or set MLFLOW_TRACKING_URI"
@@ -214,57 +214,6 @@ def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[
     labels = [RunTag(name, str(value)[:VALUE_CHARACTERS]) for name, value in tags.items()]
     for start in range(0, max(len(entries), 1), PARAMS_PER_CALL):
         client.log_batch(run_id, params=entries[start : start + PARAMS_PER_CALL], tags=labels if start == 0 else [])
-
-
-@_store_errors_to_user_errors()
-def register_bundle(
-    model_name: str, bundle: Path, *, digest: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str
-) -> str | None:
-    """Make the bundle a version of a registered model; its number, or None where nothing is tracked.
-
-    The `card` is its description, as much of it as a store takes.
-
-    An MLflow server refuses a source on the client's disk. There the source is the step's run, and
-    the tag `bundle` says where the folder lies.
-    """
-    client = _current._client
-    if client is None:
-        return None
-    from mlflow.exceptions import MlflowException
-
-    if not client.search_registered_models(f"name = '{model_name}'"):
-        client.create_registered_model(model_name)
-    if len(card) > VALUE_CHARACTERS:
-        card = card[: card.rindex("\n", 0, VALUE_CHARACTERS - 1)] + "\n…"
-    figures = {f"metric.{metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
-    labels = {k: str(v) for k, v in {**tags, **figures, "digest": digest, "bundle": bundle}.items()}
-    try:
-        version = client.create_model_version(model_name, bundle.as_uri(), _current.run_id, labels, description=card)
-    except MlflowException as error:
-        if "model version source" not in str(error):
-            raise
-        source = f"runs:/{_current.run_id}/bundle"
-        version = client.create_model_version(model_name, source, _current.run_id, labels, description=card)
-    return str(version.version)
-
-
-@_store_errors_to_user_errors()
-def set_alias(model_name: str, version: str | None, alias: str = "champion") -> None:
-    """Point an alias of the registered model at a version."""
-    if _current._client is not None and version is not None:
-        _current._client.set_registered_model_alias(model_name, alias, version)
-
-
-@_store_errors_to_user_errors()
-def champion(model_name: str, alias: str = "champion") -> Any:
-    """The model version that the alias points at (`.version`, `.tags`), None if there is none."""
-    client = _current._client
-    if client is None:
-        return None
-    for model in client.search_registered_models(f"name = '{model_name}'"):
-        if alias in model.aliases:
-            return client.get_model_version_by_alias(model_name, alias)
-    return None
 
 
 def metric_name(name: str) -> str:

@@ -1,10 +1,13 @@
 """What an address is, and what a store's errors are told as. With a store: tests/integration/test_storage.py."""
 
+from pathlib import Path
+
 import pytest
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.storage import address_of
 from gnn_encoder.storage.s3 import Address, client, is_remote, telling
 
 SECRET = "wJalrXUtnFEMI"
@@ -27,6 +30,11 @@ def test_addresses() -> None:
     for wrong in ("s3://", "s3:///a", "bucket/a", "http://bucket"):
         with pytest.raises(UserError, match="write s3://BUCKET/PREFIX"):
             Address.parse(wrong)
+
+
+def test_what_a_task_sees_of_a_bucket_has_the_buckets_address(tmp_path: Path) -> None:
+    assert address_of(Path("/s3/bucket/a/b")) == "s3://bucket/a/b"
+    assert address_of(tmp_path / "s3") == str(tmp_path.resolve() / "s3")
 
 
 def refused(code: str, status: int = 400) -> ClientError:

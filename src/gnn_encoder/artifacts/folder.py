@@ -31,7 +31,7 @@ VERSIONS = {
     "encoding": 1,
     "bundle": 1,
     "report": 2,
-    "decision": 1,
+    "decision": 2,
     "figures": 1,
 }
 """Schema name → the version this code writes and reads."""

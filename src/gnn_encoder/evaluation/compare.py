@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.evaluation.results import OfEach, corrected, intervals, means, p_values
+from gnn_encoder.evaluation.results import OfEach, PerQuery, corrected, intervals, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
@@ -54,11 +54,18 @@ def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Compa
             raise UserError(f"{path} has no hit for any query of {qrels}: are the query ids the same?")
         values[name] = per_query(run, labels, queries, passage_ids.column(), measures)
         without_hits[name] = int((~np.isin(queries, run.query)).sum())
+    return comparison_of(values, measures, len(query_ids) - len(queries), without_hits)
+
+
+def comparison_of(
+    values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
+) -> Comparison:
+    """From every system's figures [queries, measures]; what the others say is as in `Comparison`."""
     raw = p_values(values, PERMUTATIONS, SEED, measures, baseline=next(iter(values)))
     return Comparison(
         measures=tuple(measures),
-        queries=len(queries),
-        unlabelled=len(query_ids) - len(queries),
+        queries=len(next(iter(values.values()))),
+        unlabelled=unlabelled,
         without_hits=without_hits,
         results=means(values, measures),
         intervals=intervals(values, RESAMPLES, SEED, measures),

@@ -16,8 +16,9 @@ from gnn_encoder import index
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
-from gnn_encoder.index_file import load_index, search_index
-from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
+from gnn_encoder.index_file import search_index
+from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.search import Searcher
 
 QUERIES = 200
 """At most."""
@@ -81,24 +82,17 @@ def systems_latency(
 
     A question goes the way that `gnn-encoder search` takes it: alone, fp32, `HITS` hits.
     """
-    parts = Bundle.read(bundle)
-    plain, served = read_vectors(passage_vectors), load_index(parts.index_path)
-    encoders = {
-        BASELINE: DualEncoder.load(dual_encoder).query_encoder,
-        CANDIDATE: TextEncoder.load(parts.query_encoder_path),
-    }
+    plain, plain_encoder = read_vectors(passage_vectors), DualEncoder.load(dual_encoder).query_encoder
+    searcher = Searcher(Bundle.read(bundle))
     paths = {
         BASELINE: QueryPath(
-            lambda text: encode_texts(encoders[BASELINE], [text], precision="fp32"),
+            lambda text: encode_texts(plain_encoder, [text], precision="fp32"),
             lambda vector: index.search(plain, vector, HITS),
         ),
-        CANDIDATE: QueryPath(
-            lambda text: encode_texts(encoders[CANDIDATE], [text], precision="fp32"),
-            lambda vector: search_index(served, vector, HITS),
-        ),
+        CANDIDATE: bundle_path(searcher),
     }
     found = measure_latency(paths, questions)
-    made, graph_made = read_manifest(passage_vectors), parts.manifest
+    made, graph_made = read_manifest(passage_vectors), searcher.bundle.manifest
     once = {
         BASELINE: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
         CANDIDATE: {
@@ -108,6 +102,14 @@ def systems_latency(
     }
     systems = {system: {**took, **once[system]} for system, took in found["systems"].items()}
     return {"queries": found["queries"], "hits": HITS, "precision": "fp32", "device": device().type, "systems": systems}
+
+
+def bundle_path(searcher: Searcher) -> QueryPath:
+    """A bundle as `gnn-encoder search` asks it: one question, fp32, `HITS` hits."""
+    return QueryPath(
+        lambda text: encode_texts(searcher.encoder, [text], precision="fp32"),
+        lambda vector: search_index(searcher.index, vector, HITS),
+    )
 
 
 def _ms_each(manifest: Manifest, count: str, rate: str) -> float | None:

@@ -284,4 +284,19 @@ class Promote(StepSettings):
     measure: names.Measure = "RR@10"
     """Test measure that the rule looks at, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
-    """How far the GNN-encoder must lie above the plain dual encoder."""
+    """How far the GNN-encoder must lie above the plain dual encoder of its own run."""
+    smallest_effect: float = 0.005
+    """How far it must lie above the champion on the same queries. With a negative one, and `significance: 1`, a model
+    of newer data takes the place of one that is hardly better."""
+    significance: Fraction = 0.05
+    """Largest p of that difference, by the paired randomization test. 1: none is asked for."""
+    floors: dict[names.Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
+    """Measure → how far it may lie below the champion's."""
+    largest_latency_ratio: PositiveFloat = 1.5
+    """How much longer than the champion's a question may take, both measured in turn, where the step runs. An exact
+    search takes longer in a corpus that grew."""
+    largest_index_ratio: PositiveFloat = 1.5
+    """How much larger than the champion's the index may be, for each passage."""
+    bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
+    """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
+    version's bundle lies where the run left it, and is gone with that."""

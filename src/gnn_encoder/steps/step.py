@@ -32,11 +32,16 @@ StepFunction = Callable[..., Metrics]
 Input = Path | list[Path]
 
 
+ORIGIN = ("run.data", "run.settings", "run.code")
+"""Names, among `promote`'s source digests and a registered version's tags, of what the whole run was made of."""
+
+
 class StepArguments(BaseModel):
     """What a component is called with besides artifacts, as JSON.
 
-    The digests change nothing in a step: they are there because KFP's cache sees arguments alone, and
-    a step must run again when its code, its data source or its backbone has changed.
+    The digests change nothing in a step's result: they are there because KFP's cache sees arguments alone, and
+    a step must run again when its code, its data source or its backbone has changed. `promote` also writes the
+    whole run's (`ORIGIN`) to what it registers, so that a retraining knows whether there is anything new.
     """
 
     settings: dict[str, Any] = {}
@@ -137,7 +142,7 @@ def _run(
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
         with tracking.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
-            context = Context(name, run, key, call.title(name))
+            context = Context(name, run, key, call.title(name), call.source_digests)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
             with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)

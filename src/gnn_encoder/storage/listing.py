@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.storage.s3 import Address, client, error_code, telling
 
 INDEX = ".objects.json"
@@ -34,14 +34,15 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     """The files of a folder.
 
     Raises:
-        UserError: there is nothing, it is not complete, or `indexed` and it has no index.
+        Missing: there is nothing.
+        UserError: it is not complete, or `indexed` and it has no index.
     """
     address = Address.parse(uri)
     with telling(address):
         index = read_index(address)
         listing = index.files if index else listed(address)
     if not listing:
-        raise UserError(f"{address} holds nothing: check the address")
+        raise Missing(f"{address} holds nothing: check the address")
     if (index and not index.complete) or (indexed and not index):
         what = "was being sent and is not complete" if index else "has no index"
         raise UserError(f"{address} {what}: run what writes it again")

@@ -1,0 +1,49 @@
+"""A champion whose bundle lies in a real object store."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from gate_inputs import write_inputs
+
+from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.named_bundle import named_bundle
+from gnn_encoder.settings import Promote
+from gnn_encoder.steps.promote import promote
+from gnn_encoder.storage import CACHE
+from gnn_encoder.storage.folders import put_folder
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def test_a_registered_bundle_outlives_the_machine_that_made_it(
+    bucket: str, tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    settings = Promote(bundle_store=f"{bucket}/models/", largest_latency_ratio=100.0)
+
+    def decided(name: str, found: int) -> dict[str, object]:
+        promote(
+            settings, decision=tmp_path / name / "decision",
+            **write_inputs(tmp_path / name, tiny_dataset, tiny_backbone, found),
+        )  # fmt: skip
+        return Decision.read(tmp_path / name / "decision").facts
+
+    first = decided("first", 8)
+    digest = read_manifest(tmp_path / "first" / "bundle").digest
+    assert first["bundle"] == f"{bucket}/models/{digest}"
+    shutil.rmtree(tmp_path / "first")
+    worse = decided("worse", 3)
+    assert worse["decision"] == "keep" and worse["comparison"]["champion"]["means"]["RR@10"] == 8 / 20
+    assert read_manifest(named_bundle("models:/gnn-encoder@champion", tmp_path), "bundle").digest == digest
+
+    # What is there is not sent again; what somebody wrote over it is no champion any more.
+    again = decided("again", 8)
+    assert "this very bundle is the champion already" in str(again["reason"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    put_folder(tmp_path / "other", str(first["bundle"]))
+    assert "cannot be read any more" in str(decided("last", 2)["reason"])
