@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test test-slow test-browser test-integration lint dashboard bench setup clean
+.PHONY: run test test-slow test-browser test-integration images lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # The installation leaves compiling to the first import: without a place for its result, every step would compile again.
@@ -21,12 +21,19 @@ test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
 
-# Against a real object store, Ceph's, which the tests start and stop. REQUIRE_ALL=1 makes what is skipped a failure.
-STORE := ceph-common ceph-mgr ceph-mon ceph-osd radosgw
+# Against real servers, which the tests start and stop: Ceph's object store, a container engine and the steps' image in
+# it, MLflow on PostgreSQL. REQUIRE_ALL=1 makes what is skipped a failure.
+SERVERS := ceph-common ceph-mgr ceph-mon ceph-osd radosgw containerd debootstrap docker.io iptables postgresql
 test-integration: $(INSTALLED)
-	command -v radosgw ceph-osd >/dev/null || [ "$$(id -u)" != 0 ] || \
-		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(STORE))
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[integration]"
+	dpkg --status $(SERVERS) >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
 	$(BIN)/python -m pytest -m integration
+
+# The steps' image; TARGET=gpu for the GPU's. What it takes: images/build.
+TARGET ?= cpu
+images: $(INSTALLED)
+	images/build $(TARGET)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -91,7 +91,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
         "AWS_ENDPOINT_URL": "http://store.retrieval.svc:7480",
-        "GNN_ENCODER_CHECKPOINTS": "/checkpoints",
+        "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
     }
     (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
     assert secret["secretName"] == "retrieval-store"
@@ -105,8 +105,8 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     )
     assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
         "retrieval-work",
-        "/checkpoints",
-        "checkpoints",
+        "/shared",
+        "models",
     )
 
 

@@ -104,7 +104,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
 
     # A cut file is no output to reuse; and a bug is told with its type.
     (again.outputs["bm25_run"] / "run.txt").write_text("PY")
-    monkeypatch.setenv("TINY", json.dumps({"bm25_retrieve": "bug"}))
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "bug"}))
     failed, heard = go(root, pipeline, "third", dataset="python3 words", code_digest="2")
     assert heard.kinds("ingest") == ["cached"]
     assert heard.kinds("bm25_retrieve") == ["note", "starting", "started", "failed"]
@@ -118,13 +118,24 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TINY", json.dumps({"ingest": "die"}))
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "die"}))
     outcome, heard = go(root, pipeline, "dead", dataset="other")
     assert (outcome.exit_code, outcome.failed_step) == (1, "ingest")
     assert "out of memory?" in outcome.message
     assert "Killed" in outcome.message
     assert heard.kinds("ingest")[-1] == "failed"
     assert tracked(root, "dead")["ingest"].info.status == "FAILED"
+
+
+def test_a_step_without_an_output_has_failed_though_it_ended_well(
+    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in ("ingest", "bm25_retrieve"):
+        monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({step: "silent"}))
+        outcome, heard = go(root, pipeline, f"silent {step}", dataset="silent")
+        assert (outcome.status, outcome.failed_step) == ("FAILED", step)
+        assert outcome.message.startswith("ended well, but wrote no output")
+        assert heard.kinds(step)[-1] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +145,7 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
 def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written(
     root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, message: str
 ) -> None:
-    monkeypatch.setenv("TINY", json.dumps({"bm25_retrieve": trouble}))
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": trouble}))
     outcome, heard = go(root, pipeline, trouble, dataset=trouble)
     assert (outcome.exit_code, outcome.failed_step) == (2, "bm25_retrieve")
     assert outcome.message.startswith(message) and "\n" not in outcome.message
@@ -159,7 +170,7 @@ Start = Callable[[], tuple[subprocess.Popen[str], int]]
 @pytest.fixture
 def start(root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a launcher whose first step waits; gives it and the step's process id."""
-    monkeypatch.setenv("TINY", json.dumps({"ingest": "wait"}))
+    monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
     source = str(Path(lifeline.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", f"{source}:{TESTS}")
     started: list[subprocess.Popen[str]] = []

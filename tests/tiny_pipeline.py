@@ -1,7 +1,7 @@
 """A pipeline of two steps that train nothing: what the launcher is tried with.
 
-What the steps do is told by the environment variable TINY: a JSON object, step → `fail`, `bug`,
-`wait`, `die` or `full`.
+What the steps do is told by the environment variable GNN_ENCODER_TINY: a JSON object, step → `fail`, `bug`,
+`wait`, `die`, `full`, `exit`, `silent` (ends well without an output) or `greedy` (takes memory without end).
 """
 
 import json
@@ -19,13 +19,17 @@ from gnn_encoder.steps.step import StepArguments, step
 
 
 def _behave(name: str, context: Context) -> None:
-    what = json.loads(os.environ.get("TINY", "{}")).get(name)
+    what = json.loads(os.environ.get("GNN_ENCODER_TINY", "{}")).get(name)
     if what == "fail":
         raise UserError("the data is wrong: mend it")
     if what == "bug":
         raise ValueError("a bug\nof two lines")
     if what == "die":
         os.kill(os.getpid(), 9)
+    if what in ("exit", "silent"):
+        os._exit(3 if what == "exit" else 0)
+    if what == "greedy":
+        print(len([bytearray(os.urandom(2**20)) for _ in range(4096)]))
     if what == "full":
         raise OSError(28, "No space left on device", "some/file")
     if what == "wait":
@@ -50,17 +54,17 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
     return {"R@100": 0.5, "headline": "R@100 0.50"}
 
 
-def compile_pipeline(target: Path) -> Path:
+def compile_pipeline(target: Path, image: str = "python:3.11") -> Path:
     from kfp import compiler, dsl
     from kfp.dsl import Artifact, Dataset, Input, Output
 
-    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    @dsl.component(base_image=image, install_kfp_package=False)
     def ingest(arguments: str, dataset: Output[Dataset]) -> None:
         from tiny_pipeline import ingest
 
         ingest(arguments, dataset=dataset.path)
 
-    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    @dsl.component(base_image=image, install_kfp_package=False)
     def bm25_retrieve(arguments: str, dataset: Input[Dataset], bm25_run: Output[Artifact]) -> None:
         from tiny_pipeline import bm25_retrieve
 
@@ -80,19 +84,22 @@ def arguments(code_digest: str = "1", **settings: Any) -> dict[str, str]:
     return {"first": first.model_dump_json(), "second": StepArguments(code_digest="1").model_dump_json()}
 
 
-def main(root: Path, pipeline: Path, *settings: str) -> int:
+def main(root: Path, pipeline: Path, *settings: str, docker: bool = False) -> int:
     """A launcher in a process of its own, to be interrupted and killed."""
     from rich.console import Console
 
     from gnn_encoder.console import open_console
+    from gnn_encoder.containers import Containers
     from gnn_encoder.local_run import run_pipeline
 
     with open_console(["ingest", "bm25_retrieve"], Console()) as audience:
         values = dict(setting.split("=") for setting in settings)
-        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, audience)
+        containers = Containers(str(root)) if docker else None
+        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, audience, containers)
     print(outcome)
     return outcome.exit_code
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))
+    given = [argument for argument in sys.argv[1:] if argument != "--docker"]
+    raise SystemExit(main(Path(given[0]), Path(given[1]), *given[2:], docker="--docker" in sys.argv))

@@ -69,7 +69,7 @@ class Trained:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["gnn-encoder", *self.command, *more])
             real = jobs.run
-            patch.setattr(jobs, "run", lambda *a: self.outcomes.append(real(*a)) or self.outcomes[-1])
+            patch.setattr(jobs, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
             with pytest.raises(SystemExit) as caught:
                 cli.main()
         outcome = self.outcomes[-1]

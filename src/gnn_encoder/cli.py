@@ -47,13 +47,17 @@ def run(
     dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
     overrides: Overrides = None,
     root: Root = None,
+    runner: Annotated[
+        str, typer.Option(help="subprocess, or docker: each step in its container (make images).")
+    ] = "subprocess",
+    memory: Annotated[str, typer.Option(help="What a container may take, as 6g [all there is].")] = "",
 ) -> None:
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
     from gnn_encoder import endings, jobs
     from gnn_encoder.settings import STEPS
 
     folder = root or jobs.default_root()
-    job = partial(jobs.run, preset, dataset, overrides or [], folder)
+    job = partial(jobs.run, preset, dataset, overrides or [], folder, runner=runner, memory=memory)
     _follow(STEPS, job, partial(endings.show_results, folder))
 
 
@@ -191,6 +195,22 @@ def dashboard(
     # One reader needs one worker, and none of the eight processes that run evaluation jobs.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     os.execv(sys.executable, [sys.executable, *command, "--port", str(port), "--workers", "1"])
+
+
+@app.command()
+def doctor(root: Root = None) -> None:
+    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is named."""
+    from gnn_encoder.doctor import examine
+    from gnn_encoder.jobs import default_root
+
+    wrong = 0
+    for finding in examine(root or default_root()):
+        wrong += bool(finding.advice)
+        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
+        if finding.advice:
+            typer.echo(f"  {'':<10} {finding.advice}")
+    if wrong:
+        raise UserError(f"{wrong} of these must be mended")
 
 
 @app.command(hidden=True)

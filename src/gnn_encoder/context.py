@@ -3,14 +3,14 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gnn_encoder import tracking
 from gnn_encoder.artifacts.history import Curves
+from gnn_encoder.checkpoints import Checkpoints
 from gnn_encoder.progress import Progress
 
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
-"""Environment variable: the folder that checkpoints live in, apart from any step's outputs."""
+"""Environment variable: the folder, or `s3://` address, that checkpoints live in, apart from any step's outputs."""
 
 TOKENS = "GNN_ENCODER_TOKENS"
 """Environment variable: the folder of the token files (`gnn_encoder.tokens`), a cache that steps share."""
@@ -46,7 +46,8 @@ class Context:
             for at, value in points:
                 self.metric(name, value, at)
 
-    def checkpoint_folder(self) -> Path:
-        """Where this call's checkpoints live: a rerun of the same work finds them there."""
-        root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
-        return Path(root) / f"{self.step}-{self.key[:20]}"
+    def checkpoints(self) -> Checkpoints:
+        """This call's checkpoints: a rerun of the same work finds them there."""
+        return Checkpoints(
+            os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints", f"{self.step}-{self.key[:20]}"
+        )

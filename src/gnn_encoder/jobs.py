@@ -12,6 +12,7 @@ from typing import Any
 
 from gnn_encoder import launch
 from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.containers import Containers, check_engine
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Audience, Outcome, run_pipeline
 from gnn_encoder.models.backbone import backbone_width
@@ -29,6 +30,8 @@ KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *
 """Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
 UPDATED = ("ingest", "build_graph", "encode_corpus")
 """Steps of the update pipeline."""
+PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
+"""What a step is on this machine: a process, or a container."""
 COMMON = STEPS[: STEPS.index("train_gnn")]
 """Steps that an ablation shares with the training pipeline."""
 
@@ -62,16 +65,28 @@ class Training:
         """
         return step_arguments(self.settings, STEPS, registry=f"{self.tracking_uri} {registry}".strip())
 
-    def run(self, arguments: Mapping[str, str], audience: Audience) -> Outcome:
+    def run(
+        self, arguments: Mapping[str, str], audience: Audience, runner: str = PROCESSES, memory: str = ""
+    ) -> Outcome:
         """Run it and report to `audience`.
 
+        Args:
+            runner: `subprocess` or `docker`, where each step is a container.
+            memory: what a container may take, as `6g`; empty: all there is.
+
         Raises:
-            UserError: settings do not fit the backbone, the tracking store is not usable, or another run is going on
-                under the root.
+            UserError: settings do not fit the backbone, the tracking store or the container engine is not usable, or
+                another run is going on under the root.
         """
         check_heads(self.settings)
+        if runner not in RUNNERS:
+            raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
+        containers = None
+        if runner == CONTAINERS:
+            check_engine(launch.image_of("train"))
+            containers = Containers(str(self.root), tuple(_local_paths(self.settings)), memory)
         params = {"preset": self.preset, **_params(self.settings, STEPS)}
-        return _run_latest("train", arguments, self.root, Path(self.preset).stem, params, audience)
+        return _run_latest("train", arguments, self.root, Path(self.preset).stem, params, audience, containers)
 
 
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
@@ -84,15 +99,24 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     return Training(preset, settings, _usable(root))
 
 
-def run(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
-    """Run a preset's training pipeline under `root` and report to `audience`.
+def run(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    root: Path,
+    audience: Audience,
+    *,
+    runner: str = PROCESSES,
+    memory: str = "",
+) -> Outcome:
+    """Run a preset's training pipeline under `root` and report to `audience`; for `runner` and `memory` see `Training`.
 
     Raises:
-        UserError: settings, data source, backbone, tracking store or root are not usable, or another
-            run is going on there. No step has been started then.
+        UserError: settings, data source, backbone, tracking store, container engine or root are not usable, or
+            another run is going on there. No step has been started then.
     """
     job = training(preset, dataset, overrides, root)
-    return job.run(job.arguments(), audience)
+    return job.run(job.arguments(), audience, runner, memory)
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
@@ -159,6 +183,12 @@ def check_heads(settings: Settings) -> None:
         raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
 
 
+def _local_paths(settings: Settings) -> set[str]:
+    """What the settings name on this machine's disk: the data set, a pretrained model."""
+    values = (str(value) for step in STEPS for value in getattr(settings, step).model_dump().values())
+    return {value for value in values if value.startswith("/") and Path(value).exists()}
+
+
 def dataset_override(dataset: str | None) -> list[str]:
     """`--dataset` as an override of the settings; a path that exists is made absolute."""
     if dataset is None:
@@ -189,10 +219,16 @@ def dated(title: str) -> str:
 
 
 def _run_latest(
-    pipeline: str, arguments: launch.Arguments, root: Path, title: str, params: Mapping[str, Any], audience: Audience
+    pipeline: str,
+    arguments: launch.Arguments,
+    root: Path,
+    title: str,
+    params: Mapping[str, Any],
+    audience: Audience,
+    containers: Containers | None = None,
 ) -> Outcome:
     """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
-    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, dated(title), params, audience)
+    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, dated(title), params, audience, containers)
     if outcome.status != "FINISHED":
         return outcome
     latest = root / "latest"

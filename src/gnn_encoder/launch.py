@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from gnn_encoder import lifeline
-from gnn_encoder.artifacts.folder import Manifest, read_manifest
+from gnn_encoder.artifacts.folder import MANIFEST, Manifest, read_manifest
+from gnn_encoder.containers import ContainerRun, Containers, settings_of
 from gnn_encoder.errors import UserError
 from gnn_encoder.progress import emit
 from gnn_encoder.steps.step import StepArguments
@@ -34,6 +35,13 @@ def pipeline_file(name: str) -> Path:
     """A compiled pipeline: in the wheel, or in the source tree it was installed from."""
     packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / f"{name}.yaml"
     return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / f"{name}.yaml"
+
+
+def image_of(name: str) -> str:
+    """The image that a compiled pipeline's steps run in."""
+    spec = next(yaml.safe_load_all(pipeline_file(name).read_text("utf-8")))
+    (image,) = {each["container"]["image"] for each in spec["deploymentSpec"]["executors"].values()}
+    return str(image)
 
 
 def compile_pipeline(name: str, target: Path) -> None:
@@ -67,8 +75,11 @@ def is_compiled(name: str) -> bool:
         return committed.is_file() and committed.read_text("utf-8") == fresh.read_text("utf-8")
 
 
-def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path) -> None:
+def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, containers: Containers | None = None) -> None:
     """Run a compiled pipeline on this machine, step after step, reusing what is done already.
+
+    Args:
+        containers: how steps are put into containers; without it each is a process here.
 
     Raises:
         RuntimeError: a step failed.
@@ -83,12 +94,25 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path) -> None:
 
     cache.LocalCache = _content_cache(cache.LocalCache)
     local.init(
-        local.SubprocessRunner(use_venv=False),
+        _runner(containers),
         pipeline_root=str(pipeline_root),
         workspace_root=tempfile.mkdtemp(prefix="workspace-"),
         enable_caching=True,
     )
     components.load_component_from_text(_one_at_a_time(pipeline.read_text("utf-8")))(**arguments)
+    _check_outputs()
+
+
+def _runner(containers: Containers | None) -> Any:
+    from kfp import local
+
+    if containers is None:
+        return local.SubprocessRunner(use_venv=False)
+    from kfp.local import docker_task_handler
+
+    global _container_run
+    _container_run = docker_task_handler.run_docker_container = ContainerRun(containers)
+    return local.DockerRunner(**settings_of(containers))
 
 
 def _one_at_a_time(pipeline: str) -> str:
@@ -115,6 +139,7 @@ def _content_cache(base: type) -> type:
             return base._serialize_value_for_key(value)  # type: ignore[attr-defined]
 
         def compute_key(self, component_name: str, **facts: Any) -> str:
+            _check_outputs()
             key = str(super().compute_key(component_name, **facts))
             step = component_name.removeprefix("comp-").replace("-", "_")
             call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
@@ -133,14 +158,20 @@ def _content_cache(base: type) -> type:
                 emit(step, "note", message=f"cannot reuse its last output: {error}")
                 outputs = None
             if outputs is None:
+                _begun.append(step)
                 emit(step, "starting")
             else:
                 emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
             return outputs
 
         def put(self, key: str, outputs: dict[str, Any]) -> None:
+            step = self._steps[key]
+            if not (outputs and all((Path(uri) / MANIFEST).is_file() for uri in _uris(outputs).values())):
+                _empty_handed.append(step)  # raised later: kfp would take an exception here for the cache's own
+                emit(step, "lost", message="ended well, but wrote no output")
+                return
             super().put(key, outputs)
-            emit(self._steps[key], "outputs", outputs=_uris(outputs))
+            emit(step, "outputs", outputs=_uris(outputs))
 
     return ContentCache
 
@@ -150,18 +181,35 @@ def _uris(outputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 _interrupted: list[int] = []
+_begun: list[str] = []
+_empty_handed: list[str] = []
+_container_run: ContainerRun | None = None
+
+
+def _check_outputs() -> None:
+    if _empty_handed:
+        raise RuntimeError(f"{_empty_handed[-1]} wrote no output")
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    _interrupted.append(signum)
+    if _container_run:  # a step that is a process here has had the signal itself
+        _container_run.interrupt()
 
 
 def main(job_file: str) -> int:
-    """The engine's process: execute a job (`pipeline`, `arguments`, `pipeline_root` as JSON)."""
+    """The engine's process: execute a job (`pipeline`, `arguments`, `pipeline_root`, `containers` as JSON)."""
     lifeline.attach()
     # A handler, not SIG_IGN, which steps would inherit. The step in progress ends by itself and kfp returns.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda signum, frame: _interrupted.append(signum))
+        signal.signal(number, _interrupt)
     job = json.loads(Path(job_file).read_text("utf-8"))
+    containers = Containers(**job["containers"]) if job["containers"] else None
     try:
-        execute(Path(job["pipeline"]), job["arguments"], Path(job["pipeline_root"]))
+        execute(Path(job["pipeline"]), job["arguments"], Path(job["pipeline_root"]), containers)
     except RuntimeError as error:
+        if _container_run and _container_run.cause:
+            emit(_begun[-1], "lost", message=_container_run.cause)
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from gnn_encoder import launch, lifeline
 from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.containers import Containers
 from gnn_encoder.context import CHECKPOINTS, TOKENS
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import PipelineRun
@@ -53,9 +54,15 @@ class Outcome:
 
 
 def run_pipeline(
-    pipeline: Path, arguments: launch.Arguments, root: Path, name: str, params: Mapping[str, Any], audience: Audience
+    pipeline: Path,
+    arguments: launch.Arguments,
+    root: Path,
+    name: str,
+    params: Mapping[str, Any],
+    audience: Audience,
+    containers: Containers | None = None,
 ) -> Outcome:
-    """Run a compiled pipeline under `root`, tracked under `name`.
+    """Run a compiled pipeline under `root`, tracked under `name`, its steps as processes or in `containers`.
 
     Raises:
         UserError: the disk is full, the tracking store is not usable, or another run is going on under the root.
@@ -70,7 +77,7 @@ def run_pipeline(
         parent = PipelineRun(root, name, params, {"log": str(log)})
         outcome = Outcome("KILLED", log, parent.uri)
         try:
-            _follow(_Run(root, name, pipeline, arguments), parent, outcome, audience)
+            _follow(_Run(root, name, pipeline, arguments, containers), parent, outcome, audience)
             if outcome.status == "FINISHED" and "report" in outcome.outputs:
                 decision = outcome.outputs.get("decision")
                 note = Decision.read(decision).card if decision else ""
@@ -86,6 +93,7 @@ class _Run:
     name: str
     pipeline: Path
     arguments: launch.Arguments
+    containers: Containers | None
 
     @property
     def temporary(self) -> Path:
@@ -101,7 +109,7 @@ class _Run:
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
-            CHECKPOINTS: str(self.root / "checkpoints"),
+            CHECKPOINTS: os.environ.get(CHECKPOINTS) or str(self.root / "checkpoints"),
             TOKENS: str(self.root / "tokens"),
             EVENTS: str(self.root / "logs" / f"{self.name}.events.jsonl"),
             lifeline.LAUNCHER: str(os.getpid()),
@@ -117,9 +125,11 @@ class _Run:
 
 def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience) -> None:
     failure: Event = {}
+    lost = "a process ended without a word (out of memory?)"
     begun: list[str] = []
 
     def hear(events: list[Event]) -> None:
+        nonlocal lost
         for event in events:
             if event["event"] == "starting":
                 begun.append(event["step"])
@@ -128,6 +138,8 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
                 parent.cached_step(event["step"], read_manifest(next(iter(event["outputs"].values()))))
             elif event["event"] == "failed":
                 failure.update(event)
+            elif event["event"] == "lost":  # the step could not say it, but what ran it could
+                lost = event["message"]
         audience.hear(events)
 
     environment = run.environment() | parent.environment()
@@ -138,6 +150,7 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
         "pipeline": str(run.pipeline),
         "arguments": dict(run.arguments),
         "pipeline_root": str(run.root / "pipeline"),
+        "containers": asdict(run.containers) if run.containers else None,
     }
     job.write_text(json.dumps(facts), encoding="utf-8")
     command = [sys.executable, "-m", "gnn_encoder.launch", str(job)]
@@ -150,10 +163,10 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
         shutil.rmtree(run.temporary, ignore_errors=True)
     if outcome.status == "FAILED":
         outcome.failed_step = begun[-1] if begun else ""
-        _explain(run.root, outcome, failure)
-        if begun and not failure:  # the step could not say it itself
-            lost = {"step": begun[-1], "event": "failed", "time": time.time(), "kind": "lost"}
-            audience.hear([lost | {"message": outcome.message.split("\n")[0]}])
+        _explain(run.root, outcome, failure, lost)
+        if begun and not failure:
+            told = {"step": begun[-1], "event": "failed", "time": time.time(), "kind": "lost"}
+            audience.hear([told | {"message": outcome.message.split("\n")[0]}])
 
 
 def _headline_figures(report: Path) -> dict[str, float]:
@@ -164,8 +177,8 @@ def _headline_figures(report: Path) -> dict[str, float]:
     return {f"{split}/{system}/{name}": value for system, means in systems for name, value in means.items()}
 
 
-def _explain(root: Path, outcome: Outcome, failure: Event) -> None:
-    """What failed, in words: the step's own, or what can be known of a process that could say nothing."""
+def _explain(root: Path, outcome: Outcome, failure: Event, lost: str) -> None:
+    """What failed, in words: the step's own, or what is known of a process that could say nothing, and its log's."""
     if failure:
         outcome.user_error = failure["kind"] == "UserError"
         kind = "" if outcome.user_error else f"{failure['kind']}: "
@@ -176,4 +189,4 @@ def _explain(root: Path, outcome: Outcome, failure: Event) -> None:
     else:
         lines = re.sub(r"\x1b\[\d*m", "", outcome.log.read_text("utf-8", errors="replace")).split("\n")
         told = [line.strip() for line in lines if line.strip(" -{}[],")]
-        outcome.message = "\n".join(["a process ended without a word (out of memory?); the log ends with", *told[-6:]])
+        outcome.message = "\n".join([f"{lost}; the log ends with", *told[-6:]])

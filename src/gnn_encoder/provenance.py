@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest
+from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.settings import Settings, StepSettings
 from gnn_encoder.steps.step import ORIGIN, StepArguments
 
@@ -78,6 +78,13 @@ def source_digests(step: str, settings: Settings, registry: str = "") -> dict[st
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)
     return digests
+
+
+def package_digest() -> str:
+    """Digest of all of this package's source, by which an image is known to hold the same."""
+    folder = Path(__file__).parent
+    files = sorted(path for kind in ("*.py", "*.j2") for path in folder.rglob(kind))
+    return digest_of({path.relative_to(folder).as_posix(): sha256(path) for path in files})
 
 
 @functools.cache

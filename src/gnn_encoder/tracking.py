@@ -23,6 +23,8 @@ from gnn_encoder.errors import UserError, one_line, without_password
 
 PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
 """Environment variable: the pipeline's run, under which steps nest theirs."""
+IMAGE = "GNN_ENCODER_IMAGE"
+"""Environment variable that an image sets: its version, and the digest of the source in it."""
 EXPERIMENT = "gnn-encoder"
 """Name of the experiment, unless `MLFLOW_EXPERIMENT_NAME` names another."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
@@ -111,7 +113,8 @@ def step_run(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
     Raises:
         UserError: the tracking store cannot be reached.
     """
-    run, ours = _open(step, params, {**tags, "step": step, "version": __version__})
+    image = {"image": os.environ[IMAGE]} if IMAGE in os.environ else {}
+    run, ours = _open(step, params, {**tags, **image, "step": step, "version": __version__})
     status = "FAILED"
     try:
         yield run

@@ -84,16 +84,16 @@ class Ceph:
         if not self._made:
             self._make_monitor()
         self._daemon("ceph-mon", "-i", "a")
-        wait_for(lambda: self._asks("ceph", "-s"), "the monitor")
+        wait_for(lambda: self._asks("ceph", "-s"), "the object store's monitor")
         self._daemon("ceph-mgr", "-i", "x")
         if not self._made:
             disk = str(uuid.uuid4())
             number = self.run("ceph", "osd", "new", disk).strip()
             self.run("ceph-osd", "-i", number, "--mkfs", "--osd-uuid", disk)
         self._daemon("ceph-osd", "-i", "0")
-        wait_for(lambda: "1 up" in self.run("ceph", "osd", "stat"), "the disk")
+        wait_for(lambda: "1 up" in self.run("ceph", "osd", "stat"), "the object store's disk")
         self._daemon("radosgw", "-n", "client.rgw")
-        wait_for(lambda: answers(self.endpoint), "the gateway")
+        wait_for(lambda: answers(self.endpoint), "the object store's gateway")
         if not self._made:
             keys = (f"--access-key={ACCESS_KEY}", f"--secret-key={SECRET_KEY}")
             self.run("radosgw-admin", "user", "create", "--uid=tests", "--display-name=tests", *keys)
@@ -171,5 +171,5 @@ def wait_for(ready, what: str) -> None:
     until = time.monotonic() + READY_SECONDS
     while not ready():
         if time.monotonic() > until:
-            raise RuntimeError(f"{what} of the object store did not start within {READY_SECONDS} s")
+            raise RuntimeError(f"{what} did not start within {READY_SECONDS} s")
         time.sleep(0.2)

@@ -1,5 +1,7 @@
 """Real parts for the tests: started once, stopped at the end. A part that is missing skips its tests and says why."""
 
+import importlib.util
+import os
 import shutil
 import tempfile
 import uuid
@@ -7,7 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from integration import engine as docker
+from integration import tracking_server as mlflow
 from integration.ceph import ACCESS_KEY, PACKAGES, PROGRAMS, SECRET_KEY, Ceph
+from integration.engine import Engine
+from integration.tracking_server import TrackingServer
 from required import missing
 
 from gnn_encoder.storage.s3 import client
@@ -26,6 +32,22 @@ def ceph() -> Iterator[Ceph]:
         store.remove()
 
 
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A container engine that has the image of this checkout's steps."""
+    if absent := [program for program in docker.PROGRAMS if not Path(program).is_file()]:
+        missing(f"no {', '.join(absent)}: apt-get install {' '.join(docker.PACKAGES)} (make test-integration does)")
+    if os.geteuid() != 0:
+        missing("no right to start a container engine: run as root")
+    started = Engine(Path(tempfile.mkdtemp(prefix="docker-")))
+    try:
+        started.start()
+        started.build_image()
+        yield started
+    finally:
+        started.remove()
+
+
 @pytest.fixture
 def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of an empty bucket, with the environment that leads to it."""
@@ -39,3 +61,18 @@ def bucket(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     client().create_bucket(Bucket=name)
     yield f"s3://{name}"
     client.cache_clear()
+
+
+@pytest.fixture
+def tracking_server(bucket: str) -> Iterator[TrackingServer]:
+    """An MLflow server with a database server behind it, and the bucket for its artifacts."""
+    if mlflow.programs() is None:
+        missing(f"no PostgreSQL: apt-get install {' '.join(mlflow.PACKAGES)} (make test-integration does, as root)")
+    if importlib.util.find_spec(mlflow.DRIVER) is None:
+        missing('no psycopg2: pip install -e ".[integration]" (make test-integration does)')
+    server = TrackingServer(Path(tempfile.mkdtemp(prefix="mlflow-")), f"{bucket}/mlflow")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

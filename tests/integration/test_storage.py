@@ -18,6 +18,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
 from gnn_encoder.storage.folders import PART, get_folder, put_folder
 from gnn_encoder.storage.listing import INDEX, list_folder
+from gnn_encoder.storage.packs import MANY, SMALL
 from gnn_encoder.storage.s3 import Address, client
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -57,6 +58,30 @@ def test_there_and_back(bucket: str, tmp_path: Path) -> None:
     get_folder(f"{bucket}/a/b", tmp_path / "target", fetched.append)
     assert contents(tmp_path / "target") == contents(source)
     assert fetched == [5], "what is there already is not fetched again"
+
+
+def test_many_small_files_are_a_few_objects(bucket: str, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    for number in range(3 * MANY):
+        (source / "sub" / f"{number}.txt").write_text("x" * number)
+    (source / "large.bin").write_bytes(os.urandom(SMALL + 1))
+    put_folder(source, f"{bucket}/a")
+    assert keys(f"{bucket}/a") == [INDEX, ".pack-0", "large.bin"]
+    get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == contents(source)
+
+    (tmp_path / "target" / "sub" / "7.txt").write_text("other!!")
+    fetched: list[int] = []
+    get_folder(f"{bucket}/a", tmp_path / "target", fetched.append)
+    assert contents(tmp_path / "target") == contents(source) and fetched == [7]
+
+    client().put_object(Bucket=Address.parse(bucket).bucket, Key="a/.pack-0", Body=b"y" * 10**6)
+    with pytest.raises(UserError, match=r"pack-0 is corrupt"):
+        get_folder(f"{bucket}/a", tmp_path / "third")
+    assert {path.name for path in (tmp_path / "third").glob("sub/*")} <= {"0.txt"}, "which is empty"
+    put_folder(folder_of(tmp_path / "few", 1), f"{bucket}/a")
+    assert ".pack-0" not in keys(f"{bucket}/a")
 
 
 def test_another_folder_at_the_same_address_leaves_nothing_of_the_first(bucket: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ drafts to fill.
 import functools
 import inspect
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -165,5 +164,5 @@ def _run(
         if trouble := _disk_trouble(error):
             raise UserError(f"{trouble}; free space or mend it, then rerun") from error
         raise
-    shutil.rmtree(context.checkpoint_folder(), ignore_errors=True)  # the outputs stand: nothing to resume
+    context.checkpoints().drop()  # the outputs stand: nothing to resume
     progress.emit(call.title(name), "finished", metrics=metrics)

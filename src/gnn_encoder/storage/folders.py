@@ -2,15 +2,15 @@
 
 A folder's index, `.objects.json`, has every file's size and SHA-256. It says that the folder is not complete before
 anything is sent, and that it is when all is there, so a reader finds a complete folder or none. Files are sent and
-fetched side by side, large ones in parts; what is fetched is hashed as it arrives, and goes on after an interruption
-where it was.
+fetched side by side, large ones in parts and many small ones in packs; what is fetched is hashed as it arrives, and
+goes on after an interruption where it was.
 """
 
 import fcntl
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,6 +20,7 @@ from pathlib import Path
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage.listing import INDEX, Listing, Stored, list_folder, sent_before, write_index
+from gnn_encoder.storage.packs import by_pack, pack, plan_packs, unpack
 from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
 
 PARTIAL = ".partial"
@@ -47,13 +48,27 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
     files.pop(INDEX, None)
     if not files:
         raise UserError(f"{folder} holds no files: name a folder that does (links to folders are not followed)")
+    packs = plan_packs({name: path.stat().st_size for name, path in files.items()})
+    packed = {name: Stored(0, pack=each) for each, names in packs.items() for name in names}
     with telling(address), _threads(AT_ONCE) as senders, _threads(2) as hashers:
         before = sent_before(address)
-        write_index(address, {**before, **dict.fromkeys(files, Stored(0))}, complete=False)
+        write_index(address, {**before, **dict.fromkeys(files, Stored(0)), **packed}, complete=False)
         _abort_uploads(address)
-        sent = [senders.submit(_send, address, name, path, hashers, advance) for name, path in files.items()]
-        listing = {name: future.result() for name, future in zip(files, sent, strict=True)}
-        for name in before.keys() - listing.keys():
+        sent = [
+            *(
+                senders.submit(_send, address, n, path, hashers, advance)
+                for n, path in files.items()
+                if n not in packed
+            ),
+            *(
+                senders.submit(_send_pack, address, n, {m: files[m] for m in names}, advance)
+                for n, names in packs.items()
+            ),
+        ]
+        listing: Listing = {}
+        for future in sent:
+            listing |= future.result()
+        for name in _objects(before) - _objects(listing):
             patiently(partial(client().delete_object, Bucket=address.bucket, Key=address.key(name)))
         patiently(lambda: write_index(address, listing))
 
@@ -98,14 +113,22 @@ def _fetch_files(address: Address, listing: Listing, folder: Path, advance: Adva
     if strange := sorted(name for name in here if name not in listing and not name.endswith(PARTIAL)):
         raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
     with telling(address), _threads(AT_ONCE) as fetchers:
-        small = [name for name, file in listing.items() if file.bytes <= PART]
+        missing = [name for name, file in listing.items() if not _is_there(folder / name, file)]
+        packs = by_pack(listing, missing)
+        small = [name for name in missing if listing[name].bytes <= PART and not listing[name].pack]
         futures = [fetchers.submit(_fetch, address, name, listing[name], folder, None, advance) for name in small]
-        for name in listing.keys() - small:
+        futures += [fetchers.submit(_fetch_pack, address, *each, folder, advance) for each in packs.items()]
+        for name in (name for name in missing if listing[name].bytes > PART):
             _fetch(address, name, listing[name], folder, fetchers, advance)
         for future in futures:
             future.result()
     for leftover in folder.rglob(f".*{PARTIAL}"):  # of another content that was fetched in part
         leftover.unlink()
+
+
+def _objects(listing: Listing) -> set[str]:
+    """Names of the objects that files are in."""
+    return {file.pack or name for name, file in listing.items()}
 
 
 @contextmanager
@@ -119,7 +142,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, advance: Advance | None) -> Stored:
+def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, advance: Advance | None) -> Listing:
     from boto3.s3.transfer import TransferConfig
 
     size = path.stat().st_size
@@ -135,7 +158,34 @@ def _send(address: Address, name: str, path: Path, hashers: ThreadPoolExecutor, 
         patiently(
             lambda: client().upload_file(str(path), address.bucket, address.key(name), Config=parts, Callback=advance)
         )
-    return Stored(size, digest.result())
+    return {name: Stored(size, digest.result())}
+
+
+def _send_pack(address: Address, name: str, files: Mapping[str, Path], advance: Advance | None) -> Listing:
+    content, listing = pack(name, files)
+    patiently(lambda: client().put_object(Bucket=address.bucket, Key=address.key(name), Body=content))
+    if advance:
+        advance(len(content))
+    return listing
+
+
+def _fetch_pack(address: Address, name: str, files: Listing, folder: Path, advance: Advance | None) -> None:
+    for inside in files:
+        _check_inside(address, inside, folder)
+    end = max(file.offset + file.bytes for file in files.values())
+    content = b"".join(_parts(address, name, 0, end, None))
+    unpack(content, files, folder)
+    if advance:
+        advance(sum(file.bytes for file in files.values()))
+
+
+def _is_there(path: Path, file: Stored) -> bool:
+    return bool(file.sha256) and path.is_file() and path.stat().st_size == file.bytes and file.sha256 == sha256(path)
+
+
+def _check_inside(address: Address, name: str, folder: Path) -> None:
+    if not (folder / name).resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
 
 
 def _fetch(
@@ -146,11 +196,8 @@ def _fetch(
     fetchers: ThreadPoolExecutor | None,
     advance: Advance | None,
 ) -> None:
+    _check_inside(address, name, folder)
     target = folder / name
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
-    if file.sha256 and target.is_file() and target.stat().st_size == file.bytes and file.sha256 == sha256(target):
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     half = target.with_name(f".{target.name}.{(file.sha256 or file.tag)[:20]}{PARTIAL}")
     begun = half.stat().st_size if half.is_file() else 0

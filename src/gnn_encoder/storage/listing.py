@@ -16,6 +16,9 @@ class Stored:
     bytes: int
     sha256: str = ""
     tag: str = ""
+    pack: str = ""
+    """The object that it is in with others, and where; empty: it is an object of its own."""
+    offset: int = 0
 
 
 Listing = dict[str, Stored]

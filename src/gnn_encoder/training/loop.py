@@ -105,8 +105,9 @@ def fit(
     optimizer = torch.optim.AdamW(groups, fused=True)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rates = [group["lr"] for group in optimizer.param_groups]
-    folder = context.checkpoint_folder()
-    position = checkpoint.load(folder, model, optimizer) or Position()
+    kept = context.checkpoints()
+    kept.fetch()
+    position = checkpoint.load(kept.folder, model, optimizer) or Position()
     context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs
     leads = is_leader()
@@ -121,7 +122,8 @@ def fit(
     def save(epoch: int, in_epoch: int) -> None:
         seconds = time.monotonic() - began
         now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves)
-        checkpoint.save(folder, model, optimizer, now)
+        checkpoint.save(kept.folder, model, optimizer, now)
+        kept.keep(step)
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0

@@ -157,7 +157,7 @@ class MaskedGraphTraining:
         def loss(sampled: tuple[Batch, Neighbourhood, int]) -> Tensor:
             batch, hood, making = sampled
             self.cache.advance(
-                making, context.checkpoint_folder(), lambda rows: context.progress("refreshing", rows, "passages")
+                making, context.checkpoints().folder, lambda rows: context.progress("refreshing", rows, "passages")
             )
             return self.loss(batch, hood)
 
