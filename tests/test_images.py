@@ -1,0 +1,41 @@
+"""What goes into an image: one FAISS, no CUDA library twice; and CI builds it."""
+
+import importlib.util
+from pathlib import Path
+
+import yaml
+
+PROJECT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("packages", PROJECT / "images" / "packages.py")
+assert spec is not None and spec.loader is not None
+packages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(packages)
+
+FAISS = [("faiss_gpu", "1.15.1"), ("nvidia_cublas_cu12", "12.6.4.1"), ("nvidia_cuda_runtime_cu12", "12.6.77")]
+
+
+def test_the_gpus_image_has_the_gpus_builds_in_the_place_of_the_cpus() -> None:
+    cpu, gpu = packages.wanted("cpu"), packages.wanted("gpu")
+    assert {"torch", "faiss-cpu"} == set(cpu) - set(gpu)
+    assert sorted(name.partition("==")[0] for name in set(gpu) - set(cpu)) == ["faiss-gpu", "torch"]
+
+
+def test_a_library_of_two_versions_of_cuda_is_refused() -> None:
+    assert packages.problems([*FAISS, ("nvidia_cudnn_cu12", "9.10.2.21"), ("nvidia_nccl_cu12", "2.29.7")]) == []
+    # As PyPI's own torch would have it: built for CUDA 13, whose packages name no version.
+    (wrong,) = packages.problems([*FAISS, ("nvidia_cublas", "13.1.1.3")])
+    assert wrong == "a CUDA library twice: nvidia-cublas 13.1.1.3, nvidia-cublas-cu12 12.6.4.1"
+
+
+def test_two_builds_of_faiss_or_none_are_refused() -> None:
+    assert "faiss-cpu, faiss-gpu" in packages.problems([*FAISS, ("faiss_cpu", "1.15.1")])[0]
+    assert "nothing" in packages.problems([("torch", "2.13.0")])[0]
+
+
+def test_ci_builds_the_image_and_runs_the_tests() -> None:
+    jobs = yaml.safe_load((PROJECT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    assert {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step} == {
+        ".ci/run",
+        "make images",
+    }
+    assert "make test" in (PROJECT / ".ci" / "run").read_text()
