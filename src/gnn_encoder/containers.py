@@ -123,6 +123,6 @@ def _cause(code: int, state: Mapping[str, Any], memory: str) -> str:
         return ""
     if state.get("OOMKilled"):
         return f"killed, as it took more than the {memory or 'machine'} of memory it had: give it more with --memory"
-    if code > STOPPED_BY_SIGNAL:
-        return f"killed by {signal.Signals(code - STOPPED_BY_SIGNAL).name}"
+    if (number := code - STOPPED_BY_SIGNAL) in set(signal.Signals):
+        return f"killed by {signal.Signals(number).name}"
     return f"ended with exit code {code}"

@@ -62,7 +62,7 @@ def test_the_whole_pipeline_through_the_store(
     assert "Contents" not in client().list_objects_v2(Bucket=address.bucket, Prefix=address.prefix)
     with reaching(tracking_server.uri) as tracked:
         runs = tracked.search_runs([experiment_id(tracked)], f"tags.mlflow.parentRunId = '{parent}'")
-        (model,) = tracked.search_registered_models()
+        (version,) = tracked.search_model_versions("name = 'gnn-encoder'")
     assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(STEPS, "FINISHED")
     assert {run.data.tags["image"].split("@")[0] for run in runs} == {"0.1.0"}
-    assert model.latest_versions[0].tags["digest"]
+    assert version.tags["bundle"] == folders["bundle"], "found where it is, not where the step saw it"
