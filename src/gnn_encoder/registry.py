@@ -190,7 +190,8 @@ class Registry:
     @_telling
     def _take_ticket(self) -> int:
         self._create(self._turns, f"Tickets of those that register a version of {self.name} or move its aliases.")
-        return int(self._client.create_model_version(self._turns, f"ticket://{self._turns}").version)
+        # Nothing lies there; a server wants an address with a path.
+        return int(self._client.create_model_version(self._turns, f"ticket://turns/{self._turns}").version)
 
     @_telling
     def _first_ticket(self) -> int | None:
