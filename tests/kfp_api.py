@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -125,6 +125,8 @@ class KfpServer:
     """Where a request or an answer was not as described."""
     experiments: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    execute: Callable[[dict[str, str]], object] = lambda parameters: None
+    """What is done with a new run's parameters before its submission is answered."""
 
     def __enter__(self) -> "KfpServer":
         owner, self._described = self, described()
@@ -207,6 +209,7 @@ class KfpServer:
         if place == "runs" and method == "POST":
             made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": "2026-11-22T01:00:00Z"}
             self.runs.append(made)
+            self.execute(body["runtime_config"]["parameters"])
             return 200, made
         if place == "runs":
             mine = [run for run in self.runs if run["experiment_id"] == query["experiment_id"]]

@@ -12,7 +12,6 @@ from trained_root import tiny_settings, write_beir
 
 from gnn_encoder import cli, jobs, retraining
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.local_run import Outcome
 from gnn_encoder.registry import Registry, open_registry
 from gnn_encoder.steps.step import ORIGIN
 
@@ -115,8 +114,8 @@ def test_the_summary_has_old_against_new(comparison: dict[str, Any] | None) -> N
         "decision": "promote", "reason": "it is better", "split": "test", "model_name": "m", "version": "4",
         "figures": {"test/RR@10": 0.45}, "comparison": comparison, "bundle": "s3://b/c",
     }  # fmt: skip
-    outcome = Outcome(tracking_uri="https://me:secret@host", log=Path("a.log"), outputs={"report": Path("r")})
-    shown = retraining.summary("changed since version 3, the champion: data", facts, outcome)
+    news = "changed since version 3, the champion: data"
+    shown = retraining.summary(news, facts, "https://me:secret@host", {"log": Path("a.log")})
     assert shown.startswith("## m: promote\n\nit is better.\n\nTrained because: changed since version 3")
     rows = [line for line in shown.splitlines() if line.startswith("|")]
     if comparison:
@@ -126,7 +125,10 @@ def test_the_summary_has_old_against_new(comparison: dict[str, Any] | None) -> N
         assert "7 of the former champion's passages" in shown
     else:
         assert rows == ["| test | version 4 |", "|---|---|", "| MRR@10 | 0.4500 |"]
-    assert "- registered: https://host/#/models/m/versions/4" in shown and "secret" not in shown
+    assert (
+        "- registered: https://host/#/models/m/versions/4\n- bundle: s3://b/c\n- log: a.log\n" in shown
+        and "secret" not in shown
+    )
 
 
 def workflow() -> dict[Any, Any]:

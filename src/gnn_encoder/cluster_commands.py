@@ -1,6 +1,5 @@
 """The commands that use a Kubeflow cluster: `submit`, `runs`."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,13 +42,14 @@ def submit(
 ) -> None:
     """Run the training pipeline on a Kubeflow cluster: the pipeline that `run` runs, with the cluster's settings."""
     from gnn_encoder.cluster_file import load_cluster
-    from gnn_encoder.cluster_jobs import pipeline_arguments, settings_for
+    from gnn_encoder.cluster_jobs import training
     from gnn_encoder.cluster_package import write_package
-    from gnn_encoder.jobs import dated
+    from gnn_encoder.cluster_run import start
+    from gnn_encoder.cluster_run import wait as wait_for
     from gnn_encoder.submission import Server
 
     asked = load_cluster(cluster)
-    settings = settings_for(asked, preset, dataset, overrides or [])
+    job = training(asked, preset, dataset, overrides or [])
     if dry_run:
         if package.suffix not in (".yaml", ".yml"):
             raise UserError(f"--package {package}: a package's name ends with .yaml")
@@ -57,15 +57,10 @@ def submit(
         _show(_needs(asked))
         typer.echo(f"\nwrote {package}")
         return
-    server = Server(_given(host), asked.namespace)
-    name = dated(Path(preset).stem)
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "pipeline.yaml"
-        write_package(asked, target)
-        run_id = server.submit(target, pipeline_arguments(settings, asked), asked, name)
-    typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
+    server = Server(given(host), asked.namespace)
+    run_id = start(job, server, job.arguments())
     if wait:
-        raise typer.Exit(_wait(server, run_id, asked))
+        raise typer.Exit(wait_for(server, run_id, asked))
 
 
 def runs(
@@ -78,7 +73,7 @@ def runs(
     from gnn_encoder.submission import Server
 
     asked = load_cluster(cluster)
-    server = Server(_given(host), asked.namespace)
+    server = Server(given(host), asked.namespace)
     found = server.runs(asked.experiment, limit)
     if not found:
         typer.echo(f"no runs under {asked.experiment} yet: start one with gnn-encoder submit")
@@ -86,30 +81,15 @@ def runs(
     _show([("created", "state", "took", "name", "run"), *(_row(server, run) for run in found)])
 
 
-def _given(host: str) -> str:
+def given(host: str) -> str:
+    """The address.
+
+    Raises:
+        UserError: none is given.
+    """
     if not host:
         raise UserError(f"no server: give --host, or set {HOST}")
     return host
-
-
-def _wait(server: "Server", run_id: str, cluster: "Cluster") -> int:
-    from gnn_encoder.submission import follow
-
-    try:
-        run = follow(server, run_id, typer.echo)
-    except KeyboardInterrupt:
-        typer.echo(f"\nnobody waits any longer; the run goes on: {server.page(run_id)}", err=True)
-        return 130
-    except UserError as error:
-        raise UserError(f"{error}; the run goes on: {server.page(run_id)}") from None
-    lines = {"status": run.state.lower(), "run": server.page(run_id), "artifacts": cluster.pipeline_root}
-    lines["mlflow"] = cluster.needs("evaluate").environment.get("MLFLOW_TRACKING_URI", "")
-    for name, value in lines.items():
-        if value:
-            typer.echo(f"{name:<10} {value}")
-    for line in run.errors:
-        typer.echo(f"error: {line}", err=True)
-    return 0 if run.state == "SUCCEEDED" else 1
 
 
 def _needs(cluster: "Cluster") -> list[Sequence[str]]:

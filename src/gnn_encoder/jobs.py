@@ -16,9 +16,10 @@ from gnn_encoder.containers import Containers, check_engine
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Audience, Outcome, run_pipeline
 from gnn_encoder.models.backbone import backbone_width
-from gnn_encoder.pipeline_run import tracking_uri
+from gnn_encoder.pipeline_run import existing_store, tracking_uri
 from gnn_encoder.presets import load_settings, parse_settings
 from gnn_encoder.provenance import step_arguments
+from gnn_encoder.registry import Registry, open_registry
 from gnn_encoder.settings import STEPS, STUDY, Settings
 from gnn_encoder.steps.step import StepArguments
 from gnn_encoder.studies import largest_graph, variants, with_seeds
@@ -53,6 +54,14 @@ class Training:
     def tracking_uri(self) -> str:
         """Of the store that it is tracked in."""
         return tracking_uri(self.root)
+
+    def models(self) -> Registry:
+        """Where its versions are registered.
+
+        Raises:
+            UserError: the store cannot be used; `Missing`, if nothing ran under the root yet.
+        """
+        return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
         """What its steps are called with.

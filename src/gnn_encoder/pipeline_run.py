@@ -27,7 +27,7 @@ class PipelineRun:
         self.uri = tracking_uri(root)
         # A server knows where its artifacts belong. A database's default is the working folder's ./mlruns.
         location = None if self.uri.startswith("http") else (root / "artifacts").as_uri()
-        with _environment(PATIENCE), tracking.reaching(self.uri) as client:
+        with impatient(), tracking.reaching(self.uri) as client:
             self._client = client
             self._experiment = tracking.experiment_id(client, artifact_location=location)
             for stale in self._running(f"tags.root = '{_quotable(root)}'"):
@@ -107,9 +107,9 @@ def _quotable(root: Path) -> str:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for the length of a block; what the user set himself stays."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
+def impatient() -> Iterator[None]:
+    """A block in which a tracking server that is not there is soon given up; what the user set himself stays."""
+    added = {name: value for name, value in PATIENCE.items() if name not in os.environ}
     os.environ.update(added)
     try:
         yield

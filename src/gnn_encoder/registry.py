@@ -42,6 +42,8 @@ class Version:
     aliases: tuple[str, ...]
     card: str
     """Markdown."""
+    run_id: str
+    """Of the run that registered it; empty where none did."""
 
 
 def _telling(
@@ -80,6 +82,7 @@ class Registry:
                 dict(each.tags),
                 tuple(sorted(alias for alias, at in aliases.items() if at == number)),
                 each.description or "",
+                each.run_id or "",
             )
             for each in sorted(entities, key=lambda each: int(each.version), reverse=True)
         ]
@@ -101,6 +104,11 @@ class Registry:
         known = [*(version.number for version in versions), *(alias for v in versions for alias in v.aliases)]
         there = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
         raise UserError(f"no version or alias {named!r} of the model {self.name!r}: {there}")
+
+    @_telling
+    def logged(self, version: Version, name: str, folder: str) -> Path:
+        """Fetch into `folder` what the run that registered a version logged under a name."""
+        return Path(self._client.download_artifacts(version.run_id, name, folder))
 
     @_telling
     def register(self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str) -> str:

@@ -132,7 +132,12 @@ class Decision:
     @property
     def facts(self) -> dict[str, Any]:
         """What `decision.json` holds."""
-        return _read_json(self.path / DECISION)
+        return self.logged_facts(self.path)
+
+    @staticmethod
+    def logged_facts(folder: Path) -> dict[str, Any]:
+        """The same of a copy in MLflow: the step logs it before it is complete, so it has no manifest."""
+        return _read_json(folder / DECISION)
 
     @property
     def card(self) -> str:
