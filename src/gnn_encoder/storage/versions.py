@@ -3,7 +3,7 @@
 from functools import partial
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage.listing import INDEX, listed, read_index
+from gnn_encoder.storage.listing import INDEX, listed, read_index, write_index
 from gnn_encoder.storage.s3 import Address, client, patiently, telling
 
 
@@ -30,14 +30,15 @@ def versions(uri: str) -> dict[str, bool]:
 
 
 def remove_folder(uri: str) -> None:
-    """Remove a folder that was sent from here, its index first: no reader finds it half gone.
+    """Remove a folder that was sent from here. Until nothing is left its index says that it is not complete.
 
     Raises:
         UserError: it has no index, or the store cannot be used.
     """
     address = Address.parse(uri)
     with telling(address):
-        if read_index(address) is None:
+        if (index := read_index(address)) is None:
             raise UserError(f"{uri} was not sent from here: remove it yourself")
-        for name in (INDEX, *listed(address)):
+        patiently(lambda: write_index(address, index.files, complete=False))
+        for name in (*listed(address), INDEX):
             patiently(partial(client().delete_object, Bucket=address.bucket, Key=address.key(name)))
