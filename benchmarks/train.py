@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from common import documentation, show
 
 from gnn_encoder.artifacts import Dataset, TrainingSet
@@ -44,6 +45,7 @@ def peer_seconds(triples: list[tuple[str, str, str]], batch: int, length: int, b
     arguments = SentenceTransformerTrainingArguments(
         folder, num_train_epochs=1, per_device_train_batch_size=batch, learning_rate=RATE, bf16=bf16,
         weight_decay=0.01, warmup_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
     trainer = SentenceTransformerTrainer(
         model, arguments, datasets.Dataset.from_dict(columns), loss=MultipleNegativesRankingLoss(model, scale=SCALE)

@@ -18,8 +18,11 @@ from gnn_encoder.settings import Settings, StepSettings
 from gnn_encoder.steps.step import ORIGIN, StepArguments
 
 PACKAGE = "gnn_encoder"
-OBSERVERS = frozenset(f"{PACKAGE}.{name}" for name in ("lifeline", "progress", "settings", "tracking"))
-"""Modules that no result depends on: they watch, or hold values that are among the arguments themselves."""
+OBSERVERS = frozenset(
+    f"{PACKAGE}.{name}" for name in ("checkpoints", "lifeline", "progress", "settings", "storage", "tracking")
+)
+"""Modules that no result depends on: they watch, hold values that are among the arguments themselves, or carry bytes
+whose digests are."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 
