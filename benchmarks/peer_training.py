@@ -17,11 +17,11 @@ from common import show
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 
-from gnn_encoder import index
 from gnn_encoder.artifacts import Dataset, Report, Run
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.models.backbone import resolve_backbone
+from gnn_encoder.retrieval import exact
 from gnn_encoder.training.losses import KnownPositives
 
 PEER, UNTRAINED = "sentence-transformers' recipe", "its backbone untrained"
@@ -34,7 +34,7 @@ def mined(model: SentenceTransformer, data: Dataset, texts: list[str], labels: i
     query, passage = (column[: labels or None] for column in (positive.query, positive.passage))
     asked = data.query_texts(query)
     known = KnownPositives(positive.query, positive.passage)
-    _, hits = index.search(model.encode(texts), model.encode(asked), MINED)
+    _, hits = exact.search(model.encode(texts), model.encode(asked), MINED)
     negative = hits[np.arange(len(hits)), (~known.contains(query[:, None], hits)).argmax(axis=1)]
     return {"anchor": asked, "positive": [texts[p] for p in passage], "negative": [texts[p] for p in negative]}
 
@@ -56,7 +56,7 @@ def figures(model: SentenceTransformer, data: Dataset, texts: list[str]) -> np.n
     """Every measure of every labelled test query [n, measures]."""
     qrels = data.split_qrels("test")
     queries = labelled_queries(qrels)
-    scores, hits = index.search(model.encode(texts), model.encode(data.query_texts(queries)), DEPTH)
+    scores, hits = exact.search(model.encode(texts), model.encode(data.query_texts(queries)), DEPTH)
     return per_query(Run.from_hits(queries, hits, scores), qrels, queries, data.passages.ids())
 
 

@@ -20,8 +20,8 @@ import torch
 from common import PeakMemory, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Graph, reverse_csr
+from gnn_encoder.graph.propagation import Propagation
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
-from gnn_encoder.propagation import Propagation
 
 MS_MARCO = {"passages": 8_841_823, "queries": 502_939}
 BLOCK = 2**15

@@ -13,7 +13,7 @@ import faiss
 import numpy as np
 from common import in_turns, matmul_rate, show
 
-from gnn_encoder import index
+from gnn_encoder.retrieval import exact
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         flat.add(np.ascontiguousarray(vectors))
         sides = {
             "FAISS IndexFlatIP, in memory": lambda: flat.search(asked, o.k),
-            "gnn-encoder, memory-mapped": lambda: index.search(vectors, asked, o.k),
+            "gnn-encoder, memory-mapped": lambda: exact.search(vectors, asked, o.k),
         }
         seconds, found = in_turns(sides, o.rounds)
     floor = 2 * o.passages * o.queries * o.width / matmul_rate(o.queries, o.width, 8192)

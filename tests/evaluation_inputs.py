@@ -16,11 +16,11 @@ from gnn_encoder.artifacts import (
     drafting,
 )
 from gnn_encoder.encoding import encode_passages, encode_texts
-from gnn_encoder.index_file import build_index
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.retrieval.index_file import build_index
 
 
 def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: np.ndarray) -> None:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from gnn_encoder import former_graph, index
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.changes import carry_over, find, neighbourhood_digests, text_digests
-from gnn_encoder.former_graph import FormerGraph
+from gnn_encoder.graph import former as former_graph
+from gnn_encoder.graph.former import FormerGraph
+from gnn_encoder.retrieval import exact
 
 DEPTH, NEEDED = 8, 4
 
@@ -57,12 +58,12 @@ def test_search_carried_over(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     texts[80], vectors[80] = texts[3], vectors[3]
     old, new = np.arange(70), np.concatenate([generator.permutation(np.arange(4, 90)), [3]])
     before, after = text_digests(texts[old]), text_digests(texts[new])
-    retrieved = index.search(vectors[old], asked[:30], DEPTH)[1]
+    retrieved = exact.search(vectors[old], asked[:30], DEPTH)[1]
     former = FormerGraph(
         graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old],
         np.where(np.arange(40) < 30, np.arange(40), -1), find(before, after), find(after, before), True,
     )  # fmt: skip
-    expected_scores, expected = index.search(vectors[new], asked, DEPTH)
+    expected_scores, expected = exact.search(vectors[new], asked, DEPTH)
     found = former.search(vectors[new], asked, DEPTH, NEEDED)
     assert (found[:, :NEEDED] >= 0).all() and (found >= 0).mean() > 0.8
     for query, row in enumerate(found):

@@ -3,7 +3,7 @@
 import pytest
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.graph_variant import _refuse_more
+from gnn_encoder.graph.variant import _refuse_more
 from gnn_encoder.presets import load_settings, parse_settings, preset_names
 from gnn_encoder.settings import Settings
 from gnn_encoder.studies import BEFORE, FULL, STUDIES, largest_graph, variants, with_seeds

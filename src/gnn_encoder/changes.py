@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from gnn_encoder.artifacts import Graph, PassageTable
-from gnn_encoder.graph import edges_into
+from gnn_encoder.graph.neighborhoods import edges_into
 
 CHUNK = 65_536
 """Rows copied or digested at a time."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from gnn_encoder import __version__, bundle_commands, cluster_commands, model_commands
+from gnn_encoder import __version__
+from gnn_encoder.commands import bundles, clusters, models
+from gnn_encoder.commands.evaluate import evaluate
+from gnn_encoder.commands.retrain import retrain
 from gnn_encoder.errors import UserError, without_password
-from gnn_encoder.evaluate_command import evaluate
-from gnn_encoder.retrain_command import retrain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ app = typer.Typer(
 )
 data = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
 app.add_typer(data, name="data")
-app.add_typer(model_commands.models, name="models")
+app.add_typer(models.models, name="models")
 
 Root = Annotated[
     Path | None,
@@ -61,8 +62,8 @@ def run(
     _follow(STEPS, job, partial(endings.show_results, folder))
 
 
-app.command()(cluster_commands.submit)
-app.command()(cluster_commands.runs)
+app.command()(clusters.submit)
+app.command()(clusters.runs)
 
 
 @app.command()
@@ -161,9 +162,9 @@ def compile_(
 
 for command in (
     retrain,
-    bundle_commands.search,
-    bundle_commands.copy,
-    bundle_commands.explain,
+    bundles.search,
+    bundles.copy,
+    bundles.explain,
     evaluate,
 ):
     app.command()(command)

@@ -22,7 +22,7 @@ from gnn_encoder.steps.step import ORIGIN, StepArguments
 
 
 class Job(Protocol):
-    """A training pipeline that may run: `jobs.Training` here, `cluster_jobs.ClusterTraining` on a cluster."""
+    """A training pipeline that may run: `jobs.Training` here, `kubeflow.jobs.ClusterTraining` on a cluster."""
 
     @property
     def settings(self) -> Settings:

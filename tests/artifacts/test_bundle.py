@@ -9,7 +9,7 @@ import pytest
 from gnn_encoder.artifacts import Bundle, Dataset, create_vectors, drafting
 from gnn_encoder.artifacts.arrays import VECTORS
 from gnn_encoder.errors import UserError
-from gnn_encoder.index_file import build_index, load_index
+from gnn_encoder.retrieval.index_file import build_index, load_index
 
 
 def save_nothing(folder: Path) -> None:

@@ -13,7 +13,7 @@ from gnn_encoder.evaluation.bundle_figures import present_rows
 from gnn_encoder.evaluation.champion import compare_with_champion
 from gnn_encoder.evaluation.gate import Comparison
 from gnn_encoder.progress import Progress
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 
 MEASURES = ("RR@10", "R@1000")

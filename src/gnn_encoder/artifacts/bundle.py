@@ -4,7 +4,7 @@ index.faiss     inner-product index over the passage vectors
 vectors.npy     the same vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q with its tokenizer
-bm25/           BM25's index of the same passages, where there is one (`gnn_encoder.lexical`)
+bm25/           BM25's index of the same passages, where there is one (`gnn_encoder.retrieval.bm25`)
 bundle.json     what the above are, for readers that are not this program
 """
 

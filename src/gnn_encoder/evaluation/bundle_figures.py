@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
-from gnn_encoder.index_file import search_index
 from gnn_encoder.progress import Progress
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval.index_file import search_index
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
 

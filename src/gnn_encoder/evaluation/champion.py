@@ -17,7 +17,7 @@ from gnn_encoder.evaluation.latency import bundle_path, measure_latency
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.results import means, p_values
 from gnn_encoder.progress import Progress
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 
 CHALLENGER, CHAMPION = "challenger", "champion"

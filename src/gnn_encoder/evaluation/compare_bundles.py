@@ -8,7 +8,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.bundle_figures import bundle_figures
 from gnn_encoder.evaluation.compare import Comparison, comparison_of
 from gnn_encoder.evaluation.measures import labelled_queries
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
-from gnn_encoder.explained_passages import ExplainedPassage
+from gnn_encoder.explanation.passages import ExplainedPassage
 
 SHOWN = 3
 """Passages shown of a ranking."""

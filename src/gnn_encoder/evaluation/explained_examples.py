@@ -10,7 +10,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.examples import Example
-from gnn_encoder.explained_passages import Sources
+from gnn_encoder.explanation.passages import Sources
 from gnn_encoder.models.dual_encoder import TextEncoder
 
 NEIGHBORS = 3

@@ -1,8 +1,8 @@
 """Explained hits as one HTML page that needs no network and no other file: the report's, with another body."""
 
 from gnn_encoder.evaluation.report import page_environment
-from gnn_encoder.explained_passages import LEGEND
-from gnn_encoder.explained_search import ExplainedHit
+from gnn_encoder.explanation.passages import LEGEND
+from gnn_encoder.explanation.search import ExplainedHit
 
 TEMPLATE = "explanation.html.j2"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder import index
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
 from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
-from gnn_encoder.index_file import search_index
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.index_file import search_index
+from gnn_encoder.retrieval.search import Searcher
 
 QUERIES = 200
 """At most."""
@@ -87,7 +87,7 @@ def systems_latency(
     paths = {
         BASELINE: QueryPath(
             lambda text: encode_texts(plain_encoder, [text], precision="fp32"),
-            lambda vector: index.search(plain, vector, HITS),
+            lambda vector: exact.search(plain, vector, HITS),
         ),
         CANDIDATE: bundle_path(searcher),
     }

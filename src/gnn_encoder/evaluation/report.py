@@ -15,7 +15,7 @@ from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.evaluation.table import is_best, is_significant
-from gnn_encoder.explained_passages import LEGEND
+from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.settings import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder import index
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, PairScores, create_vectors, read_manifest
 from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
 from gnn_encoder.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.context import Context
-from gnn_encoder.edge_features import EdgeFeatureWriter
 from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
-from gnn_encoder.former_graph import FormerGraph
+from gnn_encoder.graph.edge_features import EdgeFeatureWriter
+from gnn_encoder.graph.former import FormerGraph
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval import exact
 from gnn_encoder.scoring import PairTokens, score_pairs
 from gnn_encoder.settings import BuildGraph
 from gnn_encoder.steps.step import Metrics, step
@@ -65,7 +65,7 @@ def build_graph(
     if former:
         retrieved = former.search(vectors, asked, depth, settings.neighbors)
     else:
-        _, retrieved = index.search(vectors, asked, depth)
+        _, retrieved = exact.search(vectors, asked, depth)
     edges = retrieved[:, : settings.neighbors if "retrieved" in settings.edges else 0]
     edges, labelled = with_labelled(data, queries, edges) if settings.edges != "retrieved" else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)

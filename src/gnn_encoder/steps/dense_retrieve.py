@@ -8,9 +8,9 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages, encode_texts
-from gnn_encoder.first_stage import dev_figures, search_splits
-from gnn_encoder.index import search
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.exact import search
+from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.settings import DenseRetrieve
 from gnn_encoder.steps.step import Metrics, step
 

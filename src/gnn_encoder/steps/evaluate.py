@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder import fusion, index
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Graph, Report, Run, read_manifest, read_vectors
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.context import Context
@@ -45,9 +44,10 @@ from gnn_encoder.evaluation.results import (
     per_query_table,
     split_digest,
 )
-from gnn_encoder.index_file import load_index, search_index
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.retrieval import exact, fusion
+from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.steps.step import Metrics, step
@@ -219,13 +219,13 @@ def rankings(
             progress = context.progress(f"{UNTRAINED}: encoding", len(vectors), "passages")
             encode_passages(untrained, data.passages, vectors, progress=progress, **settings.speed)
             untrained.max_length = encoders.query_encoder.max_length
-            scores, passages = index.search(vectors, encoded(untrained, UNTRAINED), depth)
+            scores, passages = exact.search(vectors, encoded(untrained, UNTRAINED), depth)
         yield UNTRAINED, Run.from_hits(asked, passages, scores)
 
     yield DPR, Run.read(runs[DPR]).of(asked, depth)
 
     queries = encoded(encoders.query_encoder, BASELINE)
-    scores, passages = index.search(read_vectors(passage_vectors), queries, depth)
+    scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
     yield BASELINE, Run.from_hits(asked, passages, scores)
 
     parts = Bundle.read(bundle)

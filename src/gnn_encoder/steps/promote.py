@@ -18,7 +18,7 @@ from gnn_encoder.evaluation.champion import compare_with_champion
 from gnn_encoder.evaluation.gate import KEEP, Comparison, Verdict, decide
 from gnn_encoder.evaluation.model_card import model_card
 from gnn_encoder.registry import BUNDLE, CHAMPION, DECISION, DIGEST, REASON, Registry, Version, registry_of
-from gnn_encoder.search import Searcher
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate, Promote
 from gnn_encoder.steps.step import ORIGIN, Metrics, step
 from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder

@@ -8,8 +8,8 @@ import torch
 
 from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
 from gnn_encoder.context import Context
-from gnn_encoder.edge_features import EdgeFeatures
 from gnn_encoder.errors import UserError
+from gnn_encoder.graph.edge_features import EdgeFeatures
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder import index
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
-from gnn_encoder.graph_variant import narrowed
+from gnn_encoder.graph.propagation import Propagation
+from gnn_encoder.graph.variant import narrowed
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.propagation import Propagation
+from gnn_encoder.retrieval import exact
 from gnn_encoder.scratch import scratch
 from gnn_encoder.settings import BuildGraph, TryVariant
 from gnn_encoder.steps.step import Metrics, step
@@ -56,7 +56,7 @@ def try_variant(
         trained = training.fit(context).metrics()
         passages = _propagated(context, training, passages)
         asking = training.texts.query_vectors(asked)
-    scores, hits = index.search(passages, asking, settings.depth)
+    scores, hits = exact.search(passages, asking, settings.depth)
     run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
     Figures.write(figures, pa.concat_tables([_table(split, rows[split], values) for split, values in found.items()]))

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
 from gnn_encoder.context import Context
-from gnn_encoder.edge_features import EdgeFeatures
-from gnn_encoder.graph import Neighbourhood, neighbourhood
+from gnn_encoder.graph.edge_features import EdgeFeatures
+from gnn_encoder.graph.neighborhoods import Neighbourhood, neighbourhood
+from gnn_encoder.graph.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch, MaskedBatches
 from gnn_encoder.training.dev import DevPool

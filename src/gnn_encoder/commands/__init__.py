@@ -1,0 +1,1 @@
+"""The command line's commands beyond the pipelines themselves, a module for each thing that they are about."""

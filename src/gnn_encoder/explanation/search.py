@@ -1,0 +1,89 @@
+"""Ask a bundle and be told why: a search, and for each hit what the graph did to it.
+
+The bundle alone cannot tell: the artifacts that it was made from must lie beside it, as they do in ROOT/latest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_encoder.artifacts import Bundle, read_manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
+from gnn_encoder.retrieval.search import Hit, Searcher
+
+CHUNK = 16_384
+"""Passages ranked at a time."""
+INFLOWS = 3
+"""Passages told of each training query."""
+
+
+@dataclass(frozen=True)
+class ExplainedHit:
+    """A hit, why it is one, and where its passage stands among all, from 1, exactly, with the graph and without."""
+
+    hit: Hit
+    why: ExplainedPassage
+    rank: int
+    plain_rank: int
+
+
+def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) -> list[ExplainedHit]:
+    """The best `k` passages for a question, best first, each with the `neighbors` queries that weigh most in it.
+
+    Only the neighbourhood of the hits is propagated. For the ranks h'_p and h_p of all passages are read once.
+
+    Raises:
+        UserError: as `Searcher.find`, or what explains the bundle is not beside it, or belongs to another.
+    """
+    opened = Bundle.read(bundle)
+    sources, searcher = _sources_of(opened), Searcher(opened)
+    vector, scores, rows = searcher.find(question, k)
+    (whys,) = sources.explain(vector[None], rows[None], neighbors=neighbors, inflows=INFLOWS)
+    with_graph = ranks(opened.vectors, vector, rows)
+    without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled)
+    hits = zip(searcher.hits(scores, rows), whys, with_graph, without, strict=True)
+    return [ExplainedHit(*each) for each in hits]
+
+
+def beside(bundle: Path) -> dict[str, Path]:
+    """Where the artifacts that explain a bundle lie, name → folder."""
+    folder = bundle.expanduser().absolute().parent  # not resolved: in ROOT/latest all are links
+    return {name: folder / name for name in NEEDED}
+
+
+def _sources_of(bundle: Bundle) -> Sources:
+    folders, made_from = beside(bundle.path), bundle.manifest.inputs
+    if missing := [name for name, path in folders.items() if not path.exists()]:
+        raise UserError(
+            f"{bundle.path}: no {', '.join(missing)} beside it, and without nothing can be explained; "
+            "give --bundle ROOT/latest/bundle of a finished run"
+        )
+    for name, path in folders.items():
+        manifest = read_manifest(path)
+        belongs = manifest.inputs == made_from if name == "encoding" else manifest.digest == made_from.get(name)
+        if not belongs:
+            raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
+    return Sources.read(folders)
+
+
+def ranks(
+    vectors: np.ndarray, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
+) -> list[int]:
+    """Ranks, from 1, of the passages `rows` [t] among all by their inner product with a question.
+
+    Equal scores are ordered by row, as `index.search` orders them.
+
+    Args:
+        vectors: [m, d], memory-mapped or not, read a chunk at a time. question: [d].
+        scaled: what is done to each vector first.
+    """
+    scores, asked = np.empty(len(vectors), np.float32), torch.from_numpy(question)
+    for start in range(0, len(vectors), CHUNK):
+        block = torch.from_numpy(np.array(vectors[start : start + CHUNK], np.float32))
+        scores[start : start + CHUNK] = ((scaled(block) if scaled else block) @ asked).numpy()
+    return [1 + int((scores > scores[row]).sum()) + int((scores[:row] == scores[row]).sum()) for row in rows.tolist()]

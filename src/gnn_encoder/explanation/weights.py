@@ -1,0 +1,177 @@
+"""What made a passage's h'_p: which training queries flowed into it, by which weights, through which gate (eq. 3–10).
+
+The attention weights of eq. 4 are read off the layers as they were trained, for the neighbourhood of some
+passages alone. So an explanation costs what that neighbourhood costs, whatever the size of the corpus.
+
+A weight says how much of a query's vector went into the mix, not what that did to a score. `without_edge` answers
+that: it leaves one edge out and does the rest again.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_encoder.artifacts import Graph
+from gnn_encoder.graph.edge_features import EdgeFeatures
+from gnn_encoder.graph.neighborhoods import neighbourhood
+from gnn_encoder.graph.propagation import neighbour_vectors, tensor
+from gnn_encoder.models.gnn import GNN
+
+CHUNK = 512
+"""Queries whose edge features are in memory together."""
+
+
+@dataclass(frozen=True)
+class QuerySide:
+    """Eq. 6 for u queries with k edges each; without a first layer k is 0 and a query is all its own.
+
+    `passages` int32 [u, k]: rows, -1 where there is no edge; `weights` fp32 [u, k, H], 0 there; `own` fp32 [u, H]:
+    the self-loops'. Weights and own sum to 1 for each query and head.
+    """
+
+    passages: np.ndarray
+    weights: np.ndarray
+    own: np.ndarray
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Eq. 8–10 for the passage of row `passage`, reached by e edges, largest mean weight first.
+
+    queries    int64 [e]     graph queries (rows of `Graph.queries`) that the edges come from
+    labelled   bool  [e]     the passage is a labelled positive of the query
+    weights    fp32 [e, H]   attention; with `own` they sum to 1 for each head
+    own        fp32 [H]      the self-loop's
+    opening    fp32 [d]      the gate's; 0 where there is no layer: nothing of the graph passes
+    vector     fp32 [d]      h'_p
+    plain      fp32 [d]      h_p, at unit length where h'_p is
+    query_side               where the e queries' own vectors h'_q came from
+    """
+
+    passage: int
+    queries: np.ndarray
+    labelled: np.ndarray
+    weights: np.ndarray
+    own: np.ndarray
+    opening: np.ndarray
+    vector: np.ndarray
+    plain: np.ndarray
+    query_side: QuerySide
+
+
+class Explainer:
+    """The graph around some passages, its queries propagated once."""
+
+    def __init__(
+        self,
+        gnn: GNN,
+        graph: Graph,
+        query_vectors: np.ndarray,
+        cached_passages: np.ndarray,
+        passage_vectors: np.ndarray,
+        rows: np.ndarray,
+    ) -> None:
+        """Read what reaches the passages `rows` [t], distinct; it works where the GNN's parameters lie.
+
+        Args:
+            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d]. passage_vectors: h_p [m, d].
+                All may be memory-mapped.
+        """
+        self.gnn, self.graph, self._place = gnn, graph, {int(row): place for place, row in enumerate(rows)}
+        self._where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
+        self._features = EdgeFeatures(graph)
+        reached = rows if gnn.config.layers else rows[:0]  # no layer, no edge
+        self._hood = neighbourhood(graph, reached)
+        self._passages = torch.from_numpy(np.asarray(passage_vectors[rows], np.float32)).to(self._where)
+        with torch.inference_mode():
+            self._queries, self._query_side = self._propagate_queries(query_vectors, cached_passages)
+
+    def _propagate_queries(self, query_vectors: np.ndarray, cached: np.ndarray) -> tuple[Tensor, QuerySide]:
+        """h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights on the way there."""
+        gnn, nodes, where = self.gnn, self._hood.nodes, self._where
+        queries = torch.from_numpy(np.asarray(query_vectors[nodes], np.float32)).to(where)
+        interactive = gnn.config.layers == 2
+        neighbours = np.asarray(self.graph.edges[nodes]) if interactive else np.empty((len(nodes), 0), np.int32)
+        weights = np.ones((len(nodes), gnn.config.heads, neighbours.shape[1] + 1), np.float32)
+        for start in range(0, len(nodes), CHUNK) if interactive else ():
+            part, place = nodes[start : start + CHUNK], slice(start, start + CHUNK)
+            vectors, exists = (torch.from_numpy(a).to(where) for a in neighbour_vectors(self.graph, part, cached))
+            scalars = gnn.query_attention.edge_scalars(tensor(self._features.of_queries(part), where))
+            loops = tensor(self._features.query_loops(part), where)
+            attention = gnn.query_attention.dense_weights(
+                queries[place], vectors, exists, scalars, gnn.query_loop_features(loops)
+            )
+            weights[place] = attention.cpu().numpy()
+            queries[place] = gnn.interactive_queries(queries[place], vectors, exists, scalars, loops)
+        by_edge = weights.transpose(0, 2, 1)
+        return queries, QuerySide(neighbours, by_edge[:, :-1], by_edge[:, -1])
+
+    def explain(self, passage: int) -> Explanation:
+        """Everything that flowed into h'_p of the passage of that row."""
+        gnn, place = self.gnn, self._place[passage]
+        edges, vectors = self._edges_into(place), self._passages[place : place + 1]
+        with torch.inference_mode():
+            if gnn.config.layers:
+                around = self._around(passage, edges)
+                weights, own = gnn.passage_attention.ragged_weights(vectors, *around)
+                aggregated = gnn.passage_attention.ragged(vectors, *around)
+                opening, found = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
+            else:
+                weights, own = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
+                opening, found = torch.zeros_like(vectors), gnn.scaled(vectors)
+            order = torch.argsort(weights.mean(dim=1), descending=True, stable=True).cpu().numpy()
+            edges = edges[order]
+            sources, side = self._hood.edges[0, edges], self._query_side
+            return Explanation(
+                passage=passage,
+                queries=self._hood.nodes[sources],
+                labelled=self.graph.labelled.reshape(-1)[self._hood.positions[edges]],
+                weights=weights.cpu().numpy()[order],
+                own=own[0].cpu().numpy(),
+                opening=opening[0].cpu().numpy(),
+                vector=found[0].cpu().numpy(),
+                plain=gnn.scaled(vectors)[0].cpu().numpy(),
+                query_side=QuerySide(side.passages[sources], side.weights[sources], side.own[sources]),
+            )
+
+    def without_edge(self, passage: int, query: int, question: np.ndarray) -> tuple[np.ndarray, float]:
+        """h'_p [d], and its score for `question` [d], in the graph without the edge between the two.
+
+        That edge is one of the graph and two of the network: query → passage in layer 2 and passage → query in
+        layer 1. Both go. The second alters h'_q, and by it the query's other passages; into this passage h'_q
+        came by the first alone, so here what remains is attention over the remaining edges.
+
+        Args:
+            passage: row of one of the explainer's passages. query: a graph query that reaches it.
+
+        Raises:
+            ValueError: there is no such edge.
+        """
+        place = self._place[passage]
+        edges = self._edges_into(place)
+        kept = edges[self._hood.nodes[self._hood.edges[0, edges]] != query]
+        if len(kept) == len(edges):
+            raise ValueError(f"no edge between graph query {query} and passage {passage}")
+        with torch.inference_mode():
+            vectors = self._passages[place : place + 1]
+            aggregated = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
+            found: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
+        return found, float(question @ found)
+
+    def _edges_into(self, place: int) -> np.ndarray:
+        """The neighbourhood's edges, of which a passage's lie together, that reach the passage at `place`."""
+        first, last = np.searchsorted(self._hood.edges[1], [place, place + 1])
+        return np.arange(first, last)
+
+    def _around(self, passage: int, edges: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Sources, edges, edge features and self-loop features of one passage, as its GAT layer takes them."""
+        where, features = self._where, self._features
+        source = torch.from_numpy(self._hood.edges[0, edges]).to(where)
+        return (
+            self._queries[source],
+            torch.stack([torch.arange(len(edges), device=where), torch.zeros_like(source)]),
+            tensor(features.of_edges(self._hood.positions[edges]), where),
+            self.gnn.loop_features(tensor(features.passage_loops(np.array([passage])), where)),
+        )

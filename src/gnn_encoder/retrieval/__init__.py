@@ -1,0 +1,1 @@
+"""Finding passages: by words, by vectors, by both, and the bundle that is asked."""

@@ -1,0 +1,152 @@
+"""BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
+
+The corpus is tokenized as a stream, and the index that bm25s searches is built from its tokens on disk
+(`gnn_encoder.retrieval.postings`): what is in memory is the vocabulary, and a query's score of every passage.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import Stemmer
+from bm25s.tokenization import Tokenizer
+
+from gnn_encoder.artifacts import Passages, PassageTable
+from gnn_encoder.errors import UserError
+from gnn_encoder.progress import Progress
+from gnn_encoder.retrieval.postings import bm25_index, load_postings, save_postings
+from gnn_encoder.settings import Lexical
+from gnn_encoder.tokens import Tokens
+
+FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
+    "joined": (Passages.full_texts,),
+    "separate": (lambda batch: batch.titles, lambda batch: batch.texts),
+}
+"""What is indexed: title and text as one field, or each with its own lengths and idf, scores added."""
+
+FACTS, VOCABULARY = "bm25.json", "vocabulary.json"
+
+
+@dataclass(frozen=True)
+class Bm25Kind:
+    """How texts are cut into terms and scored.
+
+    k1              saturation of the term frequency
+    b               share of length normalisation
+    stemmer         a Snowball language, or `none`
+    stopwords       a language whose stop words bm25s knows, or `none`
+    fields          a key of `FIELDS`
+    """
+
+    k1: float = 1.5
+    b: float = 0.75
+    stemmer: str = "english"
+    stopwords: str = "english"
+    fields: str = "joined"
+
+    @classmethod
+    def of(cls, settings: Lexical) -> "Bm25Kind":
+        """As the settings say."""
+        return cls(settings.k1, settings.b, settings.stemmer, settings.stopwords, settings.fields)
+
+    def tokenizer(self) -> Tokenizer:
+        """One without a vocabulary."""
+        return Tokenizer(
+            stemmer=None if self.stemmer == "none" else Stemmer.Stemmer(self.stemmer),
+            stopwords=None if self.stopwords == "none" else self.stopwords,
+        )
+
+
+class Bm25:
+    """A BM25 index over passages, one part per field."""
+
+    def __init__(self, kind: Bm25Kind, passages: int, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
+        self.kind, self.passages, self._parts = kind, passages, parts
+
+    @classmethod
+    def build(cls, passages: PassageTable, kind: Bm25Kind, progress: Progress | None = None) -> "Bm25":
+        """Index all passages, read as a stream; `progress` counts them, once per field.
+
+        Raises:
+            UserError: no passage has a word.
+        """
+        parts = []
+        for field in FIELDS[kind.fields]:
+            tokenizer = kind.tokenizer()
+            texts = _texts(passages, field, progress)
+            # Without `allow_empty`: an empty query would otherwise find every empty passage.
+            tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
+            if len(tokens.ids) == 0:
+                continue
+            vocabulary = tokenizer.stem_to_sid if tokenizer.stemmer else tokenizer.word_to_id
+            parts.append((tokenizer, bm25_index(tokens, len(vocabulary), k1=kind.k1, b=kind.b)))
+        if not parts:
+            raise UserError(
+                "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"
+            )
+        return cls(kind, len(passages), parts)
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a folder, to be searched without the passages."""
+        facts = {"kind": asdict(self.kind), "passages": self.passages, "parts": len(self._parts)}
+        (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        for i, (tokenizer, index) in enumerate(self._parts):
+            (folder / f"{i}").mkdir()
+            tokenizer.save_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
+            save_postings(index, folder / f"{i}")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Bm25":
+        """An index that was saved; its postings are memory-mapped."""
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        kind, parts = Bm25Kind(**facts["kind"]), []
+        for i in range(facts["parts"]):
+            tokenizer = kind.tokenizer()
+            tokenizer.load_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
+            index = load_postings(folder / f"{i}", facts["passages"], k1=kind.k1, b=kind.b)
+            parts.append((tokenizer, index))
+        return cls(kind, facts["passages"], parts)
+
+    def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The best `k` passages of each query that share a term with it.
+
+        Returns:
+            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row; row -1
+            with score -inf where fewer passages match.
+        """
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int32)
+        # `update_vocab=False` still maps an unseen word to a known stem.
+        tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
+        for query, per_part in enumerate(zip(*tokens, strict=True)):
+            found = [
+                index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
+            ]
+            if found:
+                exact: np.ndarray = np.stack(found).sum(axis=0, dtype=np.float32)
+                best = top_positive(exact, k)
+                scores[query, : len(best)], rows[query, : len(best)] = exact[best], best
+            if progress:
+                progress.advance()
+        return scores, rows
+
+
+def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
+    """Rows of the `k` largest positive entries of [m], fewer if there are fewer; ties by ascending row."""
+    rows = np.flatnonzero(scores > 0)
+    if len(rows) > k:
+        cut = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
+        above, level = rows[scores[rows] > cut], rows[scores[rows] == cut]
+        rows = np.concatenate([above, level[: k - len(above)]])
+    order: np.ndarray = rows[np.lexsort((rows, -scores[rows]))]
+    return order
+
+
+def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progress: Progress | None) -> Iterator[str]:
+    for batch in passages.stream():
+        yield from field(batch)
+        if progress:
+            progress.advance(len(batch.ids))

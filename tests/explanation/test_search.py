@@ -1,0 +1,176 @@
+"""`gnn-encoder explain` on a tiny bundle: what it tells equals the vectors, and what it lacks it says."""
+
+import io
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from tiny_graph import encode, write_models
+
+from gnn_encoder import cli
+from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
+from gnn_encoder.evaluation.explanation_page import render_explanation
+from gnn_encoder.explanation.passages import NEEDED
+from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks
+from gnn_encoder.explanation.table import show_hit
+from gnn_encoder.retrieval.search import Searcher
+
+QUESTION = "what is the old river"
+
+
+@pytest.fixture(scope="module")
+def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> Path:
+    """ROOT/latest: links to what two steps made of the tiny dataset with random models."""
+    folder = tmp_path_factory.mktemp("root")
+    models = write_models(folder / "models", tiny_backbone)
+    made = encode(tiny_dataset.path, models, folder / "made")
+    (folder / "latest").mkdir()
+    places = {name: made / name for name in ("bundle", *NEEDED)}
+    places |= {"dataset": tiny_dataset.path, "gnn_encoder": models["gnn_encoder"]}
+    for name, target in places.items():
+        (folder / "latest" / name).symlink_to(target)
+    return folder / "latest"
+
+
+@pytest.fixture(scope="module")
+def hits(latest: Path) -> list[ExplainedHit]:
+    return explain_search(latest / "bundle", QUESTION, k=60, neighbors=2)
+
+
+def test_scores_and_ranks_are_those_of_the_vectors(latest: Path, hits: list[ExplainedHit]) -> None:
+    searcher = Searcher(Bundle.read(latest / "bundle"))
+    question, _, rows = searcher.find(QUESTION, 60)
+    assert [each.hit for each in hits] == searcher.search(QUESTION, 60)
+    with_graph, without = searcher.bundle.vectors @ question, Encoding.read(latest / "encoding").passages @ question
+    for each, row in zip(hits, rows, strict=True):
+        assert each.why.score == pytest.approx(each.hit.score, abs=1e-5)
+        assert each.why.plain_score == pytest.approx(without[row], abs=1e-5)
+        assert each.rank == each.hit.rank == 1 + (with_graph > with_graph[row]).sum()
+        assert each.plain_rank == 1 + (without > without[row]).sum()
+    assert [each.plain_rank for each in hits] != [each.rank for each in hits]  # Control: the graph did something.
+
+
+def test_weights_and_texts_are_those_of_the_graph(
+    latest: Path, hits: list[ExplainedHit], tiny_dataset: Dataset
+) -> None:
+    graph, found = Graph.read(latest / "graph"), 0
+    for each in hits:
+        row, why = int(each.hit.passage_id[1:]), each.why
+        reaching = graph.reverse[graph.indptr[row] : graph.indptr[row + 1]] // graph.edges.shape[1]
+        assert len(why.influences) == min(2, len(reaching)) and why.others == max(0, len(reaching) - 2)
+        total = why.own + why.others_weight + sum(influence.weight for influence in why.influences)
+        assert total == pytest.approx(1, abs=1e-6)
+        assert why.own == pytest.approx(np.mean(why.own_heads)) and 0 <= why.open_share <= 1 and 0 < why.opening < 1
+        for influence in why.influences:
+            found += 1
+            query = int(influence.query_id[1:])
+            assert query in graph.queries[reaching]
+            assert influence.query == tiny_dataset.query_texts(np.array([query]))[0]
+            assert influence.weight == pytest.approx(np.mean(influence.heads)) and len(influence.heads) == 4
+            assert influence.score_change != 0
+            near = [f"p{p}" for p in graph.edges[np.flatnonzero(graph.queries == query)[0]]]
+            assert sorted(i.passage_id for i in influence.inflows) == sorted(near)  # 3 neighbours, 3 told
+            assert influence.own + sum(i.weight for i in influence.inflows) == pytest.approx(1, abs=1e-6)
+            assert all(i.title in i.text for i in influence.inflows)
+    assert found and any(each.why.others for each in hits) and not all(each.why.influences for each in hits)
+
+
+def test_ranks_in_any_chunk_and_with_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.integers(-3, 4, (50, 8)).astype(np.float32)  # exact in fp32, with ties
+    question, rows = generator.integers(-3, 4, 8).astype(np.float32), np.arange(50)
+    order = np.argsort(-(vectors @ question), kind="stable")
+    expected = np.empty(50, int)
+    expected[order] = np.arange(1, 51)
+    assert ranks(vectors, question, rows) == expected.tolist()
+    monkeypatch.setattr("gnn_encoder.explanation.search.CHUNK", 7)
+    assert ranks(vectors, question, rows) == expected.tolist()
+    assert ranks(vectors, question, rows, torch.neg) != expected.tolist()
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "explain", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return int(caught.value.code or 0)
+
+
+def test_the_command_shows_it_and_writes_the_page(
+    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "why.html"
+    options = ("--bundle", str(latest / "bundle"), "-k", "60", "--neighbors", "1", "--html", str(page))
+    assert call(monkeypatch, QUESTION, *options) == 0
+    shown = capsys.readouterr().out
+    assert [line.split()[0] for line in shown.splitlines() if "[p" in line and line.startswith("  ")][:1] == ["1"]
+    for words in ("with the graph", "without it", "gate open by", "the passage itself", "training query", str(page)):
+        assert words in shown
+    assert page.read_text("utf-8").count("<article>") == 60
+
+
+class Structure(HTMLParser):
+    """Checks that every element is closed where it must be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href"} & {name for name, _ in attributes}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[ExplainedHit]) -> None:
+    structure = Structure()
+    page = render_explanation("<b>why</b>", "a bundle", hits)
+    structure.feed(page)
+    assert structure.open == [] and "<b>" not in page and "prefers-color-scheme: dark" in page
+    screen = Console(width=100, file=io.StringIO())
+    for each in hits:
+        show_hit(screen, each)
+    told = screen.file.getvalue()  # type: ignore[attr-defined]
+    for each in hits:
+        for influence in each.why.influences:
+            assert f"{influence.score_change:+.4f}" in told and f"{influence.score_change:+.4f}" in page
+            assert influence.query in told and influence.query in page
+
+
+@pytest.mark.parametrize("missing", NEEDED)
+def test_a_missing_sibling_is_one_line(
+    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    for name, folder in beside(latest / "bundle").items():
+        if name != missing:
+            (tmp_path / name).symlink_to(folder)
+    (tmp_path / "bundle").symlink_to(latest / "bundle")
+    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert f"no {missing} beside it" in captured.err and "give --bundle ROOT/latest/bundle" in captured.err
+
+
+@pytest.mark.parametrize("other", ["graph", "encoding"])
+def test_what_belongs_to_another_bundle_is_refused(
+    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    for name in ("bundle", *NEEDED):
+        if name != other:
+            (tmp_path / name).symlink_to((latest / name).resolve())
+    shutil.copytree(latest / other, tmp_path / other)
+    manifest = tmp_path / other / "manifest.json"
+    text = manifest.read_text("utf-8")
+    digest = Bundle.read(latest / "bundle").manifest.inputs["graph"]
+    assert digest in text
+    manifest.write_text(text.replace(digest, "0" * 64), "utf-8")
+    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    captured = capsys.readouterr()
+    assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1

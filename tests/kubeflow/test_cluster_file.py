@@ -1,0 +1,126 @@
+"""The cluster file: what a step asks for in the end, and one line for each mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from kfp_api import EXAMPLE
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.kubeflow import cluster_file
+from gnn_encoder.settings import STEPS
+from gnn_encoder.settings.cluster import Cluster, StepNeeds
+
+
+def test_a_step_is_laid_over_the_defaults() -> None:
+    cluster = Cluster.model_validate(
+        {
+            "images": {"cpu": "a", "gpu": "b"},
+            "defaults": {
+                "cpu": 2,
+                "environment": {"ONE": 1, "TWO": True},
+                "tolerations": [{"key": "spot", "operator": "Exists"}],
+                "timeout_seconds": 60,
+            },
+            "steps": {
+                "train_gnn": {
+                    "cpu": {"limit": 4},
+                    "gpu": {},
+                    "environment": {"TWO": "other"},
+                    "tolerations": [],
+                    "timeout_seconds": None,
+                }
+            },
+        }
+    )
+    other, trained = cluster.needs("ingest"), cluster.needs("train_gnn")
+    assert other.cpu and (other.cpu.request, other.cpu.limit) == ("2", "2")
+    assert trained.cpu and (trained.cpu.request, trained.cpu.limit) == ("2", "4")
+    assert other.environment == {"ONE": "1", "TWO": "true"}
+    assert trained.environment == {"ONE": "1", "TWO": "other"}
+    assert (len(other.tolerations), len(trained.tolerations)) == (1, 0)
+    assert (other.timeout_seconds, trained.timeout_seconds) == (60, None)
+    assert (cluster.image("ingest"), cluster.image("train_gnn")) == ("a", "b")
+
+
+def test_the_example_says_every_key() -> None:
+    cluster = cluster_file.load_cluster(EXAMPLE)
+    assert cluster.model_fields_set == set(Cluster.model_fields)
+    said = set().union(*(needs.model_fields_set for needs in (cluster.defaults, *cluster.steps.values())))
+    assert said == set(StepNeeds.model_fields)
+    heavy = {step for step in STEPS if step.startswith("train_")}
+    heavy |= {"dense_retrieve", "score_candidates", "generate_queries", "build_graph", "encode_corpus"}
+    assert {step for step in STEPS if cluster.needs(step).gpu} == heavy
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("namespaces: x", "unknown key 'namespaces': did you mean 'namespace'? known are caching, defaults, "),
+        ("steps: {train_gnn: {gpus: 1}}", "steps.train_gnn: unknown key 'gpus': did you mean 'gpu'?"),
+        ("steps: {train_gn: {}}", "unknown step 'train_gn': did you mean 'train_gnn'?"),
+        ("defaults: {gpu: {count: 0}}", "defaults.gpu.count: "),
+        ("defaults: {memory: 3 GB}", "defaults.memory.request: "),
+        ("defaults: {cpu: {request: 4, limit: 2}}", "defaults.cpu: request 4 is more than limit 2"),
+        ("defaults: {cpu: 4}\nsteps: {ingest: {cpu: {limit: 500m}}}", "steps.ingest with defaults: "),
+        ("defaults: {tolerations: [{key: a, operator: Exists, value: b}]}", "Exists takes no value"),
+        ("defaults: {tolerations: [{value: b}]}", "without a key the operator must be Exists"),
+        ("defaults: {affinity: [{match: [], weight: 1}]}", "defaults.affinity.0.match"),
+        ("defaults: {affinity: [{match: [{key: a}], weight: 101}]}", "defaults.affinity.0.weight"),
+        ("defaults: {volumes: [{mount: /a}]}", "give claim"),
+        ("defaults: {volumes: [{mount: /a, claim: c, size: 1Gi}]}", "give claim"),
+        ("defaults: {volumes: [{mount: /a, claim: c, medium: Memory}]}", "medium or storage_class with size"),
+        ("defaults: {volumes: [{mount: /a, size: 1Gi, medium: Memory, storage_class: s}]}", "medium or storage_class"),
+        ("defaults: {volumes: [{mount: /a, size: 1Gi, sub_path: b}]}", "sub_path goes with claim"),
+        ("defaults: {volumes: [{mount: /s3, claim: c}]}", "mount /s3 is KFP's own"),
+        ("defaults: {ephemeral_storage: 1Gi, volumes: [{mount: /tmp, claim: c}]}", "two volumes at /tmp"),
+        (
+            "defaults: {timeout_seconds: 600, retries: {count: 1, within_seconds: 600}}",
+            "or the first would be the last",
+        ),
+        ("defaults: {retries: {count: 1, factor: 1.5}}", "defaults.retries.factor"),
+        ("pipeline_root: /mnt/pipelines", "pipeline_root: "),
+        ("- a list", "Input should be"),
+        ("a: [", "is not valid YAML: line 1: "),
+    ],
+)
+def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError) as caught:
+        cluster_file.load_cluster(path)
+    assert str(caught.value).startswith(str(path))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("defaults: {environment: {MLFLOW_TRACKING_PASSWORD: hunter22}}", "hunter22"),
+        ("defaults: {environment: {AWS_SECRET_ACCESS_KEY: wJalrXUtnFEMI}}", "wJalrXUtnFEMI"),
+        ("defaults: {environment: {MLFLOW_TRACKING_URI: 'http://me:hunter22@mlflow'}}", "hunter22"),
+        ("defaults: {environment: {USER_ID: AKIAIOSFODNN7EXAMPLE}}", "AKIAIOSFODNN7EXAMPLE"),
+        ("steps: {ingest: {environment: {HUB: 'hf_abcdefghijklmnopqrstuvwxyz'}}}", "hf_abcdef"),
+        ("defaults: {secrets: {store: hunter22}}", "hunter22"),
+        ("token: hunter22", "hunter22"),
+        ("defaults: {environment: {A: [hunter22}}", "hunter22"),
+    ],
+)
+def test_a_secret_is_refused_and_not_shown(text: str, secret: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError) as caught:
+        cluster_file.load_cluster(path)
+    assert secret not in str(caught.value)
+
+
+def test_what_only_sounds_secret_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    plain = {
+        "GNN_ENCODER_TOKENS": "/tmp/tokens",
+        "TOKENIZERS_PARALLELISM": "false",
+        "AWS_SHARED_CREDENTIALS_FILE": "/aws/credentials",
+    }
+    path.write_text(yaml.safe_dump({"defaults": {"environment": plain}}), "utf-8")
+    assert cluster_file.load_cluster(path).defaults.environment == plain

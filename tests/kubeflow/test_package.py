@@ -1,0 +1,157 @@
+"""The package for the example cluster: the right needs on the right steps, and the pipeline itself untouched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kfp
+import pytest
+import yaml
+from kfp_api import EXAMPLE, check_pipeline
+
+from gnn_encoder import launch
+from gnn_encoder.kubeflow.cluster_file import load_cluster
+from gnn_encoder.kubeflow.package import write_package
+from gnn_encoder.settings import STEPS
+from gnn_encoder.settings.cluster import Cluster
+
+REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
+ON_GPU = {
+    "train_dpr", "dense_retrieve", "train_cross_encoder", "score_candidates", "train_query_generator",
+    "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_corpus",
+}  # fmt: skip
+
+
+def packaged(cluster: Cluster, folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The package's text, its pipeline and its platforms."""
+    path = folder / "package.yaml"
+    write_package(cluster, path)
+    text = path.read_text("utf-8")
+    spec, *platforms = yaml.safe_load_all(text)
+    return text, spec, platforms[0] if platforms else {}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI")
+        patch.setenv("GNN_ENCODER_KFP_TOKEN", "hunter22")
+        yield packaged(load_cluster(EXAMPLE), tmp_path_factory.mktemp("package"))
+
+
+def label(step: str) -> str:
+    return f"exec-{step.replace('_', '-')}"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    _, spec, platforms = package
+    container = spec["deploymentSpec"]["executors"][label(step)]["container"]
+    resources = dict(container["resources"])
+    accelerator = resources.pop("accelerator", None)
+    on = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"][label(step)]
+    tolerations = {(each["key"], each["operator"], each["effect"]) for each in on["tolerations"]}
+    mounts = {each["mountPath"]: each["sizeLimit"] for each in on["emptyDirMounts"]}
+    spot = ("cloud.example.com/spot", "Equal", "NoSchedule")
+    if step in ON_GPU:
+        assert accelerator == {"resourceType": "nvidia.com/gpu", "resourceCount": "4" if step == "train_gnn" else "1"}
+        assert container["image"] == f"{REGISTRY}-gpu"
+        assert tolerations == {spot, ("nvidia.com/gpu", "Exists", "NoSchedule")}
+        assert on["nodeSelector"]["labels"] == {
+            "kubernetes.io/arch": "amd64",
+            "cloud.example.com/accelerator": "nvidia-l4",
+        }
+        assert on["activeDeadlineSeconds"] == ("86400" if step == "train_gnn" else "43200")
+        assert mounts == {"/tmp": "20Gi", "/dev/shm": "8Gi"}
+        (fast,) = on["genericEphemeralVolume"]
+        assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
+        asked = ["4", "8", "32Gi", "64Gi"]
+    else:
+        assert accelerator is None
+        assert "gpu" not in str(on).lower() and "gpu" not in str(container["resources"]).lower()
+        assert container["image"] == REGISTRY
+        assert tolerations == {spot}
+        assert on["nodeSelector"]["labels"] == {"kubernetes.io/arch": "amd64"}
+        assert on["activeDeadlineSeconds"] == "7200"
+        assert mounts == {"/tmp": "20Gi"}
+        assert "genericEphemeralVolume" not in on
+        asked = ["2", "2", "32Gi", "32Gi"] if step == "evaluate" else ["2", "2", "8Gi", "16Gi"]
+    names = ["resourceCpuRequest", "resourceCpuLimit", "resourceMemoryRequest", "resourceMemoryLimit"]
+    assert resources == dict(zip(names, asked, strict=True))
+    assert on["nodeAffinity"] == [
+        {"weight": 80, "matchExpressions": [{"key": "cloud.example.com/spot", "operator": "In", "values": ["true"]}]}
+    ]
+    assert spec["root"]["dag"]["tasks"][step.replace("_", "-")]["retryPolicy"] == {
+        "maxRetryCount": 3,
+        "backoffDuration": "30s",
+        "backoffFactor": 2,
+        "backoffMaxDuration": "604800s",
+    }
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
+        "AWS_ENDPOINT_URL": "http://store.retrieval.svc:7480",
+        "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
+    }
+    (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
+    assert secret["secretName"] == "retrieval-store"
+    assert {each["secretKey"]: each["envVar"] for each in secret["keyToEnv"]} == {
+        "access-key": "AWS_ACCESS_KEY_ID",
+        "secret-key": "AWS_SECRET_ACCESS_KEY",
+    }
+    assert (config_map["configMapName"], config_map["keyToEnv"]) == (
+        "retrieval-settings",
+        [{"configMapKey": "region", "envVar": "AWS_DEFAULT_REGION"}],
+    )
+    assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
+        "retrieval-work",
+        "/shared",
+        "models",
+    )
+
+
+def test_the_pipeline_itself_is_the_one_that_runs_here(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    _, spec, _ = package
+    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    bare = yaml.safe_load(yaml.safe_dump(spec))
+    assert bare != compiled
+    for name, executor in bare["deploymentSpec"]["executors"].items():
+        container = executor["container"]
+        del container["env"], container["resources"]
+        container["image"] = compiled["deploymentSpec"]["executors"][name]["container"]["image"]
+    for task in bare["root"]["dag"]["tasks"].values():
+        del task["retryPolicy"]
+    assert bare == compiled
+    bare["deploymentSpec"]["executors"][label("ingest")]["container"]["args"][-1] = "other"
+    assert bare != compiled
+
+
+def test_without_a_file_nothing_is_asked_for(tmp_path: Path) -> None:
+    _, spec, platforms = packaged(load_cluster(None), tmp_path)
+    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    assert (spec, platforms) == (compiled, {})
+
+
+def test_kfp_reads_it_and_has_every_field(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    text, spec, platforms = package
+    component = kfp.components.load_component_from_text(text)
+    assert set(component.component_spec.inputs) == set(STEPS)
+    check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    executors[label("ingest")]["nodeSelektor"] = {}
+    with pytest.raises(ValueError, match="nodeSelektor"):
+        check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    del executors[label("ingest")]["nodeSelektor"]
+
+
+def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
+    text, *_ = package
+    assert "AWS_SECRET_ACCESS_KEY" in text  # the variable's name, and where its value is kept
+    assert "wJalrXUtnFEMI" not in text and "hunter22" not in text
+
+
+def test_a_retry_without_pauses(tmp_path: Path) -> None:
+    cluster = Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}})
+    _, spec, _ = packaged(cluster, tmp_path)
+    tasks = spec["root"]["dag"]["tasks"]
+    assert tasks["ingest"]["retryPolicy"]["backoffDuration"] == "0s"
+    assert [name for name, task in tasks.items() if "retryPolicy" in task] == ["ingest"]

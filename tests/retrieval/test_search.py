@@ -1,0 +1,93 @@
+"""Questions to a bundle get what a float64 product of the vectors says."""
+
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.bm25 import Bm25, Bm25Kind
+from gnn_encoder.retrieval.fused import fused_search
+from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.retrieval.search import Searcher, search_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> Bundle:
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), pooling="mean", max_length=32)
+    vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
+    encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
+    path = tmp_path_factory.mktemp("search") / "bundle"
+    save_bm25 = Bm25.build(tiny_dataset.passages, Bm25Kind()).save
+    for name, bm25 in (("bundle", save_bm25), ("without", None)):
+        with drafting(path.with_name(name), "bundle") as draft:
+            Bundle.write(
+                draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=encoder.save, save_bm25=bm25
+            )
+    return Bundle.read(path)
+
+
+def test_hits_are_the_largest_products(bundle: Bundle) -> None:
+    question = "what is the old river"
+    hits = search_bundle(bundle, question, 5)
+    vector = encode_texts(TextEncoder.load(bundle.query_encoder_path), [question], precision="fp32")[0]
+    exact = bundle.vectors.astype(np.float64) @ vector
+    best = np.argsort(-exact, kind="stable")[:5]
+    passages = bundle.passages.take(best)
+    assert [hit.passage_id for hit in hits] == passages.ids
+    assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
+    np.testing.assert_allclose([hit.score for hit in hits], exact[best], rtol=1e-5)
+    assert astuple(hits[0])[2:] == (passages.ids[0], passages.titles[0], passages.texts[0])
+
+
+def test_the_question_matters(bundle: Bundle) -> None:
+    searcher = Searcher(bundle)
+    assert searcher.search("the old river", 3) != searcher.search("violin market winter", 3)
+
+
+def test_more_than_there_are(bundle: Bundle) -> None:
+    assert len(search_bundle(bundle, "garden", 1000)) == len(bundle.passages)
+
+
+@pytest.mark.parametrize(("question", "k"), [("  ", 5), ("garden", 0)])
+def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int) -> None:
+    with pytest.raises(UserError):
+        search_bundle(bundle, question, k)
+
+
+def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:
+    question = "the old river is in winter"
+    words, rows = Bm25.build(tiny_dataset.passages, Bm25Kind()).search([question], 100)
+    dense = {hit.passage_id: hit.score for hit in search_bundle(bundle, question, 1000)}
+    found = rows[0] >= 0
+    lexical = dict(zip(tiny_dataset.passages.take(rows[0][found]).ids, words[0][found].tolist(), strict=True))
+
+    def scaled(scores: dict[str, float], passage: str) -> float:
+        low, high = min(scores.values()), max(scores.values())
+        return (scores[passage] - low) / (high - low) if passage in scores else 0.0
+
+    hits, told = fused_search(bundle, question, 7, 0.3)
+    assert told == "vectors 0.30 + BM25 0.70, as given"
+    expected = {passage: 0.3 * scaled(dense, passage) + 0.7 * scaled(lexical, passage) for passage in dense}
+    best = sorted(expected.values(), reverse=True)[:7]
+    np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-5)
+    np.testing.assert_allclose([expected[hit.passage_id] for hit in hits], best, atol=1e-5)
+    alone, _ = fused_search(bundle, question, 7, 1.0)
+    assert [hit.passage_id for hit in alone] == list(dense)[:7] != [hit.passage_id for hit in hits]
+
+
+def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
+    _, told = fused_search(bundle, "winter", 3)
+    assert told.startswith("vectors 0.50 + BM25 0.50, not tuned")
+    with pytest.raises(UserError, match="no BM25 index"):
+        fused_search(Bundle.read(bundle.path.with_name("without")), "winter", 3)
+
+
+def test_encoder_of_another_width_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextEncoder, "width", 7)
+    with pytest.raises(UserError, match="do not fit"):
+        Searcher(bundle)
