@@ -28,6 +28,7 @@ from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
+from gnn_encoder.training.prefetch import made
 from gnn_encoder.training.texts import LiveTexts
 
 K, LENGTH = 10, 96
@@ -83,7 +84,7 @@ def main() -> None:
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     tokens: dict[str, list[int]] = {name: [] for name in sides}
-    for number, batch in zip(range(options.steps + 1), masked.plan().epoch(0), strict=False):
+    for number, batch in zip(range(options.steps + 1), made(masked.plan(), 0), strict=False):
         hood = masked.neighbourhood(batch)
         asked = np.unique(masked.node[batch.examples])
         passages = int(texts.passage_tokens.lengths[batch.passages].sum())

@@ -17,6 +17,7 @@ from torch import nn
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.progress import Progress
+from gnn_encoder.replicas import read_batches
 from gnn_encoder.tokens import SHARD, Tokens, tokens_at
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -79,14 +80,16 @@ def encode_tokens(
     progress: Progress | None = None,
 ) -> None:
     """Fill `out` [n, d] with the vectors of n tokenized texts."""
-    where = device()
     pad = encoder.tokenizer.pad_token_id or 0
+
+    def store(rows: np.ndarray, vectors: np.ndarray) -> None:
+        out[rows] = vectors
+        if progress:
+            progress.advance(len(rows))
+
     with inference_copy(encoder, precision) as model:
-        for rows in budget_batches(tokens.lengths, tokens_per_batch):
-            ids, mask = (torch.from_numpy(a).to(where) for a in tokens.padded(rows, pad))
-            out[rows] = model(ids, mask).float().cpu().numpy()
-            if progress:
-                progress.advance(len(rows))
+        batches = list(budget_batches(tokens.lengths, tokens_per_batch))
+        read_batches(model, batches, lambda rows: tokens.padded(rows, pad), store)
 
 
 def encode_texts(

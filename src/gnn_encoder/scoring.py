@@ -7,12 +7,11 @@ when its batch comes up, so that n·k pairs never exist as text.
 from typing import Any
 
 import numpy as np
-import torch
 
 from gnn_encoder.encoding import budget_batches, inference_copy
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.progress import Progress
+from gnn_encoder.replicas import read_batches
 from gnn_encoder.tokens import Tokens
 
 
@@ -78,12 +77,12 @@ def score_pairs(
     progress: Progress | None = None,
 ) -> None:
     """Fill `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
-    where = device()
+
+    def store(rows: np.ndarray, logits: np.ndarray, vectors: np.ndarray) -> None:
+        scores[rows], cls[rows] = logits, vectors
+        if progress:
+            progress.advance(len(rows))
+
     with inference_copy(model, precision) as scorer:
-        for rows in budget_batches(pairs.lengths(first, second), tokens_per_batch):
-            ids, mask, types = (torch.from_numpy(a).to(where) for a in pairs.padded(first[rows], second[rows]))
-            logits, vectors = scorer(ids, mask, types)
-            scores[rows] = logits.float().cpu().numpy()
-            cls[rows] = vectors.float().cpu().numpy()
-            if progress:
-                progress.advance(len(rows))
+        batches = list(budget_batches(pairs.lengths(first, second), tokens_per_batch))
+        read_batches(scorer, batches, lambda rows: pairs.padded(first[rows], second[rows]), store)

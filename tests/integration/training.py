@@ -27,10 +27,12 @@ class Batches:
 
     steps_per_epoch, batch_examples = STEPS, 4
 
-    def epoch(self, epoch: int) -> Iterator[torch.Tensor]:
-        for number in range(STEPS):
-            time.sleep(0.3)
-            yield torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))
+    def draws(self, epoch: int) -> Iterator[int]:
+        return iter(range(STEPS))
+
+    def batch(self, drawn: int) -> torch.Tensor:
+        time.sleep(0.3)
+        return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(drawn))
 
 
 def main(out: Path) -> None:

@@ -1,5 +1,6 @@
 """A resumed run ends with the weights of an undisturbed one, bit for bit."""
 
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,13 @@ class Batches:
     steps_per_epoch = 5
     batch_examples = 4
 
-    def epoch(self, epoch):
+    def draws(self, epoch):
         generator = np.random.default_rng(epoch)
         for _ in range(self.steps_per_epoch):
-            yield torch.from_numpy(generator.standard_normal((4, 6)).astype(np.float32))
+            yield generator.standard_normal((4, 6)).astype(np.float32)
+
+    def batch(self, drawn):
+        return torch.from_numpy(drawn)
 
 
 def model() -> nn.Module:
@@ -35,7 +39,9 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
 
 
-def train(folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> dict[str, torch.Tensor]:
+def train(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None, workers: int = 0
+) -> dict[str, torch.Tensor]:
     monkeypatch.setenv(CHECKPOINTS, str(folder))
     net, steps = model(), 0
 
@@ -48,7 +54,7 @@ def train(folder: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int | None = N
 
     with tracking.step_run("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        result = fit(net, Batches(), loss, SETTINGS, context)
+        result = fit(net, Batches(), loss, SETTINGS.model_copy(update={"workers": workers}), context)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
     return net.state_dict() | {"loss": torch.tensor(result.loss)} | curves
 
@@ -61,6 +67,15 @@ def test_resumed_equals_undisturbed(tmp_path, monkeypatch, stop_at):
         train(tmp_path / "cut", monkeypatch, stop_at)
     torch.manual_seed(99)  # whatever happened to the random state in between
     resumed = train(tmp_path / "cut", monkeypatch)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_workers_change_no_weight_and_resume_too(tmp_path, monkeypatch):
+    expected = train(tmp_path / "thread", monkeypatch)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "workers", monkeypatch, 7, workers=2)
+    assert not multiprocessing.active_children()
+    resumed = train(tmp_path / "workers", monkeypatch, workers=1)
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 

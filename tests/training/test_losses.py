@@ -9,6 +9,7 @@ import torch
 from gnn_encoder.artifacts import Qrels, TrainingSet
 from gnn_encoder.training.batches import ExampleBatches, MaskedBatches, draw_negatives
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.prefetch import made
 
 
 def by_hand(queries, passages, positive, excluded, scale):
@@ -74,12 +75,12 @@ def random_examples(count: int, seed: int = 0) -> TrainingSet:
 def test_an_epoch_visits_every_example_once_and_is_reproducible():
     examples = random_examples(53)
     plan = ExampleBatches(examples, 8, 2, KnownPositives(examples.query, examples.positive), seed=1)
-    batches = list(plan.epoch(3))
+    batches = list(made(plan, 3))
     assert len(batches) == plan.steps_per_epoch
     assert sorted(np.concatenate([b.examples for b in batches])) == list(range(53))
-    again = list(plan.epoch(3))
+    again = list(made(plan, 3))
     assert all(np.array_equal(a.passages, b.passages) for a, b in zip(batches, again, strict=True))
-    assert not np.array_equal(batches[0].examples, next(plan.epoch(4)).examples)
+    assert not np.array_equal(batches[0].examples, next(made(plan, 4)).examples)
     for batch in batches:
         assert np.array_equal(batch.passages[batch.positive], examples.positive[batch.examples])
 
@@ -92,7 +93,7 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
     plan = MaskedBatches(
         examples, node, len(nodes), schedule="folds", fraction=0.2, batch_size=5, negatives=1, known=known, seed=0
     )
-    batches = list(plan.epoch(0))
+    batches = list(made(plan, 0))
     assert len(batches) == plan.steps_per_epoch
     assert sorted(np.concatenate([b.examples for b in batches])) == list(range(60))
     for batch in batches:
@@ -101,7 +102,7 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
     none = MaskedBatches(
         examples, node, len(nodes), schedule="none", fraction=0.2, batch_size=5, negatives=1, known=known, seed=0
     )
-    assert not any(b.masked.any() for b in none.epoch(0))
+    assert not any(b.masked.any() for b in made(none, 0))
 
 
 @pytest.mark.parametrize("fraction", [0.15, 0.5, 0.8])
@@ -113,11 +114,11 @@ def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction)
     plan = MaskedBatches(
         examples, node, len(nodes), schedule="sample", fraction=fraction, batch_size=5, negatives=1, known=known, seed=0
     )
-    batches = list(plan.epoch(0))
+    batches = list(made(plan, 0))
     assert len(batches) == plan.steps_per_epoch
     assert {b.masked.sum() for b in batches} == {round(fraction * len(nodes))}
     assert all(b.masked[node[b.examples]].all() for b in batches)
-    drawn = {b.masked.tobytes() for b in [*batches, *plan.epoch(1)]}
+    drawn = {b.masked.tobytes() for b in [*batches, *made(plan, 1)]}
     assert len(drawn) > 1
 
 

@@ -14,6 +14,7 @@ from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
+from gnn_encoder.training.prefetch import made
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def interactive(job: MaskedGraphTraining, batch, node_vectors: torch.Tensor) -> 
 def test_no_gradient_from_a_training_query_into_any_passage_of_its_loss(parts, mask):
     job = training(parts, mask)
     leaks = 0
-    for batch in list(job.plan().epoch(0))[:6]:
+    for batch in list(made(job.plan(), 0))[:6]:
         vectors = torch.randn(60, 32, requires_grad=True)
         interactive(job, batch, vectors).sum().backward()
         leaks += int((vectors.grad[torch.from_numpy(job.node[batch.examples])].abs().sum(1) > 0).sum())
@@ -69,7 +70,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
     *_, graph, _ = parts
     job = training(parts, mask)
     changed = 0
-    for batch in list(job.plan().epoch(0))[:6]:
+    for batch in list(made(job.plan(), 0))[:6]:
         trained = job.node[batch.examples]
         features, edges = np.array(graph.features), np.array(graph.edges)
         features[trained] += 3.0
@@ -89,7 +90,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
 def test_loss_equals_equation_12_from_its_parts(parts):
     job = training(parts, "folds")
     model, _, examples, graph, cached = parts
-    batch = next(job.plan().epoch(0))
+    batch = next(made(job.plan(), 0))
     with torch.no_grad():
         loss = job.loss(batch).item()
         # By hand: a graph without the masked queries, propagated whole, in other code.
@@ -143,7 +144,7 @@ def test_a_batch_whose_passages_have_no_neighbour_left(parts):
     graph = parts[3]
     edges = np.full_like(graph.edges, -1)
     alone = training(parts, "folds", Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100)))
-    batch = next(alone.plan().epoch(0))
+    batch = next(made(alone.plan(), 0))
     assert len(alone.neighbourhood(batch).nodes) == 0
     loss = alone.loss(batch)
     loss.backward()

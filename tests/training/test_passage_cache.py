@@ -15,6 +15,7 @@ from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
+from gnn_encoder.training.prefetch import made
 
 SETTINGS = TrainGnn(
     epochs=2, cache_refreshes=2, batch_size=15, mask_fraction=0.5, learning_rate=1e-3, gnn_learning_rate=1e-2,
@@ -68,7 +69,7 @@ def stop_before(job: MaskedGraphTraining, step: int, monkeypatch: pytest.MonkeyP
 def test_makings_are_spread_over_the_epochs(job: MaskedGraphTraining, makings: int, due: list[int]) -> None:
     plan = SampledBatches(job.plan(), job.neighbourhood, makings)
     assert plan.steps_per_epoch == 4
-    assert [making for epoch in range(2) for *_, making in plan.epoch(epoch)] == due
+    assert [making for epoch in range(2) for *_, making in made(plan, epoch)] == due
 
 
 def test_each_making_is_the_encoders_of_its_time(

@@ -31,8 +31,9 @@ COMMON = {"precision": "fp32", "dropout": 0.0, "dev_queries": 0}
 AdamW = partial(torch.optim.AdamW, eps=1e-4)
 
 
-def train(folder: Path, backbone: Path, cached: bool) -> dict[str, torch.Tensor]:
+def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[str, torch.Tensor]:
     """20 steps with eq. 2, then masked graph training over a random graph."""
+    common = {**COMMON, "gradient_cache": cached, "workers": workers}
     data, generator = Dataset(folder), np.random.default_rng(0)
     labels, queries = data.split_qrels("train"), data.query_rows("train")
     examples = TrainingSet(
@@ -48,8 +49,8 @@ def train(folder: Path, backbone: Path, cached: bool) -> dict[str, torch.Tensor]
     graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
     model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=6)))
     size = -(-len(examples.query) // 5)  # five batches an epoch
-    dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, gradient_cache=cached, **COMMON)
-    joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, gradient_cache=cached, **COMMON)
+    dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, **common)
+    joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
     with tracking.step_run("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
             assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
@@ -66,7 +67,7 @@ def process(rank: int, world: int, folder: Path, dataset: Path, backbone: Path) 
     torch.set_num_threads(1)
     torch.optim.AdamW = AdamW  # type: ignore[assignment, misc]
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=world)
-    save_file(train(dataset, backbone, cached=True), folder / f"{rank}.safetensors")
+    save_file(train(dataset, backbone, cached=True, workers=1), folder / f"{rank}.safetensors")
     assert (folder / f"checkpoints-{rank}").exists() == (rank == 0)
     dist.destroy_process_group()
 

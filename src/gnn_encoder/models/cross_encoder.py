@@ -1,6 +1,7 @@
 """M_ce reads `[CLS] query [SEP] passage [SEP]`; a linear head on `[CLS]` gives the score (GNN-encoder 3.4)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.packed import Row
 
 LAYOUT, HEAD = "cross_encoder.json", "head.safetensors"
 
@@ -36,8 +38,21 @@ class CrossEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
-        types = {"token_type_ids": token_type_ids} if getattr(self.backbone.config, "type_vocab_size", 0) > 1 else {}
-        cls = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0].float()
+        types = {"token_type_ids": token_type_ids} if self._tells_apart else {}
+        return self._scored(self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0])
+
+    def packed(self, row: Row) -> tuple[Tensor, Tensor]:
+        """Scores [b] and [CLS] vectors [b, d_e], fp32, of the pairs of a row, as `forward` gives."""
+        row = row if self._tells_apart else replace(row, types=None)
+        return self._scored(row.first(row.hidden(self.backbone)))
+
+    @property
+    def _tells_apart(self) -> bool:
+        """Whether the backbone knows types of tokens."""
+        return getattr(self.backbone.config, "type_vocab_size", 0) > 1
+
+    def _scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
+        cls = cls.float()
         # The head stays fp32 whatever the backbone runs in: bf16 scores of one query would be full of ties.
         with torch.autocast(cls.device.type, enabled=False):
             return nn.functional.linear(cls, self.head.weight.float(), self.head.bias.float()).squeeze(-1), cls

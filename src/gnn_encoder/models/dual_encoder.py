@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer, sentence_transformers_layout
+from gnn_encoder.models.packed import Row
 
 LAYOUT = "text_encoder.json"
 Pooling = Literal["cls", "mean"]
@@ -55,6 +56,14 @@ class TextEncoder(nn.Module):
         else:
             weights = attention_mask.unsqueeze(-1).float()
             vectors = (hidden.float() * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+        return self._scaled(vectors)
+
+    def packed(self, row: Row) -> Tensor:
+        """Vectors [b, d] fp32 of the texts of a row, as `forward` gives."""
+        hidden = row.hidden(self.backbone)
+        return self._scaled(row.first(hidden).float() if self.pooling == "cls" else row.mean(hidden))
+
+    def _scaled(self, vectors: Tensor) -> Tensor:
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def save(self, folder: Path) -> None:

@@ -100,6 +100,9 @@ class Optimization(StepSettings):
     seed: int = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
+    workers: Count = 0
+    """Processes that make batches beside the training, for each process that trains; 0: a thread of its own. The
+    batches are the same. They pay where a GPU waits for the neighbours to be sampled."""
 
 
 class WatchedTraining(Optimization):

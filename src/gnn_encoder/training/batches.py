@@ -27,20 +27,35 @@ class Batch:
     """For draws made while the batch is worked on."""
 
 
-def assemble(
+@dataclass(frozen=True)
+class Draw:
+    """What is random in a batch: `examples` [b] rows, `negatives` [b, k] passages, -1 for none; the rest as there."""
+
+    examples: np.ndarray
+    negatives: np.ndarray
+    masked: np.ndarray | None
+    seed: int
+
+
+def draw(
     examples: TrainingSet,
     rows: np.ndarray,
     negatives: int,
-    known: KnownPositives,
     generator: np.random.Generator,
     masked: np.ndarray | None = None,
-) -> Batch:
-    """The batch of some examples, with up to `negatives` drawn hard negatives each."""
+) -> Draw:
+    """A batch of some examples, with up to `negatives` hard negatives each."""
     drawn = draw_negatives(examples.negatives[rows], negatives, generator)
-    passages = np.unique(np.concatenate([examples.positive[rows], drawn[drawn >= 0]]))
+    return Draw(rows, drawn, masked, int(generator.integers(2**31)))
+
+
+def assemble(examples: TrainingSet, known: KnownPositives, drawn: Draw) -> Batch:
+    """The batch that was drawn."""
+    rows = drawn.examples
+    passages = np.unique(np.concatenate([examples.positive[rows], drawn.negatives[drawn.negatives >= 0]]))
     positive = np.searchsorted(passages, examples.positive[rows])
     excluded = known.excluded(examples.query[rows], passages, positive)
-    return Batch(rows, passages, positive, excluded, masked, int(generator.integers(2**31)))
+    return Batch(rows, passages, positive, excluded, drawn.masked, drawn.seed)
 
 
 def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -63,12 +78,16 @@ class ExampleBatches:
         self.batch_examples = min(batch_size, len(examples.query))
         self.steps_per_epoch = -(-len(examples.query) // max(self.batch_examples, 1))
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The epoch's batches."""
+    def draws(self, epoch: int) -> Iterator[Draw]:
+        """The epoch's draws."""
         generator = np.random.default_rng((self.seed, epoch))
         order = generator.permutation(len(self.examples.query))
         for rows in np.array_split(order, self.steps_per_epoch):
-            yield assemble(self.examples, rows, self.negatives, self.known, generator)
+            yield draw(self.examples, rows, self.negatives, generator)
+
+    def batch(self, drawn: Draw) -> Batch:
+        """The batch that was drawn."""
+        return assemble(self.examples, self.known, drawn)
 
 
 class MaskedBatches:
@@ -110,8 +129,8 @@ class MaskedBatches:
         self.steps_per_epoch = self.rounds * self.batches_per_round
         self.batch_examples = max(1, len(node) // self.steps_per_epoch)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The epoch's batches, round after round."""
+    def draws(self, epoch: int) -> Iterator[Draw]:
+        """The epoch's draws, round after round."""
         generator = np.random.default_rng((self.seed, epoch))
         # The queries that are trained on, split at random into one part per round.
         folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
@@ -123,4 +142,8 @@ class MaskedBatches:
                 masked[folds[number] if folds else generator.permutation(self.trained)[: self.sampled]] = True
                 rows = np.flatnonzero(masked[self.node])
             for part in np.array_split(generator.permutation(rows), self.batches_per_round):
-                yield assemble(self.examples, part, self.negatives, self.known, generator, masked)
+                yield draw(self.examples, part, self.negatives, generator, masked)
+
+    def batch(self, drawn: Draw) -> Batch:
+        """The batch that was drawn."""
+        return assemble(self.examples, self.known, drawn)

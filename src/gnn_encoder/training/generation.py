@@ -21,10 +21,14 @@ class RowBatches:
         self.batch_examples = min(batch_size, rows)
         self.steps_per_epoch = -(-rows // self.batch_examples)
 
-    def epoch(self, epoch: int) -> Iterator[np.ndarray]:
+    def draws(self, epoch: int) -> Iterator[np.ndarray]:
         """The epoch's batches."""
         order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
         yield from np.array_split(order, self.steps_per_epoch)
+
+    def batch(self, drawn: np.ndarray) -> np.ndarray:
+        """The batch that was drawn: nothing is left to do."""
+        return drawn
 
 
 def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray) -> Tensor:

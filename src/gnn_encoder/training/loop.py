@@ -1,13 +1,14 @@
 """One loop for every training step: AdamW, linear schedule, checkpoints, curves, resume.
 
-The loop knows nothing of models: a plan yields batches that depend on the epoch alone, a loss turns a
+The loop knows nothing of models: a plan has batches that depend on the epoch alone, a loss turns a
 batch into a scalar. That is what makes resuming exact: skip the batches done, restore the rest.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,22 +19,10 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
-from gnn_encoder.training.prefetch import prefetched
+from gnn_encoder.training.prefetch import BatchPlan, made
 from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader
 
 CURVE_POINTS = 200
-
-
-class BatchPlan(Protocol):
-    """Which batches an epoch has. The same epoch yields the same batches, every time."""
-
-    steps_per_epoch: int
-    batch_examples: int
-    """Examples in a full batch, for the throughput shown."""
-
-    def epoch(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, `steps_per_epoch` of them, made as they are asked for."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -127,34 +116,35 @@ def fit(
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
-        for index, batch in enumerate(prefetched(plan.epoch(epoch))):
-            if index < skip:
-                continue
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
-            with autocast(settings.precision):
-                value = loss(batch)
-            if not torch.isfinite(value):
-                raise FloatingPointError(f"loss is {value.item()} at step {step}: lower learning_rate or score_scale")
-            value.backward()
-            average_gradients(parameters)
-            norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            window.append(value.item())
-            if step % every == 0 or step == steps:
-                shown = sum(window) / len(window)
-                window.clear()
-            if progress and not window:
-                context.metric("loss", shown, step)
-                context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
-                context.metric("gradient_norm", norm.item(), step)
-            if progress:
-                progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
-            if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
-                save(epoch, index + 1)
-                saved = time.monotonic()
+        with closing(made(plan, epoch, skip=skip, workers=settings.workers)) as batches:
+            for index, batch in enumerate(batches, skip):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
+                with autocast(settings.precision):
+                    value = loss(batch)
+                if not torch.isfinite(value):
+                    raise FloatingPointError(
+                        f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
+                    )
+                value.backward()
+                average_gradients(parameters)
+                norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                step += 1
+                window.append(value.item())
+                if step % every == 0 or step == steps:
+                    shown = sum(window) / len(window)
+                    window.clear()
+                if progress and not window:
+                    context.metric("loss", shown, step)
+                    context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
+                    context.metric("gradient_norm", norm.item(), step)
+                if progress:
+                    progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
+                if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
+                    save(epoch, index + 1)
+                    saved = time.monotonic()
         if after_epoch and leads:
             model.eval()
             for name, figure in after_epoch(epoch).items():

@@ -20,7 +20,7 @@ from gnn_encoder.graph.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
-from gnn_encoder.training.batches import Batch, MaskedBatches
+from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.gradient_cache import by_parts
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
@@ -174,7 +174,12 @@ class SampledBatches:
         self.plan, self.sample, self.makings = plan, sample, makings
         self.steps_per_epoch, self.batch_examples = plan.steps_per_epoch, plan.batch_examples
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Batch, Neighbourhood, int]]:
-        """The epoch's batches."""
-        for i, batch in enumerate(self.plan.epoch(epoch)):
-            yield batch, self.sample(batch), epoch * self.makings + i * self.makings // self.steps_per_epoch
+    def draws(self, epoch: int) -> Iterator[tuple[Draw, int]]:
+        """The epoch's draws."""
+        for i, drawn in enumerate(self.plan.draws(epoch)):
+            yield drawn, epoch * self.makings + i * self.makings // self.steps_per_epoch
+
+    def batch(self, drawn: tuple[Draw, int]) -> tuple[Batch, Neighbourhood, int]:
+        """The batch that was drawn."""
+        batch = self.plan.batch(drawn[0])
+        return batch, self.sample(batch), drawn[1]

@@ -40,18 +40,22 @@ class PairBatches:
         self.steps_per_epoch = -(-len(positives.query) // groups)
         self.batch_examples = min(groups, len(positives.query)) * (1 + negatives)
 
-    def epoch(self, epoch: int) -> Iterator[PairBatch]:
-        """The epoch's batches."""
+    def draws(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Of each batch of the epoch: rows [g] of the labelled pairs, and the candidates [g, negatives] of each."""
         generator = np.random.default_rng((self.seed, epoch))
         for rows in np.array_split(generator.permutation(len(self.positives.query)), self.steps_per_epoch):
-            drawn = draw_negatives(self.pool[rows], self.negatives, generator)
-            query = np.repeat(self.positives.query[rows], drawn.shape[1])
-            exists = drawn.ravel() >= 0
-            yield PairBatch(
-                np.concatenate([self.positives.query[rows], query[exists]]),
-                np.concatenate([self.positives.passage[rows], drawn.ravel()[exists]]),
-                np.repeat([1.0, 0.0], [len(rows), int(exists.sum())]).astype(np.float32),
-            )
+            yield rows, draw_negatives(self.pool[rows], self.negatives, generator)
+
+    def batch(self, drawn: tuple[np.ndarray, np.ndarray]) -> PairBatch:
+        """The batch that was drawn."""
+        rows, candidates = drawn
+        query = np.repeat(self.positives.query[rows], candidates.shape[1])
+        exists = candidates.ravel() >= 0
+        return PairBatch(
+            np.concatenate([self.positives.query[rows], query[exists]]),
+            np.concatenate([self.positives.passage[rows], candidates.ravel()[exists]]),
+            np.repeat([1.0, 0.0], [len(rows), int(exists.sum())]).astype(np.float32),
+        )
 
 
 def pointwise_loss(model: CrossEncoder, pairs: PairTokens, batch: PairBatch) -> Tensor:

@@ -100,7 +100,8 @@ class FrozenTexts(nn.Module):
 
     def queries(self, rows: np.ndarray) -> Tensor:
         """See `Texts`."""
-        mapped: Tensor = self.query_map(self._stored(self.stored_queries, rows))
+        # fp32 under bf16 autocast too, as the encoders' vectors are.
+        mapped: Tensor = self.query_map(self._stored(self.stored_queries, rows)).float()
         return nn.functional.normalize(mapped, dim=-1) if self.unit_length else mapped
 
     def passages(self, rows: np.ndarray) -> Tensor:

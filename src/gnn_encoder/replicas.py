@@ -1,0 +1,82 @@
+"""Batches dealt out to a replica of a model on each device, packed where the model and the device allow it."""
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gnn_encoder.models.packed import Row, first_position, gpu_attention, pack, reads_packed
+from gnn_encoder.transfers import streamed
+
+
+def devices() -> list[torch.device]:
+    """Where models run: every visible GPU, else the CPU. A process that trains with others has its own GPU alone."""
+    if not torch.cuda.is_available():
+        return [torch.device("cpu")]
+    own = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
+    return [torch.device("cuda", number) for number in own]
+
+
+def read_batches(
+    model: nn.Module,
+    batches: Sequence[np.ndarray],
+    padded: Callable[[np.ndarray], tuple[np.ndarray, ...]],
+    store: Callable[..., None],
+) -> None:
+    """Call `store(rows, *results)` with what the model makes of each batch, in no order.
+
+    Args:
+        model: on the first of `devices`, with a `backbone`, a `forward` over padded batches and a `packed` over `Row`s.
+        batches: row numbers of each.
+        padded: ids, mask and maybe token types [b, l] of a batch; called in several threads where there are several
+            devices, as the model is. `store` is called by one at a time.
+
+    Raises:
+        Exception: what reading a batch raised; no batch is begun after it.
+    """
+    places = devices()[: max(len(batches), 1)]
+    backbone: Any = model.backbone
+    # Finding out whether a model can be packed takes three short passes: nothing to spend on a single question.
+    attention = gpu_attention(places[0], next(model.parameters()).dtype) if len(batches) > 1 else None
+    start = first_position(backbone, attention) if attention else None
+    replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
+    stop, storing = Event(), Lock()
+
+    def work(number: int) -> None:
+        replica, where = replicas[number], places[number]
+
+        def given(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
+            return padded(rows) if start is None else pack(start, *padded(rows))
+
+        def results(*inputs: Any) -> tuple[Tensor, ...]:
+            found = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]
+            return found if isinstance(found, tuple) else (found,)
+
+        with ExitStack() as stack:
+            # Both hold for a thread alone.
+            stack.enter_context(torch.inference_mode())
+            if where.type == "cuda":
+                stack.enter_context(torch.cuda.device(where))
+            if start is not None:
+                stack.enter_context(reads_packed(replica.backbone))
+            # Dealt by number, not by who is free: a batch is read by the same device every time.
+            mine = ((rows, given(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
+            for rows, found in streamed(mine, results, where):
+                with storing:
+                    store(rows, *found)
+
+    if len(places) == 1:
+        return work(0)
+    with ThreadPoolExecutor(len(places), "replica") as threads:
+        try:
+            for ended in as_completed([threads.submit(work, number) for number in range(len(places))]):
+                ended.result()
+        finally:
+            stop.set()

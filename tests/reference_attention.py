@@ -1,0 +1,38 @@
+"""Attention inside each of several texts in a row, one text after the other: what a GPU does by one kernel."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class ReferenceAttention:
+    """`varlen_attn`'s signature; counts its `calls`."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
+        *, scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        self.calls += 1
+        bounds = cu_seq_q.tolist()
+        assert bounds == cu_seq_k.tolist() and bounds[-1] == len(query)
+        assert max_q == max_k == max(end - start for start, end in itertools.pairwise(bounds))
+        texts = [
+            self._text(query[start:end], key[start:end], value[start:end], window_size, scale, enable_gqa)
+            for start, end in itertools.pairwise(bounds)
+        ]
+        return torch.cat(texts)
+
+    @staticmethod
+    def _text(query: Tensor, key: Tensor, value: Tensor, window: tuple[int, int], scale: Any, gqa: bool) -> Tensor:
+        place = torch.arange(len(query))
+        apart = place[None] - place[:, None]
+        left, right = (len(query) if side < 0 else side for side in window)
+        heads = (x.transpose(0, 1)[None] for x in (query, key, value))
+        seen = (apart >= -left) & (apart <= right)
+        return scaled_dot_product_attention(*heads, attn_mask=seen, scale=scale, enable_gqa=gqa)[0].transpose(0, 1)
