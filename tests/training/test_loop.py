@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_disk import small_disk
 from torch import nn
 
 from gnn_encoder import tracking
 from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.errors import UserError
+from gnn_encoder.progress import Progress
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.loop import fit, linear_schedule, set_dropout
@@ -61,6 +64,24 @@ def test_resumed_equals_undisturbed(tmp_path, monkeypatch, stop_at):
         train(tmp_path / "cut", monkeypatch, stop_at)
     torch.manual_seed(99)  # whatever happened to the random state in between
     resumed = train(tmp_path / "cut", monkeypatch)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_and_with_room_it_goes_on(tmp_path, monkeypatch):
+    expected = train(tmp_path / "whole", monkeypatch)
+    (kept,) = (tmp_path / "whole").rglob(checkpoint.FILE)
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill(free=int(1.5 * kept.stat().st_size))
+        with pytest.raises(UserError, match=rf"no checkpoint in {disk.path}.*No space left.*free space") as caught:
+            train(disk.path, monkeypatch)
+        assert "\n" not in str(caught.value)
+        (left,) = disk.path.glob("test-*/*")
+        assert left.name == checkpoint.FILE
+        disk.grow()
+        begun = []
+        monkeypatch.setattr(Progress, "resume", lambda self, done: begun.append(done))
+        resumed = train(disk.path, monkeypatch)
+    assert begun == [1]
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
