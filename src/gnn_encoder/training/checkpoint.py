@@ -53,8 +53,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, posit
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
-    except SafetensorError as error:  # half of it would keep the disk full
-        partial.unlink(missing_ok=True)
+    except SafetensorError as error:  # which has removed what it wrote
         raise UserError(f"no checkpoint in {folder}: {error}; free space or mend it, then rerun") from None
     partial.replace(folder / FILE)
 
