@@ -30,7 +30,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             large(Path(folder), f"s3://{options.bucket}/{prefix}", options.megabytes, options.rounds)
-            small(Path(folder), f"s3://{options.bucket}/{prefix}", options.files)
+            small(Path(folder), f"s3://{options.bucket}/{prefix}", options.files, options.rounds)
         finally:
             for page in client().get_paginator("list_objects_v2").paginate(Bucket=options.bucket, Prefix=prefix):
                 for item in page.get("Contents", []):
@@ -68,7 +68,7 @@ def large(folder: Path, uri: str, megabytes: int, rounds: int) -> None:
     show(f"{megabytes} MB, median of {rounds}", ("", "seconds", "MB/s", "of boto3's rate"), rows)
 
 
-def small(folder: Path, uri: str, files: int) -> None:
+def small(folder: Path, uri: str, files: int, rounds: int) -> None:
     """Many small files, against one after the other."""
     source, plain = folder / "many", Address.parse(f"{uri}/plain-many")
     source.mkdir()
@@ -80,9 +80,9 @@ def small(folder: Path, uri: str, files: int) -> None:
             client().put_object(Bucket=plain.bucket, Key=plain.key(path.name), Body=path.read_bytes())
 
     sides = {"one by one": one_by_one, "put_folder": lambda: put_folder(source, f"{uri}/many")}
-    seconds, _ = in_turns(sides, 1)
+    seconds, _ = in_turns(sides, rounds)
     rows = [(name, f"{taken:.2f}", f"{seconds['one by one'] / taken:.2f} ×") for name, taken in seconds.items()]
-    show(f"{files:,} small files", ("", "seconds", "faster by"), rows)
+    show(f"{files:,} small files, median of {rounds}", ("", "seconds", "faster by"), rows)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ that is held against the pipeline's own messages.
 import inspect
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -122,6 +124,8 @@ class KfpServer:
     failures: list[int] = field(default_factory=list)
     """Statuses that the next questions after a run are answered with instead."""
     login_page: bool = False
+    certificate: Path | None = None
+    """A file with its key and certificate: it speaks TLS."""
     requests: list[tuple[str, str, Any]] = field(default_factory=list)
     """Method, path and body of each."""
     problems: list[str] = field(default_factory=list)
@@ -151,6 +155,12 @@ class KfpServer:
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if self.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate)
+            self._http.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that does not trust it
+            # The handshake in the request's own thread: one that breaks off stops no other.
+            self._http.socket = context.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         return self
 
@@ -160,7 +170,7 @@ class KfpServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_port}"
+        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self._http.server_port}"
 
     def seen(self, method: str, path: str) -> list[Any]:
         """Bodies of the requests of that kind."""

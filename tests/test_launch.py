@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tiny_pipeline
+from small_disk import small_disk
 
 from gnn_encoder import launch, lifeline, progress, supervision
 from gnn_encoder.errors import UserError
@@ -152,6 +153,27 @@ def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written
     assert heard.kinds("bm25_retrieve") == ["starting", "started", "failed"]
     run = outcome.outputs["dataset"].parents[1]
     assert list(run.glob("ingest/*dataset*")) and not list(run.glob("bm25-retrieve/*bm25_run*"))
+
+
+def test_a_root_on_a_full_disk_goes_on_when_there_is_room(
+    tmp_path: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        root = disk.path / "root"
+        root.mkdir()
+        monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "fill"}))
+        failed, heard = go(root, pipeline, "full", dataset="words")
+        assert (failed.exit_code, failed.failed_step) == (2, "bm25_retrieve")
+        assert failed.message.startswith(f"No space left on device: {root}") and "\n" not in failed.message
+        assert tracked(root, "full")["bm25_retrieve"].info.status == "FAILED"
+        assert not list(root.glob("pipeline/*/bm25-retrieve/*bm25_run*"))
+        disk.fill()
+        with pytest.raises(UserError, match=f"No space left on device: {root}; free space, or give another --root"):
+            go(root, pipeline, "fuller", dataset="words")
+        disk.grow()
+        done, heard = go(root, pipeline, "room", dataset="words")
+        assert done.status == "FINISHED" and heard.kinds("ingest") == ["cached"]
+        assert (done.outputs["bm25_run"] / "large.bin").stat().st_size == 2**26
 
 
 def test_an_event_that_a_full_disk_cut_does_not_hide_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,14 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert not {"gnn_encoder.tracking", "gnn_encoder.settings", "gnn_encoder.launch", "kfp"} & (train_gnn | packages)
 
 
+def test_a_stores_password_is_no_part_of_a_digest() -> None:
+    first, other, elsewhere = (
+        provenance.source_digests("promote", Settings(), f"http://{where}")
+        for where in ("me:one@host", "me:two@host", "me:one@elsewhere")
+    )
+    assert first == other != elsewhere
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_no_step_imports_kfp_or_the_launcher(step: str) -> None:
     modules, packages = provenance.closure(f"gnn_encoder.steps.{step}")

@@ -1,7 +1,8 @@
 """A pipeline of two steps that train nothing: what the launcher is tried with.
 
 What the steps do is told by the environment variable GNN_ENCODER_TINY: a JSON object, step → `fail`, `bug`,
-`wait`, `die`, `full`, `exit`, `silent` (ends well without an output) or `greedy` (takes memory without end).
+`wait`, `die`, `full`, `fill` (writes 64 MB), `exit`, `silent` (ends well without an output) or `greedy` (takes memory
+without end).
 """
 
 import json
@@ -18,7 +19,7 @@ from gnn_encoder.settings import Bm25Retrieve, Ingest
 from gnn_encoder.steps.step import StepArguments, step
 
 
-def _behave(name: str, context: Context) -> None:
+def _behave(name: str, context: Context, output: Draft) -> None:
     what = json.loads(os.environ.get("GNN_ENCODER_TINY", "{}")).get(name)
     if what == "fail":
         raise UserError("the data is wrong: mend it")
@@ -32,6 +33,8 @@ def _behave(name: str, context: Context) -> None:
         print(len([bytearray(os.urandom(2**20)) for _ in range(4096)]))
     if what == "full":
         raise OSError(28, "No space left on device", "some/file")
+    if what == "fill":
+        (output / "large.bin").write_bytes(bytes(2**26))
     if what == "wait":
         progress = context.progress("epoch 1", 600, "examples")
         for i in range(600):
@@ -42,14 +45,14 @@ def _behave(name: str, context: Context) -> None:
 
 @step(dataset="dataset")
 def ingest(context: Context, settings: Ingest, dataset: Draft) -> dict[str, Any]:
-    _behave("ingest", context)
+    _behave("ingest", context, dataset)
     (dataset / "words.txt").write_text(settings.dataset)
     return {"passages": 3, "headline": "3 passages"}
 
 
 @step(bm25_run="run")
 def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> dict[str, Any]:
-    _behave("bm25_retrieve", context)
+    _behave("bm25_retrieve", context, bm25_run)
     (bm25_run / "run.txt").write_text((dataset / "words.txt").read_text().upper())
     return {"R@100": 0.5, "headline": "R@100 0.50"}
 

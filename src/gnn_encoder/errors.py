@@ -22,4 +22,4 @@ def one_line(error: object) -> str:
 
 def without_password(text: str) -> str:
     """The text with `user:password@` taken out of its URIs."""
-    return re.sub(r"//[^/@ ]*@", "//", text)
+    return re.sub(r"//[^/\s]*@", "//", text)

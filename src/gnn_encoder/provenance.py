@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
+from gnn_encoder.errors import without_password
 from gnn_encoder.settings import Settings, StepSettings
 from gnn_encoder.steps.step import ORIGIN, StepArguments
 
@@ -73,7 +74,8 @@ def source_digests(step: str, settings: Settings, registry: str = "") -> dict[st
 
         digests["dataset"] = source_digest(settings.ingest)
     if step == "promote":  # a bundle registered in one store is not yet in another
-        digests["registry"] = hashlib.sha256(registry.encode()).hexdigest()
+        # Without its password, which a digest would let people guess at.
+        digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
     values = getattr(settings, step)
     if previous := getattr(values, "previous", ""):
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})

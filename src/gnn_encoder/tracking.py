@@ -171,6 +171,8 @@ def _client(uri: str) -> Any:
     # Usage reports are for the user to switch on, and would wait for a network that may not be there.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # It prints each run's address as it has it, with the password.
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     # Collecting garbage again and again while MLflow makes a million lasting objects is 40 % of the import.
     gc.disable()
     try:

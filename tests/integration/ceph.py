@@ -11,10 +11,12 @@ import urllib.request
 import uuid
 from pathlib import Path
 
+from private_ca import write_certificates
+
 PROGRAMS = ("ceph", "ceph-authtool", "ceph-mgr", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 PACKAGES = ("ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd", "radosgw")
 ACCESS_KEY, SECRET_KEY = "integration", "integration-secret-key"
-READY_SECONDS = 90
+READY_SECONDS = 240
 DISK_BYTES = 8 * 2**30
 """Of the disk's file, which takes no more than what is stored."""
 
@@ -52,7 +54,8 @@ mgr data = {folder}/mgr
 osd data = {folder}/osd
 rgw data = {folder}/rgw
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
+rgw frontends = beast endpoint=127.0.0.1:{port} ssl_endpoint=127.0.0.1:{tls_port} \
+    ssl_certificate={certificate} tcp_nodelay=1
 rgw enable ops log = false
 rgw thread pool size = 64
 """
@@ -63,13 +66,15 @@ class Ceph:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        v1, v2, self.port = free_ports(3)
+        v1, v2, self.port, self._tls_port = free_ports(4)
         for name in ("run", "log", "mon", "mgr", "osd", "rgw"):
             (folder / name).mkdir(parents=True)
         self._fsid, self._monitor = str(uuid.uuid4()), f"[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]"
+        self.authority, certificate = write_certificates(folder)
         configuration = CONFIGURATION.format(
-            fsid=self._fsid, v1=v1, v2=v2, port=self.port, folder=folder, disk=DISK_BYTES
-        )
+            fsid=self._fsid, v1=v1, v2=v2, port=self.port, tls_port=self._tls_port, certificate=certificate,
+            folder=folder, disk=DISK_BYTES,
+        )  # fmt: skip
         (folder / "ceph.conf").write_text(configuration)
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._made = False
@@ -78,6 +83,11 @@ class Ceph:
     def endpoint(self) -> str:
         """Where the gateway listens."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def tls_endpoint(self) -> str:
+        """The same with a certificate that `authority` signed."""
+        return f"https://127.0.0.1:{self._tls_port}"
 
     def start(self) -> None:
         """Start all daemons and wait until the gateway answers; the first time the cluster and a user are made."""

@@ -1,10 +1,12 @@
-"""A champion whose bundle lies in a real object store."""
+"""The registry before real servers: bundles in an object store, versions in PostgreSQL."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+from gate import Gate
 from gate_inputs import write_inputs
+from integration.tracking_server import TrackingServer
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
@@ -47,3 +49,12 @@ def test_a_registered_bundle_outlives_the_machine_that_made_it(
     (tmp_path / "other" / "file").touch()
     put_folder(tmp_path / "other", str(first["bundle"]))
     assert "cannot be read any more" in str(decided("last", 2)["reason"])
+
+
+def test_two_promotions_at_once_on_a_database_server(
+    tracking_server: TrackingServer, tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_server.uri)
+    monkeypatch.chdir(tmp_path)
+    Gate(tmp_path, tiny_dataset, tiny_backbone, tracking_server.uri).race()

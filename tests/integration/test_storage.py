@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from integration.ceph import SECRET_KEY, Ceph
+from small_disk import small_disk
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
@@ -19,7 +20,7 @@ from gnn_encoder.storage import CACHE, local_folder
 from gnn_encoder.storage.folders import PART, get_folder, put_folder
 from gnn_encoder.storage.listing import INDEX, list_folder
 from gnn_encoder.storage.packs import MANY, SMALL
-from gnn_encoder.storage.s3 import Address, client
+from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -231,6 +232,44 @@ def test_what_a_store_refuses_is_told_in_one_line(
     ceph.run("radosgw-admin", "quota", "enable", *quota)
     assert "is full" in told()
     client.cache_clear()
+
+
+def test_a_full_cache_names_itself_and_goes_on_when_there_is_room(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, many = folder_of(tmp_path / "large", 20), tmp_path / "many"
+    many.mkdir()
+    for number in range(2 * MANY):
+        (many / f"{number}.txt").write_bytes(os.urandom(SMALL // 4))
+    for source in (large, many):
+        put_folder(source, f"{bucket}/{source.name}")
+        with small_disk(tmp_path / f"disk of {source.name}") as disk:
+            monkeypatch.setenv(CACHE, str(disk.path / "cache"))
+            with pytest.raises(UserError, match=f"No space left on device: {disk.path}/cache/.*; free space") as caught:
+                local_folder(f"{bucket}/{source.name}")
+            assert "\n" not in str(caught.value)
+            assert not list(disk.path.glob("cache/[!.]*")), "no reader takes half a folder for a whole one"
+            disk.grow()
+            assert contents(local_folder(f"{bucket}/{source.name}")) == contents(source)
+            assert not list(disk.path.glob("cache/**/*.partial"))
+
+
+def test_a_store_whose_certificate_a_private_authority_signed(
+    ceph: Ceph, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = folder_of(tmp_path / "source", 20)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ceph.tls_endpoint)
+    for name in (AUTHORITIES, "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    client.cache_clear()
+    with pytest.raises(UserError, match=rf"{ceph.tls_endpoint} .*: set {AUTHORITIES} to a PEM file") as caught:
+        put_folder(source, f"{bucket}/a")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv(AUTHORITIES, str(ceph.authority))
+    client.cache_clear()
+    put_folder(source, f"{bucket}/a")
+    get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == contents(source)
 
 
 def test_a_data_set_and_a_bundle_are_read_from_the_store(

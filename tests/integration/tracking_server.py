@@ -33,6 +33,19 @@ class TrackingServer:
         """Where it answers."""
         return f"http://127.0.0.1:{self._port}"
 
+    @property
+    def database_uri(self) -> str:
+        """Where its database is, which lets anybody in, whatever the password."""
+        return f"postgresql+psycopg2://postgres@127.0.0.1:{self._database}/postgres"
+
+    def dump(self) -> str:
+        """All that is in the database, as SQL."""
+        bin_ = programs()
+        assert bin_ is not None
+        return quietly(
+            str(bin_ / "pg_dump"), "-h", "127.0.0.1", "-p", str(self._database), "-U", "postgres", "postgres"
+        )
+
     def start(self) -> None:
         """Make the database and start both."""
         bin_, data = programs(), self.folder / "data"
@@ -47,9 +60,8 @@ class TrackingServer:
         self._start(*as_owner, str(bin_ / "postgres"), *options)
         ready = [str(bin_ / "pg_isready"), "-h", "127.0.0.1", "-p", str(self._database), "-q"]
         wait_for(lambda: subprocess.run(ready, check=False).returncode == 0, "the database")
-        store = f"postgresql+psycopg2://postgres@127.0.0.1:{self._database}/postgres"
         self._start(
-            sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1",
+            sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.database_uri, "--workers", "1",
             "--artifacts-destination", self._artifacts, "--host", "127.0.0.1", "--port", str(self._port),
         )  # fmt: skip
         wait_for(lambda: answers(f"{self.uri}/health"), "MLflow")

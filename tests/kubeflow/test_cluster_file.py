@@ -69,6 +69,8 @@ def test_the_example_says_every_key() -> None:
         ("defaults: {affinity: [{match: [{key: a}], weight: 101}]}", "defaults.affinity.0.weight"),
         ("defaults: {volumes: [{mount: /a}]}", "give claim"),
         ("defaults: {volumes: [{mount: /a, claim: c, size: 1Gi}]}", "give claim"),
+        ("defaults: {volumes: [{mount: /a, claim: c, config_map: m}]}", "give claim"),
+        ("defaults: {volumes: [{mount: /a, config_map: m, sub_path: b}]}", "sub_path goes with claim"),
         ("defaults: {volumes: [{mount: /a, claim: c, medium: Memory}]}", "medium or storage_class with size"),
         ("defaults: {volumes: [{mount: /a, size: 1Gi, medium: Memory, storage_class: s}]}", "medium or storage_class"),
         ("defaults: {volumes: [{mount: /a, size: 1Gi, sub_path: b}]}", "sub_path goes with claim"),

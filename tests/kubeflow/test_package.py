@@ -89,7 +89,8 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     }
     assert {each["name"]: each["value"] for each in container["env"]} == {
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
-        "AWS_ENDPOINT_URL": "http://store.retrieval.svc:7480",
+        "AWS_ENDPOINT_URL": "https://store.retrieval.svc:7443",
+        "AWS_CA_BUNDLE": "/authority/ca.pem",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
     }
     (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
@@ -102,6 +103,8 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "retrieval-settings",
         [{"configMapKey": "region", "envVar": "AWS_DEFAULT_REGION"}],
     )
+    (authority,) = on["configMapAsVolume"]
+    assert (authority["configMapName"], authority["mountPath"]) == ("company-authority", "/authority")
     assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
         "retrieval-work",
         "/shared",

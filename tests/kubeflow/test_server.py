@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from beir_folder import write_beir
 from kfp_api import EXAMPLE, KfpServer, check, described
+from private_ca import write_certificates
 from test_cli import call
 
 from gnn_encoder import cli, data
@@ -290,6 +291,26 @@ def test_a_login_page_is_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert call(monkeypatch, "runs", "--host", server.url) == 2
     told = capsys.readouterr().err
     assert told.count("perhaps with a page to log in: set GNN_ENCODER_KFP_TOKEN") == 2
+
+
+@pytest.mark.parametrize("variable", kubeflow_server.AUTHORITIES)
+def test_a_server_whose_certificate_a_private_authority_signed(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, certificate = write_certificates(tmp_path)
+    for name in kubeflow_server.AUTHORITIES:
+        monkeypatch.delenv(name, raising=False)
+    with KfpServer(certificate=certificate) as server:
+        (tmp_path / "no.pem").write_text("no certificate")
+        for wrong in ("", str(tmp_path / "nothing.pem"), str(tmp_path / "no.pem")):
+            monkeypatch.setenv(variable, wrong)
+            assert submit(monkeypatch, server.url) == 2
+            told = capsys.readouterr().err
+            assert told.count("\n") == 1 and "set SSL_CERT_FILE to a PEM file with the certificate" in told
+            assert server.requests == []
+        monkeypatch.setenv(variable, str(authority))
+        assert submit(monkeypatch, server.url, "--wait") == 0
+        assert server.problems == [] and len(server.runs) == 1
 
 
 def test_several_users_want_a_namespace(

@@ -1,55 +1,24 @@
 """The gate before a real MLflow registry, over bundles that are really searched."""
 
-import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gate_inputs import write_inputs
+from gate import CALM, Gate
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.registry import CHAMPION, PREVIOUS, Registry, open_registry
-from gnn_encoder.settings import Promote
+from gnn_encoder.registry import CHAMPION, PREVIOUS
 from gnn_encoder.steps.promote import promote
 from gnn_encoder.steps.step import StepArguments
-
-# Both bundles of a pair have the same model: what the clock says of them on a busy machine is not what is tried here.
-CALM = Promote(model_name="tiny", largest_latency_ratio=100.0)
-
-
-class Gate:
-    """A store and a folder of bundles."""
-
-    def __init__(self, folder: Path, dataset: Dataset, backbone: Path) -> None:
-        self.folder, self._dataset, self._backbone = folder, dataset, backbone
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
-
-    @property
-    def models(self) -> Registry:
-        return open_registry(self.uri, "tiny")
-
-    def inputs(self, name: str, found: int, **more: Any) -> dict[str, Path]:
-        return write_inputs(self.folder / name, self._dataset, self._backbone, found, **more)
-
-    def decided(self, name: str, found: int, settings: Promote | str = CALM, **more: Any) -> dict[str, Any]:
-        promote(settings, decision=self.folder / name / "decision", **self.inputs(name, found, **more))
-        return Decision.read(self.folder / name / "decision").facts
-
-    def aliases(self) -> dict[str, str]:
-        return {alias: version.number for version in self.models.versions() for alias in version.aliases}
 
 
 @pytest.fixture
 def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(tmp_path, tiny_dataset, tiny_backbone)
+    made = Gate(tmp_path, tiny_dataset, tiny_backbone, f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", made.uri)
     monkeypatch.chdir(tmp_path)
     yield made
@@ -129,54 +98,8 @@ def test_what_the_run_was_made_of_is_written_to_the_version(gate: Gate) -> None:
     assert "registry" not in version.tags
 
 
-RACE = """
-import sys
-from pathlib import Path
-from gnn_encoder.steps.promote import promote
-folder = Path(sys.argv[1])
-promote(sys.argv[2], dataset=sys.argv[3], report=folder / "report", bundle=folder / "bundle",
-        decision=folder / "decision")
-"""
-
-
-def test_of_two_runs_that_end_at_once_one_wins_and_the_other_meets_the_winner(
-    gate: Gate, tiny_dataset: Dataset
-) -> None:
-    gate.decided("old", 4)
-    call = StepArguments(settings=CALM.model_dump()).model_dump_json()
-    models, processes = gate.models, []
-    with models.turn():  # held until both have compared with the old champion
-        mine = models._first_ticket()
-        for name, noise in (("a", 0.0), ("b", 0.01)):
-            gate.inputs(name, 16, noise=noise)
-            command = [sys.executable, "-c", RACE, str(gate.folder / name), call, str(tiny_dataset.path)]
-            processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)))
-        deadline = time.monotonic() + 200
-        while waiting(models) < 2:
-            assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
-            time.sleep(0.1)
-        assert models._first_ticket() == mine
-        assert gate.aliases() == {CHAMPION: "1"}
-    for process in processes:
-        _, complaints = process.communicate(timeout=200)
-        assert process.returncode == 0, complaints
-    won, lost = sorted(
-        (Decision.read(gate.folder / name / "decision").facts for name in ("a", "b")),
-        key=lambda facts: int(facts["version"]),
-    )
-    assert (won["decision"], won["champion_before"], won["comparison"]["version"]) == ("promote", "1", "1")
-    assert (lost["decision"], lost["champion_before"], lost["comparison"]["version"]) == ("keep", "2", "2")
-    assert "+0.0000 (p 1) against version 2" in lost["reason"]
-    assert gate.aliases() == {CHAMPION: "2", PREVIOUS: "1"}
-    # The control: out of a race, the bundle that lost does beat the old champion.
-    models.promote("1")
-    loser = "a" if lost["bundle"].endswith("a/bundle") else "b"
-    assert gate.decided(loser, 16, noise=0.0 if loser == "a" else 0.01)["decision"] == "promote"
-
-
-def waiting(models: Registry) -> int:
-    held = models._client.search_model_versions("name = 'tiny.turns'")
-    return len(held) - 1
+def test_of_two_runs_that_end_at_once_one_wins_and_the_other_meets_the_winner(gate: Gate) -> None:
+    gate.race()
 
 
 def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

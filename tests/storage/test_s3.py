@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 from boto3.exceptions import S3UploadFailedError
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from kfp_api import KfpServer
+from private_ca import write_certificates
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage import address_of
+from gnn_encoder.storage import address_of, s3
+from gnn_encoder.storage.listing import list_folder
 from gnn_encoder.storage.s3 import Address, client, is_remote, telling
 
 SECRET = "wJalrXUtnFEMI"
@@ -70,6 +73,24 @@ def test_an_error_is_one_line_that_says_what_to_do_and_no_secret(error: Exceptio
     told = str(caught.value)
     assert told.startswith("s3://bucket/a: ") and ": " in told and "\n" not in told
     assert SECRET not in told
+
+
+def test_a_certificate_that_a_private_authority_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, certificate = write_certificates(tmp_path)
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.setattr(s3, "ATTEMPTS", 1)
+    with KfpServer(certificate=certificate) as server:  # any server that speaks TLS
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        for wrong in (str(tmp_path / "nothing.pem"), str(certificate)):
+            monkeypatch.setenv(s3.AUTHORITIES, wrong)
+            client.cache_clear()
+            with pytest.raises(UserError, match=r"no trusted connection .*set AWS_CA_BUNDLE to a PEM file") as caught:
+                list_folder("s3://bucket/a")
+            assert "\n" not in str(caught.value)
+        monkeypatch.setenv(s3.AUTHORITIES, str(authority))
+        client.cache_clear()
+        with pytest.raises(UserError, match="no such bucket or object"):  # as it says itself
+            list_folder("s3://bucket/a")
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_disk import small_disk
 from torch import nn
 
 from gnn_encoder import tracking
 from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.errors import UserError
+from gnn_encoder.progress import Progress
 from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.loop import fit, linear_schedule, set_dropout
@@ -76,6 +79,24 @@ def test_workers_change_no_weight_and_resume_too(tmp_path, monkeypatch):
         train(tmp_path / "workers", monkeypatch, 7, workers=2)
     assert not multiprocessing.active_children()
     resumed = train(tmp_path / "workers", monkeypatch, workers=1)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_and_with_room_it_goes_on(tmp_path, monkeypatch):
+    expected = train(tmp_path / "whole", monkeypatch)
+    (kept,) = (tmp_path / "whole").rglob(checkpoint.FILE)
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill(free=int(1.5 * kept.stat().st_size))
+        with pytest.raises(UserError, match=rf"no checkpoint in {disk.path}.*No space left.*free space") as caught:
+            train(disk.path, monkeypatch)
+        assert "\n" not in str(caught.value)
+        (left,) = disk.path.glob("test-*/*")
+        assert left.name == checkpoint.FILE
+        disk.grow()
+        begun = []
+        monkeypatch.setattr(Progress, "resume", lambda self, done: begun.append(done))
+        resumed = train(disk.path, monkeypatch)
+    assert begun == [1]
     assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 

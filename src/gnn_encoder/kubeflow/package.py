@@ -93,6 +93,8 @@ def _mount(task: Any, name: str, volume: Volume) -> None:
 
     if volume.claim:
         kubernetes.mount_pvc(task, volume.claim, volume.mount, volume.sub_path)
+    elif volume.config_map:
+        kubernetes.use_config_map_as_volume(task, volume.config_map, volume.mount)
     elif volume.storage_class:
         kubernetes.add_ephemeral_volume(
             task, name, volume.mount, ["ReadWriteOnce"], volume.size, storage_class_name=volume.storage_class

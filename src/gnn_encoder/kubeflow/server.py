@@ -9,6 +9,7 @@ import io
 import json
 import os
 import socket
+import ssl
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,12 +20,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import certifi
+
 from gnn_encoder.errors import UserError, one_line, without_password
 from gnn_encoder.settings import STEPS
 from gnn_encoder.settings.cluster import Cluster
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
 """Environment variable: the token that the server wants, if it wants one."""
+AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+"""Environment variables, OpenSSL's and requests' own: a PEM file of the authorities that may sign the server's
+certificate, the first that is set. KFP's client looks at neither and knows public ones alone.
+"""
 PAGES = "KF_PIPELINES_UI_ENDPOINT"
 """Environment variable, KFP's own: where the server's pages are, if not where its API is."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
@@ -73,15 +80,21 @@ class Server:
                 f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "
                 f"has one; a token comes from {TOKEN}"
             )
+        authorities = next(filter(None, map(os.environ.get, AUTHORITIES)), None) or certifi.where()
         try:  # urllib3 would try four times and wait for each without end
             port = address.port or {"http": 80, "https": 443}[address.scheme]
-            socket.create_connection((address.hostname, port), CONNECT_SECONDS).close()
+            with socket.create_connection((address.hostname, port), CONNECT_SECONDS) as connection:
+                if address.scheme == "https":
+                    _greet(connection, address.hostname, authorities)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot reach {self.host}: {one_line(error)}; check --host") from None
         with self._telling(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             self._client = _client_class()(
-                host=self.host, namespace=namespace, existing_token=os.environ.get(TOKEN) or None
+                host=self.host,
+                namespace=namespace,
+                existing_token=os.environ.get(TOKEN) or None,
+                ssl_ca_cert=authorities,
             )
             several_users = self._client.get_kfp_healthz().multi_user
             if several_users and not namespace:
@@ -189,6 +202,17 @@ def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> Run:
             if run.state in FINAL:
                 return run
         time.sleep(POLL_SECONDS)
+
+
+def _greet(connection: socket.socket, host: str, authorities: str) -> None:
+    """TLS's handshake, in which a server shows its certificate."""
+    try:
+        ssl.create_default_context(cafile=authorities).wrap_socket(connection, server_hostname=host).close()
+    except (ssl.SSLError, FileNotFoundError) as error:
+        raise UserError(
+            f"no trusted connection to {host} ({one_line(error)}): set {AUTHORITIES[0]} to a PEM file with the "
+            "certificate of the authority that signed the server's, or check --host"
+        ) from None
 
 
 def _client_class() -> type:

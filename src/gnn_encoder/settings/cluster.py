@@ -123,10 +123,12 @@ class Affinity(Section):
 
 
 class Volume(Section):
-    """A volume claim that exists, or room of the step's own that goes with its pod."""
+    """A volume claim or a config map that exists, or room of the step's own that goes with its pod."""
 
     mount: Annotated[str, Field(pattern="^/")]
     claim: str = ""
+    config_map: str = ""
+    """Its keys are files, such as the certificate of a private authority."""
     sub_path: str = ""
     size: Quantity | None = None
     medium: Literal["Memory"] | None = None
@@ -135,9 +137,10 @@ class Volume(Section):
 
     @pydantic.model_validator(mode="after")
     def _one_kind(self) -> "Volume":
-        if bool(self.claim) == bool(self.size):
-            raise ValueError("give claim (a volume claim that exists) or size (room of the step's own)")
-        if (self.sub_path and self.size) or sum(map(bool, (self.claim, self.medium, self.storage_class))) > 1:
+        there = (self.claim, self.config_map)
+        if sum(map(bool, (*there, self.size))) != 1:
+            raise ValueError("give claim or config_map (which exist) or size (room of the step's own)")
+        if (self.sub_path and not self.claim) or sum(map(bool, (*there, self.medium, self.storage_class))) > 1:
             raise ValueError("sub_path goes with claim, and medium or storage_class with size")
         if self.mount in KFP_MOUNTS:
             raise ValueError(f"mount {self.mount} is KFP's own: choose another")

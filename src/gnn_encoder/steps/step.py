@@ -9,9 +9,11 @@ drafts to fill.
 import functools
 import inspect
 import resource
+import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -102,15 +104,20 @@ def _by_name(inputs: dict[str, Input]) -> dict[str, Path]:
     return named
 
 
-def _disk_trouble(error: Exception) -> str:
-    """What the operating system would not do, empty where it is not that."""
+def _disk_trouble(error: Exception, folders: Iterable[Path]) -> str:
+    """What the operating system would not do, empty where it is not that.
+
+    Args:
+        folders: where the step writes; where the error names no file, the one with the least room is.
+    """
+    where = min((folder for folder in folders if folder.is_dir()), key=lambda folder: shutil.disk_usage(folder).free)
     if isinstance(error, SafetensorError):
-        return str(error) if "os error" in str(error) else ""  # as text alone
+        return f"{error}: {where}" if "os error" in str(error) else ""  # as text alone
     if not isinstance(error, OSError):
         return ""
     if error.errno is None:  # NumPy's short write
-        return "No space left on device: while writing" if "requested and" in str(error) else ""
-    return f"{error.strerror}: {error.filename or 'while writing'}"
+        return f"No space left on device: {where}" if "requested and" in str(error) else ""
+    return f"{error.strerror}: {error.filename or where}"
 
 
 def _team(
@@ -161,7 +168,7 @@ def _run(
     except UserError:
         raise
     except Exception as error:
-        if trouble := _disk_trouble(error):
+        if trouble := _disk_trouble(error, [Path(tempfile.gettempdir()), *(path.parent for path in targets.values())]):
             raise UserError(f"{trouble}; free space or mend it, then rerun") from error
         raise
     context.checkpoints().drop()  # the outputs stand: nothing to resume

@@ -6,6 +6,7 @@ fetched side by side, large ones in parts and many small ones in packs; what is 
 goes on after an interruption where it was.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -112,7 +113,7 @@ def _fetch_files(address: Address, listing: Listing, folder: Path, advance: Adva
     here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if strange := sorted(name for name in here if name not in listing and not name.endswith(PARTIAL)):
         raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
-    with telling(address), _threads(AT_ONCE) as fetchers:
+    with telling(address), _telling_of_disk(folder), _threads(AT_ONCE) as fetchers:
         missing = [name for name, file in listing.items() if not _is_there(folder / name, file)]
         packs = by_pack(listing, missing)
         small = [name for name in missing if listing[name].bytes <= PART and not listing[name].pack]
@@ -124,6 +125,17 @@ def _fetch_files(address: Address, listing: Listing, folder: Path, advance: Adva
             future.result()
     for leftover in folder.rglob(f".*{PARTIAL}"):  # of another content that was fetched in part
         leftover.unlink()
+
+
+@contextmanager
+def _telling_of_disk(folder: Path) -> Iterator[None]:
+    """A block whose writing ends, where the disk is full, in a line that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(f"{error.strerror}: {folder}; free space, then it goes on where it was") from None
 
 
 def _objects(listing: Listing) -> set[str]:

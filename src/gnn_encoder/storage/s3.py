@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 SCHEME = "s3://"
 ADDRESSING = "GNN_ENCODER_S3_ADDRESSING"
 """Environment variable: `path` for http://store/bucket/key, `virtual` for http://bucket.store/key, or `auto`."""
+AUTHORITIES = "AWS_CA_BUNDLE"
+"""Environment variable, every AWS program's: a PEM file of the authorities that may sign the store's certificate."""
 CONNECTIONS = 32
 ATTEMPTS = 4
 """Of a request, with growing and jittered pauses."""
@@ -168,9 +170,14 @@ def _meaning(error: Any) -> str:
 
 
 def _unreachable(error: BaseException) -> str:
-    from botocore.exceptions import ConnectionError, HTTPClientError
+    from botocore.exceptions import ConnectionError, HTTPClientError, SSLError
 
     if not isinstance(error, ConnectionError | HTTPClientError):
         return f"{one_line(error)}; check the address and the credentials"
     endpoint = one_line(client().meta.endpoint_url)
+    if isinstance(error, SSLError):
+        return (
+            f"no trusted connection to the store at {endpoint} ({one_line(error)}): set {AUTHORITIES} to a PEM file "
+            "with the certificate of the authority that signed the store's"
+        )
     return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"

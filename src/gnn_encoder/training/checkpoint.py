@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts.history import Curves
+from gnn_encoder.errors import UserError
 
 FILE = "checkpoint.safetensors"
 
@@ -35,7 +36,11 @@ class Position:
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    """Write the state; a reader sees the old checkpoint or the new one, never half of one."""
+    """Write the state; a reader sees the old checkpoint or the new one, never half of one.
+
+    Raises:
+        UserError: there is no room for it. The old one is still there.
+    """
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["rng_cuda"] = torch.cuda.get_rng_state()
@@ -46,7 +51,10 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, posit
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{FILE}.partial"
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
+    try:
+        save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
+    except SafetensorError as error:  # which has removed what it wrote
+        raise UserError(f"no checkpoint in {folder}: {error}; free space or mend it, then rerun") from None
     partial.replace(folder / FILE)
 
 
