@@ -32,11 +32,15 @@ class Ingest(StepSettings):
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     dev_fraction: Fraction = 0.1
     """Share of the training queries set apart as dev where the data has no dev split."""
+    max_train_queries: Count = 0
+    """Keep at most this many training queries with their labels, by a seeded draw; dev and test stay as they are, also
+    where they are set apart from train. 0: all."""
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
     """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
     seed: int = 0
+    """Of both draws."""
 
 
 class Bm25Retrieve(Lexical):
