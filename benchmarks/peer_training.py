@@ -1,9 +1,9 @@
 """What sentence-transformers' own recipe reaches on a data set, beside a finished run of this project.
 
 The recipe: MiniLM, MultipleNegativesRankingLoss with one hard negative that the untrained model mined, three epochs,
-batch 64, rate 2e-5, 192 tokens. It trains on the run's own dataset, with its labels, and is measured as its systems
-are; p is of the paired randomization test against the recipe. Hours on a CPU for tens of thousands of labels;
-`--labels` takes the first so many.
+batch 64, rate 2e-5, 192 tokens, in bf16 where the hardware has it. It trains on the run's own dataset, with its labels,
+and is measured as its systems are, by the run's measures; p is of the paired randomization test against the recipe.
+Hours on a CPU for tens of thousands of labels; `--labels` takes the first so many.
 
     python benchmarks/peer_training.py ROOT/latest [--epochs 3] [--batch 64] [--rate 2e-5] [--length 192] [--labels 0]
 """
@@ -13,12 +13,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from common import show
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from gnn_encoder.artifacts import Dataset, Report, Run
-from gnn_encoder.evaluation.measures import NAMES, labelled_queries, mean_name, per_query
+from gnn_encoder.encoding import native_bf16
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.retrieval import exact
@@ -46,18 +48,19 @@ def train(model: SentenceTransformer, triples: dict[str, list[str]], options: ar
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             folder, num_train_epochs=options.epochs, per_device_train_batch_size=options.batch,
-            learning_rate=options.rate, warmup_steps=0.1, save_strategy="no", report_to="none",
+            learning_rate=options.rate, warmup_steps=0.1, save_strategy="no", report_to="none", disable_tqdm=True,
+            bf16=native_bf16(), use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip
         dataset, loss = datasets.Dataset.from_dict(triples), MultipleNegativesRankingLoss(model)
         SentenceTransformerTrainer(model, arguments, dataset, loss=loss).train()
 
 
-def figures(model: SentenceTransformer, data: Dataset, texts: list[str]) -> np.ndarray:
+def figures(model: SentenceTransformer, data: Dataset, texts: list[str], names: list[str]) -> np.ndarray:
     """Every measure of every labelled test query [n, measures]."""
     qrels = data.split_qrels("test")
     queries = labelled_queries(qrels)
     scores, hits = exact.search(model.encode(texts), model.encode(data.query_texts(queries)), DEPTH)
-    return per_query(Run.from_hits(queries, hits, scores), qrels, queries, data.passages.ids())
+    return per_query(Run.from_hits(queries, hits, scores), qrels, queries, data.passages.ids(), names)
 
 
 def main() -> None:
@@ -72,21 +75,23 @@ def main() -> None:
     texts = data.passages.take(np.arange(len(data.passages))).full_texts()
     model = SentenceTransformer(resolve_backbone("minilm"))
     model.max_seq_length = options.length
-    systems = {UNTRAINED: figures(model, data, texts)}
+    report = Report.read(options.run / "report")
+    names = report.metrics["measures"]
+    systems = {UNTRAINED: figures(model, data, texts, names)}
     train(model, mined(model, data, texts, options.labels), options)
-    systems[PEER] = figures(model, data, texts)
-    measured = Report.read(options.run / "report").per_query().to_pandas().query("split == 'test'")
+    systems[PEER] = figures(model, data, texts, names)
+    measured = report.per_query().to_pandas().query("split == 'test'")
     for system, rows in measured.groupby("system", sort=False):
-        systems[str(system)] = rows.sort_values("query")[list(NAMES)].to_numpy()
+        systems[str(system)] = rows.sort_values("query")[names].to_numpy()
     rows = []
     for system, values in systems.items():
-        p = paired_randomization(values - systems[PEER], 10_000, 0) if system != PEER else np.full(len(NAMES), np.nan)
+        p = paired_randomization(values - systems[PEER], 10_000, 0) if system != PEER else np.full(len(names), np.nan)
         cells = (
             f"{mean:.3f}" + ("*" if each < 0.05 else "") for mean, each in zip(values.mean(axis=0), p, strict=True)
         )
         rows.append((system, *cells))
     title = f"{options.epochs} epochs, batch {options.batch}, rate {options.rate:g}, {options.length} tokens"
-    headings = ("test", *(mean_name(name) for name in NAMES))
+    headings = ("test", *(mean_name(name) for name in names))
     show(title, headings, rows, f"* differs from {PEER}: p < 0.05, uncorrected")
 
 

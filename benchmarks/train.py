@@ -37,7 +37,7 @@ def peer_seconds(triples: list[tuple[str, str, str]], batch: int, length: int, b
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     model = SentenceTransformer(resolve_backbone("minilm"))
     model.max_seq_length = length

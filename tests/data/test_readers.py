@@ -19,7 +19,8 @@ from gnn_encoder.settings import Ingest
 def read(folder: Path, out: Path, **settings: str) -> tuple[Dataset, dict[str, dict[str, list[str]]]]:
     """The dataset, and split → query text → titles or texts of its positives."""
     with drafting(out, "dataset") as draft:
-        canonicalize(open_source(Ingest(dataset=str(folder), **settings)), dev_fraction=0.1, draft=draft)
+        asked = Ingest(dataset=str(folder), **settings)
+        canonicalize(open_source(asked), asked, draft=draft)
     data = Dataset(out)
     found: dict[str, dict[str, list[str]]] = {}
     for row in data.queries.to_pylist():

@@ -53,6 +53,14 @@ def test_the_example_says_every_key() -> None:
     assert {step for step in STEPS if cluster.needs(step).gpu} == heavy
 
 
+def refusal(text: str, path: Path) -> str:
+    """What is said of a cluster file with that text."""
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError) as caught:
+        cluster_file.load_cluster(path)
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -87,13 +95,9 @@ def test_the_example_says_every_key() -> None:
     ],
 )
 def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(UserError) as caught:
-        cluster_file.load_cluster(path)
-    assert str(caught.value).startswith(str(path))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    told = refusal(text, tmp_path / "cluster.yaml")
+    assert told.startswith(f"{tmp_path}/cluster.yaml")
+    assert words in told and "\n" not in told
 
 
 @pytest.mark.parametrize(
@@ -110,11 +114,7 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_is_refused_and_not_shown(text: str, secret: str, tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(UserError) as caught:
-        cluster_file.load_cluster(path)
-    assert secret not in str(caught.value)
+    assert secret not in refusal(text, tmp_path / "cluster.yaml")
 
 
 def test_what_only_sounds_secret_is_taken(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
 
@@ -63,6 +64,51 @@ def test_what_dropping_cannot_mend_is_refused_all_the_same(tmp_path: Path) -> No
     with pytest.raises(UserError, match="empty corpus"):
         ingest(Ingest(dataset=str(folder), on_bad_rows="drop"), dataset=tmp_path / "out" / "dataset")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def large(folder: Path, dev: bool) -> Path:
+    """60 training queries with two labels each, dev queries if asked for, 5 test queries."""
+    parts = {"train": range(60), "test": range(60, 65), **({"dev": range(65, 75)} if dev else {})}
+    return write_beir(
+        folder,
+        queries=lines([{"_id": f"q{i}", "text": f"what is number {i}"} for i in range(75)]),
+        qrels={split: [(f"q{i}", f"d{(i + k) % 6}", 1) for i in rows for k in (0, 1)] for split, rows in parts.items()},
+    )
+
+
+def labelled(dataset: Path, *splits: str) -> dict[str, set[str]]:
+    """Query id → ids of its passages; the row numbers in the file of labels must say the same."""
+    data = Dataset(dataset)
+    table, queries, passages = pq.read_table(dataset / "qrels.parquet"), data.queries["query_id"], data.passages.ids()
+    assert table["query_id"].to_pylist() == queries.take(table["query"]).to_pylist()
+    assert table["passage_id"].to_pylist() == passages.take(table["passage"]).to_pylist()
+    found: dict[str, set[str]] = {}
+    for query, passage in zip(table["query_id"].to_pylist(), table["passage_id"].to_pylist(), strict=True):
+        found.setdefault(query, set()).add(passage)
+    split_of = dict(zip(queries.to_pylist(), data.queries["split"].to_pylist(), strict=True))
+    assert set(found) == set(split_of)
+    return {query: labels for query, labels in found.items() if split_of[query] in splits}
+
+
+@pytest.mark.parametrize("dev", [True, False])
+def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_test(tmp_path: Path, dev: bool) -> None:
+    asked = Ingest(dataset=str(large(tmp_path / "d", dev)))
+    draws = {"all": {}, "drawn": {}, "again": {}, "other": {"seed": 1}}
+    for name, more in draws.items():
+        most = 0 if name == "all" else 20
+        ingest(asked.model_copy(update={"max_train_queries": most, **more}), dataset=tmp_path / name)
+    train = {name: labelled(tmp_path / name, "train") for name in draws}
+    assert len(train["drawn"]) == 20 and train["drawn"].items() <= train["all"].items()
+    assert train["other"].keys() != train["drawn"].keys() and len(train["other"]) == 20
+    rest = [labelled(tmp_path / name, "dev", "test") for name in draws]
+    assert rest[0] == rest[1] == rest[3] and len(rest[0]) > 5
+    digests = {name: read_manifest(tmp_path / name).digest for name in draws}
+    assert digests["drawn"] == digests["again"] and len(set(digests.values())) == 3
+    metrics = {name: read_manifest(tmp_path / name).metrics for name in draws}
+    before = metrics["all"]["queries_train"]
+    assert metrics["drawn"]["queries_train_before_draw"] == before == metrics["all"]["queries_train_before_draw"]
+    assert metrics["drawn"]["headline"].endswith(f" queries, drawn 20 of {before} for training")
+    assert metrics["all"]["headline"].endswith(" queries")
 
 
 def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:

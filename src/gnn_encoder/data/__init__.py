@@ -82,4 +82,4 @@ def check(settings: Ingest) -> DataReport:
     Raises:
         UserError: see `open_source`; problems of the data itself are in the report.
     """
-    return canonicalize(open_source(settings), dev_fraction=settings.dev_fraction)
+    return canonicalize(open_source(settings), settings)

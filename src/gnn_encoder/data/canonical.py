@@ -17,13 +17,13 @@ from gnn_encoder.data.report import DataReport
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings import Ingest
 
 
 def canonicalize(
     source: Source,
+    settings: Ingest,
     *,
-    dev_fraction: float,
-    drop: bool = False,
     draft: Draft | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> DataReport:
@@ -31,14 +31,14 @@ def canonicalize(
 
     Args:
         source: what to read.
-        dev_fraction: see `splits.complete`.
-        drop: leave bad rows out; else they are refused, which applies only where there is a draft.
+        settings: which queries to take, and whether bad rows are left out or, where there is a draft, refused.
         draft: the dataset to be.
         advance: told how much of `source.work` was done.
 
     Raises:
-        UserError: there is a draft, and problems that `drop` does not cover.
+        UserError: there is a draft, and problems that leaving rows out does not cover.
     """
+    drop = settings.on_bad_rows == "drop"
     problems = Problems()
     corpus = Corpus(problems)
     writer = DatasetWriter(draft) if draft else None
@@ -56,7 +56,7 @@ def canonicalize(
             corpus.ids = corpus.ids.filter(pa.array(~duplicates))
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
-        questions = Questions.read(source, corpus.ids, dev_fraction, problems)
+        questions = Questions.read(source, corpus.ids, settings, problems)
         report = DataReport(
             source=source.name,
             format=source.format,

@@ -10,8 +10,9 @@ from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
 from gnn_encoder.data.columns import duplicates, encodable
 from gnn_encoder.data.rows import QueryRows, Source
-from gnn_encoder.data.splits import NONE, TRAIN, complete, highest, leaked
+from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.settings import Ingest
 
 QUERIES = pa.schema(
     [
@@ -33,18 +34,24 @@ class Questions:
     queries   a table of `QUERIES`, `split` being final
     labels    a table of `LABELS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
+    train_before_draw   training queries there were before some were drawn
     """
 
     def __init__(self, queries: pa.Table, labels: pa.Table, query: np.ndarray, passage: np.ndarray) -> None:
         self.queries, self.labels, self.query, self.passage = queries, labels, query, passage
         self.remarks: list[str] = []
+        self.train_before_draw = 0
 
     @classmethod
-    def read(cls, source: Source, passage_ids: pa.ChunkedArray, dev_fraction: float, problems: Problems) -> "Questions":
+    def read(cls, source: Source, passage_ids: pa.ChunkedArray, settings: Ingest, problems: Problems) -> "Questions":
         """Read, check and join them.
 
         What cannot be used is counted in `problems` and left out. Left out with no more than a remark:
         queries of no split, repeated labels, training queries in the words of a dev or test query.
+
+        Training queries are drawn at the very end: missing splits are set apart from all of them, so that dev and
+        test are the same with every draw and figures of two draws compare, and no query that is left out anyway
+        takes a place.
         """
         queries, labels = _tables(source, problems)
         queries = _usable(queries, problems)
@@ -62,7 +69,8 @@ class Questions:
                 _count(problems, kind, labels, unknown, name)
         found = cls(queries, labels, _numbers(query.fill_null(0)), _numbers(passage.fill_null(0)))
         found._keep_labels(known)
-        found._settle_splits(dev_fraction, problems)
+        found._settle_splits(settings.dev_fraction, problems)
+        found._draw_training(settings.max_train_queries, settings.seed)
         train = _numbers(found.queries["split"])[found.query[found.positive]] == TRAIN
         if not train.any() and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.NO_TRAINING, source.name)
@@ -73,17 +81,23 @@ class Questions:
         """bool [labels]: relevance of at least 1."""
         return _numbers(self.labels["relevance"]) >= 1
 
+    @property
+    def answered(self) -> np.ndarray:
+        """bool [queries]: those with a label of at least 1."""
+        found = np.zeros(len(self.queries), dtype=bool)
+        found[self.query[self.positive]] = True
+        return found
+
     def counts(self, passages: int) -> dict[str, Any]:
         """The fields of a `DataReport` that speak of queries and labels, of a corpus of `passages`."""
-        split = _numbers(self.queries["split"])
-        answered = np.zeros(len(split), dtype=bool)
-        answered[self.query[self.positive]] = True
+        split, answered = _numbers(self.queries["split"]), self.answered
         of_label = split[self.query]
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
         return {
             "queries": {name: int((split == code).sum()) for code, name in enumerate(SPLITS)},
             "labels": {name: int((of_label == code).sum()) for code, name in enumerate(SPLITS)},
             "without_positive": {name: int((~answered & (split == code)).sum()) for code, name in enumerate(SPLITS)},
+            "train_before_draw": self.train_before_draw,
             "isolated_passages": passages - len(np.unique(self.passage[self.positive])),
             "query_words": float(pc.mean(words).as_py() or 0.0),
         }
@@ -122,6 +136,12 @@ class Questions:
         self._remark(copies, "queries have the words of one in a later split (train, dev, test) and were left out")
         split = self._keep_queries(~copies, split)
         self.queries = self.queries.set_column(QUERIES.get_field_index("split"), "split", pa.array(split))
+
+    def _draw_training(self, most: int, seed: int) -> None:
+        """Leave out training queries above `most`, with their labels."""
+        split = _numbers(self.queries["split"])
+        self.train_before_draw = int((split == TRAIN).sum())
+        self._keep_queries(drawn(split, self.queries["text"], self.answered, most, seed), split)
 
     def _keep_labels(self, keep: np.ndarray) -> None:
         if not keep.all():

@@ -19,6 +19,8 @@ class DataReport:
     """Per split, those of relevance 0 included."""
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
+    train_before_draw: int
+    """Training queries that `ingest.max_train_queries` drew from."""
     isolated_passages: int
     """Passages that no label of at least 1 names."""
     passage_words: float
@@ -35,8 +37,10 @@ class DataReport:
 
     @property
     def headline(self) -> str:
-        """As in `2,512 passages · 812/101/99 queries` (train, dev, test)."""
-        return f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
+        """As in `2,512 passages · 812/101/99 queries` (train, dev, test), and from how many train was drawn."""
+        counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
+        train, before = self.queries["train"], self.train_before_draw
+        return counts if train == before else f"{counts}, drawn {train:,} of {before:,} for training"
 
     def metrics(self) -> dict[str, Any]:
         """The counts as flat figures; rows dropped by kind of problem; the facts as text."""
@@ -51,5 +55,6 @@ class DataReport:
             for split, count in counts.items()
         }
         means = {"mean_passage_words": self.passage_words, "mean_query_words": self.query_words}
+        drawn = {"queries_train_before_draw": self.train_before_draw}
         isolated = {"isolated_passages": self.isolated_passages}
-        return {"passages": self.passages, **splits, **isolated, **means, **dropped, **self.facts}
+        return {"passages": self.passages, **splits, **drawn, **isolated, **means, **dropped, **self.facts}

@@ -1,7 +1,8 @@
 """Which split each query belongs to.
 
 A query must stand in one split only, or its test figure is a figure on training data. Where a split
-is missing it is set apart by a hash of the query's text, so that the same data gives the same splits.
+is missing it is set apart by a hash of the query's text, so that the same data gives the same splits; a
+draw of training queries goes by such a hash too.
 """
 
 import hashlib
@@ -16,9 +17,12 @@ TRAIN, DEV, TEST = range(len(SPLITS))
 NONE = -1
 
 
-def share(text: str) -> float:
-    """A text's fixed place in [0, 1), as good as random; letter case and outer blanks do not count."""
-    digest = hashlib.blake2b(text.strip().casefold().encode(), digest_size=8).digest()
+def share(text: str, salt: str = "") -> float:
+    """A text's fixed place in [0, 1), as good as random; letter case and outer blanks do not count.
+
+    Under another salt all texts have other places, which tell nothing of the former.
+    """
+    digest = hashlib.blake2b((salt + text.strip().casefold()).encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
 
 
@@ -62,9 +66,34 @@ def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tupl
     missing = [part for part in (TEST, DEV) if part not in there]
     if TRAIN in there and missing:
         rows = np.flatnonzero(split == TRAIN)
-        places = np.array([share(text.as_py()) for text in texts.take(pa.array(rows))])
+        places = _places(texts, rows)
         for i, part in enumerate(missing):
             chosen = rows[(places >= i * fraction) & (places < (i + 1) * fraction)]
             split[chosen] = part
             remarks.append(f"no {SPLITS[part]} split: {len(chosen):,} training queries were set apart for it")
     return split, remarks
+
+
+def drawn(split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """bool [n]: the queries that stay if at most `most` (0: all) training queries may; dev and test do.
+
+    Those with a relevant passage come first, the others teach nothing. Beyond that the order is by a hash of seed
+    and text: when the data change, the draw changes by what came and went, and not as a whole.
+
+    Args:
+        split: int8 [n].
+        texts: of the queries [n].
+        answered: bool [n], those with a relevant passage.
+        most: of the training queries.
+        seed: another one is another draw.
+    """
+    keep = np.ones(len(split), dtype=bool)
+    rows = np.flatnonzero(split == TRAIN)
+    if most and len(rows) > most:
+        order = np.lexsort((_places(texts, rows, f"draw {seed}: "), ~answered[rows]))
+        keep[rows[order[most:]]] = False
+    return keep
+
+
+def _places(texts: pa.ChunkedArray, rows: np.ndarray, salt: str = "") -> np.ndarray:
+    return np.array([share(text.as_py(), salt) for text in texts.take(pa.array(rows))])

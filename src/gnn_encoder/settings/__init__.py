@@ -4,6 +4,20 @@ A paper's number is a default with its source beside it; a deviation from a pape
 says so. `presets` fills them from YAML files.
 """
 
+from gnn_encoder.settings.foundation import (
+    Bm25Retrieve,
+    DenseRetrieve,
+    GenerateQueries,
+    Ingest,
+    ScoreCandidates,
+    SelectTrainingSet,
+    TrainCrossEncoder,
+    TrainDpr,
+    TrainDualEncoder,
+    TrainQueryGenerator,
+)
+from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn
+from gnn_encoder.settings.outcome import EncodeCorpus, Evaluate, Promote
 from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
 from gnn_encoder.settings.shared import (
     MINILM,
@@ -13,24 +27,6 @@ from gnn_encoder.settings.shared import (
     Speed,
     StepSettings,
     WatchedTraining,
-)
-from gnn_encoder.settings.steps import (
-    Bm25Retrieve,
-    BuildGraph,
-    DenseRetrieve,
-    EncodeCorpus,
-    Evaluate,
-    GenerateQueries,
-    GraphShape,
-    Ingest,
-    Promote,
-    ScoreCandidates,
-    SelectTrainingSet,
-    TrainCrossEncoder,
-    TrainDpr,
-    TrainDualEncoder,
-    TrainGnn,
-    TrainQueryGenerator,
 )
 from gnn_encoder.settings.study import CompareVariants, EncodeQueries, TryVariant
 

@@ -2,28 +2,28 @@
 
 import pydantic
 
-from gnn_encoder.settings import steps, study
+from gnn_encoder.settings import foundation, graph, outcome, study
 from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
 class Settings(StepSettings):
     """All steps' settings, in the pipeline's order. Field names are the steps' names."""
 
-    ingest: steps.Ingest = steps.Ingest()
-    bm25_retrieve: steps.Bm25Retrieve = steps.Bm25Retrieve()
-    train_dpr: steps.TrainDpr = steps.TrainDpr()
-    dense_retrieve: steps.DenseRetrieve = steps.DenseRetrieve()
-    train_cross_encoder: steps.TrainCrossEncoder = steps.TrainCrossEncoder()
-    score_candidates: steps.ScoreCandidates = steps.ScoreCandidates()
-    train_query_generator: steps.TrainQueryGenerator = steps.TrainQueryGenerator()
-    generate_queries: steps.GenerateQueries = steps.GenerateQueries()
-    select_training_set: steps.SelectTrainingSet = steps.SelectTrainingSet()
-    train_dual_encoder: steps.TrainDualEncoder = steps.TrainDualEncoder()
-    build_graph: steps.BuildGraph = steps.BuildGraph()
-    train_gnn: steps.TrainGnn = steps.TrainGnn()
-    encode_corpus: steps.EncodeCorpus = steps.EncodeCorpus()
-    evaluate: steps.Evaluate = steps.Evaluate()
-    promote: steps.Promote = steps.Promote()
+    ingest: foundation.Ingest = foundation.Ingest()
+    bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
+    train_dpr: foundation.TrainDpr = foundation.TrainDpr()
+    dense_retrieve: foundation.DenseRetrieve = foundation.DenseRetrieve()
+    train_cross_encoder: foundation.TrainCrossEncoder = foundation.TrainCrossEncoder()
+    score_candidates: foundation.ScoreCandidates = foundation.ScoreCandidates()
+    train_query_generator: foundation.TrainQueryGenerator = foundation.TrainQueryGenerator()
+    generate_queries: foundation.GenerateQueries = foundation.GenerateQueries()
+    select_training_set: foundation.SelectTrainingSet = foundation.SelectTrainingSet()
+    train_dual_encoder: foundation.TrainDualEncoder = foundation.TrainDualEncoder()
+    build_graph: graph.BuildGraph = graph.BuildGraph()
+    train_gnn: graph.TrainGnn = graph.TrainGnn()
+    encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
+    evaluate: outcome.Evaluate = outcome.Evaluate()
+    promote: outcome.Promote = outcome.Promote()
     encode_queries: study.EncodeQueries = study.EncodeQueries()
     try_variant: study.TryVariant = study.TryVariant()
     compare_variants: study.CompareVariants = study.CompareVariants()

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from gnn_encoder.settings.graph import GraphShape, TrainGnn
 from gnn_encoder.settings.shared import Inference, PositiveFloat, PositiveInt, StepSettings
-from gnn_encoder.settings.steps import GraphShape, TrainGnn
 
 
 class EncodeQueries(Inference):

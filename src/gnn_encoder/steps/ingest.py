@@ -18,13 +18,7 @@ def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
     """Read, check and write; the counts go to the log, the metrics and `data_profile.json`."""
     source = open_source(settings)
     progress = context.progress("reading passages", source.work, source.unit)
-    report = canonicalize(
-        source,
-        dev_fraction=settings.dev_fraction,
-        drop=settings.on_bad_rows == "drop",
-        draft=dataset,
-        advance=progress.advance,
-    )
+    report = canonicalize(source, settings, draft=dataset, advance=progress.advance)
     for problem in report.problems:
         print(f"ingest: left out {problem}", file=sys.stderr)
     for remark in report.remarks:

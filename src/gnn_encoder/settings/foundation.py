@@ -1,0 +1,145 @@
+"""The settings of the steps that lead from raw text to the initial dual encoder, in their order."""
+
+from typing import Literal
+
+from gnn_encoder.settings.shared import (
+    MINILM,
+    Backbone,
+    ContrastiveTraining,
+    Count,
+    Fraction,
+    Inference,
+    Lexical,
+    Optimization,
+    PositiveFloat,
+    PositiveInt,
+    StepSettings,
+)
+
+
+class Ingest(StepSettings):
+    """Reading a data set and making it canonical."""
+
+    dataset: str = ""
+    """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`. There is no default."""
+    format: Literal["auto", "beir", "msmarco", "dpr", "ir_datasets", "python-docs"] = "auto"
+    on_bad_rows: Literal["refuse", "drop"] = "refuse"
+    dev_fraction: Fraction = 0.1
+    """Share of the training queries set apart as dev where the data has no dev split."""
+    max_train_queries: Count = 0
+    """Keep at most this many training queries with their labels, by a seeded draw; dev and test stay as they are, also
+    where they are set apart from train. 0: all."""
+    packages: tuple[str, ...] = ()
+    """python-docs: installed packages to read besides the standard library."""
+    max_passages: Count = 0
+    """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
+    seed: int = 0
+    """Of both draws."""
+
+
+class Bm25Retrieve(Lexical):
+    """BM25 by bm25s: the first candidates, and a system of the final table."""
+
+    train_depth: PositiveInt = 100
+    """Hits kept for each training query (the source of negatives)."""
+    eval_depth: PositiveInt = 1000
+    """Hits kept for each dev and test query (R@1000 needs 1000)."""
+
+
+class TrainDpr(Backbone, ContrastiveTraining):
+    """The dual encoder that finds candidates: BM25 negatives and in-batch negatives."""
+
+    negative_depth: PositiveInt = 50
+    """Negatives are drawn from the first hits of BM25, positives excluded."""
+
+
+class DenseRetrieve(Inference):
+    """Encode the corpus and search it for every query."""
+
+    train_depth: PositiveInt = 50
+    """Hits kept for each training query (the source of negatives)."""
+    eval_depth: PositiveInt = 1000
+    """Hits kept for each dev and test query (R@1000 needs 1000)."""
+
+
+class TrainCrossEncoder(Optimization):
+    """M_ce: a linear head on [CLS], positives against retrieved negatives, pointwise."""
+
+    backbone: str = "bert-base-uncased"
+    head_learning_rate: PositiveFloat = 1e-3
+    """Of the new linear head, which starts at random."""
+    pair_length: PositiveInt = 160
+    """Tokens of `[CLS] query [SEP] passage [SEP]`: a query has at most half of them, the passage the rest."""
+    negatives: PositiveInt = 4
+    """Negatives per positive, drawn anew each epoch."""
+    negative_depth: PositiveInt = 50
+    """They come from the first hits of DPR and of BM25."""
+    dev_queries: Count = 200
+    """Dev queries whose candidates are re-ranked after each epoch, 0: none."""
+
+
+class ScoreCandidates(Inference):
+    """Scores and [CLS] vectors of the candidates, once per distinct pair."""
+
+    candidates: PositiveInt = 50
+    """Candidates per training query, from DPR and BM25 in turn by rank; labelled positives always among them."""
+
+
+class TrainQueryGenerator(Optimization):
+    """Positive passage → query (SS-BERT: BART-base, 5 epochs, batch 64, dropout 0.1)."""
+
+    generator: str = "facebook/bart-base"
+    """A Hugging Face seq2seq, or an encoder (`minilm`), which becomes an encoder–decoder pair."""
+    passage_length: PositiveInt = 256
+    query_length: PositiveInt = 32
+    max_pairs: Count = 0
+    """Labelled pairs trained on, by a seeded draw. 0: all."""
+    held_out: Fraction = 0.1
+    """Share of the positive passages whose pairs are kept back for ROUGE (SS-BERT splits 8:1:1; dev and test
+    are one here)."""
+    rouge_pairs: PositiveInt = 200
+    """Held-out pairs that ROUGE is computed on."""
+
+
+class GenerateQueries(Inference):
+    """One query per distinct negative (SS-BERT 3.2)."""
+
+    negatives_per_query: PositiveInt = 8
+    """Hard negatives per training query, highest cross-encoder rank first, that get a query."""
+    max_passages: Count = 0
+    """Distinct negatives that get a query, by a seeded draw. 0: all."""
+    beams: PositiveInt = 1
+    sentence_encoder: str = MINILM
+    """sim(q, q_G) is the cosine of this model's sentence embeddings."""
+    seed: int = 0
+    negative_below: Fraction = 0.1
+    """As in `select_training_set`: only hard negatives are written about."""
+
+
+class SelectTrainingSet(StepSettings):
+    """Denoising (RocketQA), negative selection and augmentation (SS-BERT)."""
+
+    negative_below: Fraction = 0.1
+    """A candidate whose probability lies below is a hard negative."""
+    positive_above: Fraction = 0.9
+    """A candidate whose probability lies above is a denoised positive."""
+    negatives_per_example: PositiveInt = 8
+    """Hard negatives stored with an example; training draws from them."""
+    selection: bool = True
+    """Add the triples whose negative's generated query resembles the query."""
+    selection_mix: Literal["equal", "once"] = "equal"
+    """`equal`: mixed 1:1 with the originals (SS-BERT), repeated where there are fewer of them; `once`: each
+    once, for runs in which few negatives got a generated query."""
+    selection_threshold: Fraction = 0.3
+    """t_G."""
+    augmentation: bool = True
+    """Turn unlike negatives into new positives of their generated query."""
+    augmentation_threshold: Fraction = 0.1
+    """t_A."""
+    seed: int = 0
+
+
+class TrainDualEncoder(Backbone, ContrastiveTraining):
+    """M_de, the initial dual encoder (10 epochs, warm-up 0.1, lr 2e-5)."""
+
+    start_from: Literal["backbone", "dpr"] = "backbone"

@@ -1,0 +1,98 @@
+"""The settings of what becomes of a trained model: it is encoded with, measured, and promoted or not."""
+
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field
+
+from gnn_encoder.settings import measures as names
+from gnn_encoder.settings.shared import (
+    MINILM,
+    Count,
+    Fraction,
+    Inference,
+    Lexical,
+    PositiveFloat,
+    PositiveInt,
+    StepSettings,
+)
+
+
+class EncodeCorpus(Inference, Lexical):
+    """h'_p of all passages by the full graph, the index over them, and BM25's.
+
+    How BM25 scores is as in `bm25_retrieve`, unless it is set here too.
+    """
+
+    previous: str = ""
+    """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`: what the same models made of
+    texts that have not changed is carried over. Empty: all is made anew."""
+    chunk: PositiveInt = 8192
+    """Passages propagated at a time. The result does not depend on it."""
+    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
+    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
+    ivf_lists: Count = 0
+    """0: four times the square root of the number of passages."""
+    ivf_probes: PositiveInt = 32
+    """Lists that a search looks into."""
+    hnsw_links: Annotated[int, Field(ge=2, strict=True)] = 32
+    """Neighbours of a passage in the graph."""
+    hnsw_breadth: PositiveInt = 128
+    """Candidates that a search keeps (at least the hits asked for)."""
+    bm25: bool = True
+    """Put a BM25 index into the bundle, so that a search can fuse the two."""
+
+
+class Evaluate(Inference):
+    """Dev and test figures of every system."""
+
+    untrained_backbone: str = MINILM
+    """Also a row of the table. Empty: no such row."""
+    depth: Annotated[int, Field(ge=1000, strict=True)] = 1000
+    """Hits of each system that are measured; R@1000 needs 1000."""
+    measures: names.Measures = names.DEFAULT
+    """Columns of the table, in `ir_measures`' names: a list, or a text with spaces between. The first is the
+    headline's, and the one that a fusion's weight is tuned by."""
+    permutations: PositiveInt = 10000
+    """Of the paired randomization test against M_de."""
+    resamples: PositiveInt = 2000
+    """Of the queries, for the bootstrap's confidence intervals."""
+    rerank_depth: Count = 0
+    """Hits of the GNN-encoder that the cross-encoder orders anew, another row of the table: about the best that a
+    ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
+    run_depth: Count = 100
+    """Hits of each query in the TREC runs that the report holds, 0: no such files."""
+    seed: int = 0
+
+    @pydantic.model_validator(mode="after")
+    def _as_deep_as_the_measures(self) -> "Evaluate":
+        for name in self.measures:
+            if (names.cutoff(name) or 0) > self.depth:
+                raise ValueError(f"measures has {name}, which needs depth: {names.cutoff(name)} (it is {self.depth})")
+        return self
+
+
+class Promote(StepSettings):
+    """Registers the bundle and decides whether it becomes the champion."""
+
+    model_name: Annotated[str, Field(pattern=r"^[\w. -]+$")] = "gnn-encoder"
+    """Of the registered model: letters, digits, spaces, `.`, `_`, `-`."""
+    measure: names.Measure = "RR@10"
+    """Test measure that the rule looks at, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
+    minimum_gain: float = 0.0
+    """How far the GNN-encoder must lie above the plain dual encoder of its own run."""
+    smallest_effect: float = 0.005
+    """How far it must lie above the champion on the same queries. With a negative one, and `significance: 1`, a model
+    of newer data takes the place of one that is hardly better."""
+    significance: Fraction = 0.05
+    """Largest p of that difference, by the paired randomization test. 1: none is asked for."""
+    floors: dict[names.Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
+    """Measure → how far it may lie below the champion's."""
+    largest_latency_ratio: PositiveFloat = 1.5
+    """How much longer than the champion's a question may take, both measured in turn, where the step runs. An exact
+    search takes longer in a corpus that grew."""
+    largest_index_ratio: PositiveFloat = 1.5
+    """How much larger than the champion's the index may be, for each passage."""
+    bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
+    """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
+    version's bundle lies where the run left it, and is gone with that."""

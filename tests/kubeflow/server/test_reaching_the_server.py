@@ -1,0 +1,94 @@
+"""Addresses, tokens, login pages and namespaces: what stands between `gnn-encoder submit` and the server."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from kfp_api import EXAMPLE, KfpServer
+from private_ca import write_certificates
+from submitting import submit
+from test_cli import call
+
+from gnn_encoder.kubeflow import server as kubeflow_server
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_wrong_token(token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", token)
+    with KfpServer(token="right") as server:
+        assert submit(monkeypatch, server.url) == 2
+        told = capsys.readouterr()
+        assert told.out == "" and told.err.count("\n") == 1
+        assert "does not let us in" in told.err and "set GNN_ENCODER_KFP_TOKEN" in told.err
+        assert "wrong" not in told.err.replace("is wrong", "")
+        monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "right")
+        assert submit(monkeypatch, server.url) == 0
+        assert "right" not in capsys.readouterr().out
+        assert server.problems == []
+
+
+def test_the_path_in_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with KfpServer(prefix="/pipeline") as server:
+        assert submit(monkeypatch, f"{server.url}/pipeline/") == 0
+        assert f"{server.url}/pipeline/#/runs/details/run-0" in capsys.readouterr().out
+        assert submit(monkeypatch, server.url) == 2
+        assert "does not have it: Not Found; check --host, and the path in it" in capsys.readouterr().err
+        monkeypatch.setenv("KF_PIPELINES_UI_ENDPOINT", "https://pages.example.com")
+        assert submit(monkeypatch, f"{server.url}/pipeline") == 0
+        assert "https://pages.example.com/#/runs/details/run-1" in capsys.readouterr().out
+        assert server.problems == []
+
+
+def test_a_login_page_is_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with KfpServer(login_page=True) as server:
+        assert submit(monkeypatch, server.url) == 2
+        assert call(monkeypatch, "runs", "--host", server.url) == 2
+    told = capsys.readouterr().err
+    assert told.count("perhaps with a page to log in: set GNN_ENCODER_KFP_TOKEN") == 2
+
+
+@pytest.mark.parametrize("variable", kubeflow_server.AUTHORITIES)
+def test_a_server_whose_certificate_a_private_authority_signed(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority, certificate = write_certificates(tmp_path)
+    for name in kubeflow_server.AUTHORITIES:
+        monkeypatch.delenv(name, raising=False)
+    with KfpServer(certificate=certificate) as server:
+        (tmp_path / "no.pem").write_text("no certificate")
+        for wrong in ("", str(tmp_path / "nothing.pem"), str(tmp_path / "no.pem")):
+            monkeypatch.setenv(variable, wrong)
+            assert submit(monkeypatch, server.url) == 2
+            told = capsys.readouterr().err
+            assert told.count("\n") == 1 and "set SSL_CERT_FILE to a PEM file with the certificate" in told
+            assert server.requests == []
+        monkeypatch.setenv(variable, str(authority))
+        assert submit(monkeypatch, server.url, "--wait") == 0
+        assert server.problems == [] and len(server.runs) == 1
+
+
+def test_several_users_want_a_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with KfpServer(multi_user=True) as server:
+        assert submit(monkeypatch, server.url) == 2
+        assert "say `namespace` in the cluster file" in capsys.readouterr().err
+        assert submit(monkeypatch, server.url, "--cluster", str(EXAMPLE)) == 0
+        assert server.experiments[0]["namespace"] == "retrieval"
+        assert server.problems == []
+
+
+@pytest.mark.parametrize(
+    "host", ["http://127.0.0.1:{port}", "https://no-such-host.invalid", "kubeflow", "http://me:hunter22@a", ""]
+)
+def test_nobody_there(host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(monkeypatch, host.format(port=free_port())) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1 and "--host" in told.err
+    assert "hunter22" not in told.err

@@ -1,0 +1,138 @@
+"""What `gnn-encoder submit` sends or refuses to send, and what `runs` lists: the server checks every request."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from beir_folder import write_beir
+from kfp_api import EXAMPLE, KfpServer, check, described
+from submitting import submit
+from test_cli import call
+
+from gnn_encoder.presets import load_settings
+from gnn_encoder.settings import STEPS
+
+
+def test_what_is_sent(
+    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(monkeypatch, f"{server.url}/", "--cluster", cluster, "--set", "train_gnn.epochs=3") == 0
+    assert submit(monkeypatch, server.url, "--cluster", cluster) == 0
+    assert server.seen("POST", ".*/experiments") == [
+        {"display_name": "gnn-encoder", "namespace": ""}
+    ]  # joined by the second
+    sent, again = server.seen("POST", ".*/runs")
+    assert sent["display_name"].startswith("quickstart-2")
+    assert sent["experiment_id"] == again["experiment_id"] == "experiment-0"
+    assert sent["service_account"] == "pipeline-runner"
+    assert sent["runtime_config"]["pipeline_root"] == "s3://retrieval/pipelines"
+    parameters = {step: json.loads(text) for step, text in sent["runtime_config"]["parameters"].items()}
+    expected = load_settings("quickstart", ["train_gnn.epochs=3"]).model_dump(mode="json")
+    assert {step: value["settings"] for step, value in parameters.items()} == {step: expected[step] for step in STEPS}
+    assert all(value["code_digest"] for value in parameters.values())
+    assert parameters["ingest"]["source_digests"]["dataset"]
+    tasks = sent["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
+    assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
+    assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == 15
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(server.requests)
+    shown = capsys.readouterr().out
+    assert f"run        {server.url}/#/runs/details/run-0\n" in shown
+    assert "Experiment details" not in shown
+
+
+def test_without_a_cluster_file_and_without_caching(
+    server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submit(monkeypatch, server.url) == 0
+    (tmp_path / "c.yaml").write_text("caching: false\nexperiment: mine\n", "utf-8")
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", server.url)
+    assert call(monkeypatch, "submit", "--preset", "quickstart", "--cluster", str(tmp_path / "c.yaml")) == 0
+    plain, uncached = server.seen("POST", ".*/runs")
+    assert set(plain) == {"display_name", "experiment_id", "pipeline_spec", "runtime_config"}
+    assert "pipeline_root" not in plain["runtime_config"]
+    assert [each["display_name"] for each in server.experiments] == ["gnn-encoder", "mine"]
+    tasks = uncached["pipeline_spec"]["root"]["dag"]["tasks"]
+    assert not any(each["cachingOptions"].get("enableCache") for each in tasks.values())
+
+
+def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert submit(monkeypatch, server.url) == 0
+    (sent,) = server.seen("POST", ".*/runs")
+    check(sent, "V2beta1Run")
+    spec = sent["pipeline_spec"]
+    wrong = [
+        ({"run_name": "x"}, "no field 'run_name'"),
+        ({"display_name": 5}, "is no str"),
+        ({"runtime_config": {"parameters": {}, "root": "x"}}, "no field 'root'"),
+        ({"state": "DONE"}, "is none of"),
+        ({"pipeline_spec": {**spec, "rooot": {}}}, "rooot"),
+    ]
+    for change, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            check({**sent, **change}, "V2beta1Run")
+    operations = {(each.method, each.path): each for each in described()}
+    assert operations["POST", "/apis/v2beta1/runs"].body == "V2beta1Run"
+    assert operations["GET", "/apis/v2beta1/runs"].query >= {"experiment_id", "page_size", "sort_by"}
+    status, _, _ = server.handle("POST", "/apis/v2beta1/runs", None, json.dumps({**sent, "run_name": "x"}))
+    assert status == 400
+    status, _, _ = server.handle("GET", "/apis/v2beta1/runs?experiment=1", None, "")
+    assert status == 400
+    assert len(server.problems) == 2
+    server.problems.clear()
+
+
+def test_runs_are_listed(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    assert capsys.readouterr().out == "no runs under gnn-encoder yet: start one with gnn-encoder submit\n"
+    assert submit(monkeypatch, server.url) == submit(monkeypatch, server.url) == 0
+    server.runs[0] |= {"state": "SUCCEEDED", "finished_at": "2026-11-22T03:10:05Z"}
+    server.runs[1] |= {"state": "RUNNING", "finished_at": "1970-01-01T00:00:00Z"}
+    capsys.readouterr()
+    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["created", "state", "took", "name", "run"]
+    assert first.split()[2:4] == ["succeeded", "2:10:05"]
+    assert second.split()[2] == "running" and "run-1" in second and "1970" not in second
+    assert call(monkeypatch, "runs", "--host", server.url, "-n", "1") == 0
+    assert "run-1" not in capsys.readouterr().out
+
+
+def test_what_pods_cannot_reach_is_refused(
+    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = "http://127.0.0.1:1"
+    write_beir(tmp_path / "beir")
+    for more, words in [
+        (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
+        (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
+        (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
+    ]:
+        assert submit(monkeypatch, host, *more) == 2
+        told = capsys.readouterr().err
+        assert words in told and told.count("\n") == 1
+
+
+def test_a_dry_run_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*address: Any, **more: Any) -> None:
+        raise AssertionError("a dry run asked somebody")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with pytest.raises(AssertionError):
+        submit(monkeypatch, "http://127.0.0.1:1")
+    arguments = ["submit", "--preset", "obliqa", "--dataset", "s3://bucket/data"]
+    arguments += ["--cluster", str(EXAMPLE), "--dry-run"]
+    assert call(monkeypatch, *arguments) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["step", "cpu", "memory", "gpu", "timeout", "retries", "image"]
+    assert rows[11].split()[:8] == ["train_gnn", "4-8", "32Gi-64Gi", "4", "nvidia.com/gpu", "86400", "s", "3"]
+    assert rows[-1] == "wrote gnn-encoder-train.yaml"
+    assert (tmp_path / "gnn-encoder-train.yaml").is_file()
+    assert call(monkeypatch, *arguments, "--package", "package.txt") == 2

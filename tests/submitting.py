@@ -1,0 +1,8 @@
+"""Submits the quickstart, as the command line does."""
+
+import pytest
+from test_cli import call
+
+
+def submit(monkeypatch: pytest.MonkeyPatch, host: str, *more: str) -> int:
+    return call(monkeypatch, "submit", "--preset", "quickstart", "--host", host, *more)
