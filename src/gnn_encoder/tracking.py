@@ -168,6 +168,8 @@ def store_errors(uri: str) -> Iterator[None]:
 
 
 def _client(uri: str) -> Any:
+    if re.search(r"//[^/\s]*@[^/\s]*@", uri):  # read as part of the host's name, it would be shown in every error
+        raise UserError(f"the MLflow store {without_password(uri)}: write an @ in its password as %40")
     # Usage reports are for the user to switch on, and would wait for a network that may not be there.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")

@@ -16,7 +16,7 @@ from gnn_encoder.steps.promote import promote
 from gnn_encoder.storage import CACHE
 from gnn_encoder.storage.folders import put_folder
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_a_registered_bundle_outlives_the_machine_that_made_it(

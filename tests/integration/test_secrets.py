@@ -178,6 +178,7 @@ def test_what_fails_does_not_tell_them(
     assert b"cannot use the MLflow store http://127.0.0.1.invalid" in refused("models", "list", **nowhere)
     database = tracking_server.database_uri.replace("postgres@", f"postgres:{PASSWORD}@")
     assert b"no version of the model" in refused("models", "list", MLFLOW_TRACKING_URI=database)
-    # A sign that should be written as %40 is in many a password.
-    database = database.replace(PASSWORD, f"begin@{PASSWORD}").removesuffix("postgres") + "nothing"
-    assert b'database "nothing" does not exist' in refused("models", "list", MLFLOW_TRACKING_URI=database)
+    nothing = database.removesuffix("postgres") + "nothing"
+    assert b'database "nothing" does not exist' in refused("models", "list", MLFLOW_TRACKING_URI=nothing)
+    odd = database.replace(PASSWORD, f"begin@{PASSWORD}")
+    assert b"write an @ in its password as %40" in refused("models", "list", MLFLOW_TRACKING_URI=odd)
