@@ -95,7 +95,9 @@ class Training:
             check_engine(launch.image_of("train"))
             containers = Containers(str(self.root), tuple(_local_paths(self.settings)), memory)
         params = {"preset": self.preset, **_params(self.settings, STEPS)}
-        return _run_latest("train", arguments, self.root, Path(self.preset).stem, params, audience, containers)
+        pipeline, name = launch.pipeline_file("train"), dated(Path(self.preset).stem)
+        outcome = run_pipeline(pipeline, arguments, self.root, name, params, audience, containers)
+        return _made_latest(self.root, outcome)
 
 
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
@@ -150,7 +152,8 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     root = _usable(root)
     arguments = step_arguments(settings, UPDATED)
     params = {"from": str(since), **_params(settings, UPDATED)}
-    return _run_latest("update", arguments | models, root, "update", params, audience)
+    pipeline, name = launch.pipeline_file("update"), dated("update")
+    return _made_latest(root, run_pipeline(pipeline, arguments | models, root, name, params, audience))
 
 
 def ablate(
@@ -227,17 +230,8 @@ def dated(title: str) -> str:
     return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _run_latest(
-    pipeline: str,
-    arguments: launch.Arguments,
-    root: Path,
-    title: str,
-    params: Mapping[str, Any],
-    audience: Audience,
-    containers: Containers | None = None,
-) -> Outcome:
-    """Run the pipeline of that name; if it finishes, let `latest/bundle` and the others lead to its outputs."""
-    outcome = run_pipeline(launch.pipeline_file(pipeline), arguments, root, dated(title), params, audience, containers)
+def _made_latest(root: Path, outcome: Outcome) -> Outcome:
+    """The outcome of a run; if it finished, `latest/bundle` and the others lead to its outputs."""
     if outcome.status != "FINISHED":
         return outcome
     latest = root / "latest"
