@@ -23,6 +23,8 @@ SOURCE = "gnn-encoder.source"
 """Label of an image: digest of the package's source in it."""
 PASSED_ON = ("AWS_", "GNN_ENCODER_", "HF_", "MLFLOW_", "OMP_", "TOKENIZERS_")
 """Environment variables that a step in a container sees begin so; the image has its own of the others."""
+CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""Environment variables that name files of certificates, which a step in a container needs too."""
 STOPPED_BY_SIGNAL = 128
 """An exit code above it is this and the signal's number."""
 
@@ -61,6 +63,7 @@ def check_engine(image: str) -> None:
 def settings_of(containers: Containers) -> dict[str, Any]:
     """Arguments of kfp's `DockerRunner`."""
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    environment |= _certificates()
     environment |= {name: os.environ[name] for name in ("TMPDIR",) if name in os.environ}
     environment.setdefault(CACHE, str(Path(containers.root) / "cache"))
     limits = {"mem_limit": containers.memory, "memswap_limit": containers.memory} if containers.memory else {}
@@ -73,7 +76,7 @@ class ContainerRun:
     """Runs containers in the place of kfp's `run_docker_container`, one after the other."""
 
     def __init__(self, containers: Containers) -> None:
-        self._read, self._root = containers.read, containers.root
+        self._read, self._root = (*containers.read, *_certificates().values()), containers.root
         self._running: Any = None
         self.cause = ""
         """Why the last one failed, where the step could not say it; empty if it went well or spoke."""
@@ -112,6 +115,11 @@ class ContainerRun:
         finally:
             self._running.remove(force=True)
             self._running = None
+
+
+def _certificates() -> dict[str, str]:
+    """Variable → file, of those that are set."""
+    return {name: os.path.abspath(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)}
 
 
 def _mount(path: str, mode: str) -> dict[str, str]:

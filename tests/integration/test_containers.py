@@ -1,5 +1,6 @@
 """Steps in containers on this machine: as steps that are processes, and a failed one is a failed one."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker
 import pytest
 import tiny_pipeline
 from integration.engine import BASE, Engine
 from test_launch import Recorder, tracked, wait_for
 
 from gnn_encoder import cli, launch, lifeline
-from gnn_encoder.containers import Containers, check_engine
+from gnn_encoder.containers import CERTIFICATES, ContainerRun, Containers, check_engine, settings_of
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Outcome, run_pipeline
 
@@ -91,6 +93,21 @@ def test_what_the_step_says_is_what_is_told(pipeline: Path, tmp_path: Path, monk
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "fail"}))
     outcome, _ = go(tmp_path / "root", pipeline, "first", dataset="words")
     assert (outcome.exit_code, outcome.message) == (2, "the data is wrong: mend it")
+
+
+@pytest.mark.parametrize("variable", CERTIFICATES)
+def test_a_private_authority_is_trusted_in_there_too(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    certificate, root = tmp_path / "authority.pem", tmp_path / "root"
+    certificate.write_text("whom to trust")
+    root.mkdir()
+    monkeypatch.setenv(variable, str(certificate))
+    containers = Containers(str(root))
+    command = ["sh", "-c", f'cat "${variable}" > {root}/seen']
+    with contextlib.closing(docker.from_env()) as client:
+        code = ContainerRun(containers)(client, launch.image_of("train"), command, {}, **settings_of(containers))
+    assert code == 0 and (root / "seen").read_text() == "whom to trust"
 
 
 def containers_of(engine: Engine) -> list[str]:
