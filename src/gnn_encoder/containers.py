@@ -119,7 +119,7 @@ class ContainerRun:
 
 def _certificates() -> dict[str, str]:
     """Variable → file, of those that are set."""
-    return {name: os.path.abspath(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)}
+    return {name: str(Path(os.environ[name]).absolute()) for name in CERTIFICATES if os.environ.get(name)}
 
 
 def _mount(path: str, mode: str) -> dict[str, str]:
