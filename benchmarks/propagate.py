@@ -22,10 +22,11 @@ from common import PeakMemory, in_turns, matmul_rate, show
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.graph.propagation import Propagation
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
+from gnn_encoder.settings import EncodeCorpus
 
 MS_MARCO = {"passages": 8_841_823, "queries": 502_939}
 BLOCK = 2**15
-"""Rows written, or propagated, at a time."""
+"""Rows written at a time."""
 
 
 def model(width: int, heads: int) -> GNN:
@@ -82,8 +83,9 @@ def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.
     began = time.perf_counter()
     full = Propagation(gnn, graph, h_q, h_p)
     middle = time.perf_counter()
-    for start in range(0, len(out), BLOCK // 4):
-        rows = np.arange(start, min(start + BLOCK // 4, len(out)))
+    chunk = EncodeCorpus().chunk
+    for start in range(0, len(out), chunk):
+        rows = np.arange(start, min(start + chunk, len(out)))
         out[rows] = full.passages(rows, h_p[rows])
     return middle - began, time.perf_counter() - middle
 

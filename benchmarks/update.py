@@ -3,13 +3,17 @@
 Both sides are the whole step (models loaded, texts read, index and digests written), over python-docs with MiniLM and
 random GNN weights; passages beyond what the documentation has are its own with shuffled words.
 
-    python benchmarks/update.py [--passages 6000] [--changed 0.01]
+In bf16 a vector depends on the texts that it was encoded with by its last bits; `--precision fp32` shows what carrying
+over itself changes.
+
+    python benchmarks/update.py [--passages 6000] [--changed 0.01] [--precision auto]
 """
 
 import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from common import documentation, show
@@ -21,6 +25,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import BuildGraph, EncodeCorpus
+from gnn_encoder.settings.shared import Precision
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 
@@ -60,18 +65,20 @@ def write_models(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in models}
 
 
-def run_steps(dataset: Path, models: dict[str, Path], out: Path, previous: str = "") -> dict[str, float]:
+def run_steps(
+    dataset: Path, models: dict[str, Path], out: Path, precision: Precision, previous: str = ""
+) -> dict[str, float]:
     """Seconds of both steps; their outputs lie in `out`."""
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     began = time.perf_counter()
     build_graph(
-        BuildGraph(neighbors=10, edge_features="none", previous=previous), dataset=dataset,
+        BuildGraph(neighbors=10, edge_features="none", previous=previous, precision=precision), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     middle = time.perf_counter()
     encode_corpus(
-        EncodeCorpus(previous=previous), dataset=dataset, **built, gnn_encoder=models["gnn_encoder"],
-        bundle=out / "bundle", encoding=out / "encoding",
+        EncodeCorpus(previous=previous, precision=precision), dataset=dataset, **built,
+        gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
     )  # fmt: skip
     return {"build_graph": middle - began, "encode_corpus": time.perf_counter() - middle}
 
@@ -81,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, default=6000)
     parser.add_argument("--changed", type=float, default=0.01, help="share of the passages")
+    parser.add_argument("--precision", choices=get_args(Precision), default="auto")
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -91,10 +99,10 @@ def main() -> None:
             for day, changed in (("before", 0), ("after", few))
         }
 
-        run_steps(days["before"], models, folder / "before")
+        run_steps(days["before"], models, folder / "before", o.precision)
         sides = {
-            "from nothing": run_steps(days["after"], models, folder / "full"),
-            "carried over": run_steps(days["after"], models, folder / "update", str(folder / "before")),
+            "from nothing": run_steps(days["after"], models, folder / "full", o.precision),
+            "carried over": run_steps(days["after"], models, folder / "update", o.precision, str(folder / "before")),
         }
         vectors = [Bundle.read(folder / side / "bundle").vectors for side in ("full", "update")]
         difference = np.abs(vectors[0] - vectors[1]).max()

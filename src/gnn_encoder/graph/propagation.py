@@ -37,7 +37,7 @@ class Propagation:
         cached_passages: np.ndarray,
         *,
         nodes: np.ndarray | None = None,
-        chunk: int = 512,
+        chunk: int = 128,
         progress: Progress | None = None,
     ) -> None:
         """Read every edge feature and each query's k passage vectors, once.
