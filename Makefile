@@ -47,7 +47,7 @@ dashboard: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[bench]"
 	$(BIN)/python benchmarks/encode.py
-	$(BIN)/python benchmarks/score.py --queries 20 --rounds 2
+	$(BIN)/python benchmarks/score.py
 	$(BIN)/python benchmarks/train.py --triples 128
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/gradient_cache.py --large 1024 --rounds 1

@@ -83,10 +83,7 @@ def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.
     began = time.perf_counter()
     full = Propagation(gnn, graph, h_q, h_p)
     middle = time.perf_counter()
-    chunk = EncodeCorpus().chunk
-    for start in range(0, len(out), chunk):
-        rows = np.arange(start, min(start + chunk, len(out)))
-        out[rows] = full.passages(rows, h_p[rows])
+    full.write(out, np.arange(len(out)), h_p, chunk=EncodeCorpus().chunk)
     return middle - began, time.perf_counter() - middle
 
 

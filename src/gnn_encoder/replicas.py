@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from threading import Event, Lock
 from typing import Any
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gnn_encoder.models.packed import Row, first_position, gpu_attention, pack, reads_packed
+from gnn_encoder.threads import side_by_side
 from gnn_encoder.transfers import streamed
 
 
@@ -47,9 +47,9 @@ def read_batches(
     attention = gpu_attention(places[0], next(model.parameters()).dtype) if len(batches) > 1 else None
     start = first_position(backbone, attention) if attention else None
     replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
-    stop, storing = Event(), Lock()
+    storing = Lock()
 
-    def work(number: int) -> None:
+    def work(number: int, stop: Event) -> None:
         replica, where = replicas[number], places[number]
 
         def given(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
@@ -72,11 +72,4 @@ def read_batches(
                 with storing:
                     store(rows, *found)
 
-    if len(places) == 1:
-        return work(0)
-    with ThreadPoolExecutor(len(places), "replica") as threads:
-        try:
-            for ended in as_completed([threads.submit(work, number) for number in range(len(places))]):
-                ended.result()
-        finally:
-            stop.set()
+    side_by_side(work, len(places))

@@ -66,10 +66,9 @@ def test_dense_equals_pyg(heads):
     features = torch.randn(6, K, DE)
     edges = torch.stack([torch.arange(6 * K)[mask.flatten()], torch.arange(6).repeat_interleave(K)[mask.flatten()]])
     expected = peer_output(peer, targets, sources.flatten(0, 1), edges, features[mask], loops)
-    assert torch.allclose(layer.dense(targets, sources, mask, layer.edge_scalars(features), loops), expected, atol=1e-5)
-    assert not torch.allclose(
-        layer.dense(targets, sources, ~mask, layer.edge_scalars(features), loops), expected, atol=1e-3
-    )
+    arriving = layer.source_scalars(sources) + layer.edge_scalars(features)
+    assert torch.allclose(layer.dense(targets, sources, mask, arriving, loops), expected, atol=1e-5)
+    assert not torch.allclose(layer.dense(targets, sources, ~mask, arriving, loops), expected, atol=1e-3)
 
 
 def loop_gat(layer: GATLayer, target, sources, features):

@@ -98,13 +98,12 @@ class Explainer:
         for start in range(0, len(nodes), CHUNK) if interactive else ():
             part, place = nodes[start : start + CHUNK], slice(start, start + CHUNK)
             vectors, exists = (torch.from_numpy(a).to(where) for a in neighbour_vectors(self.graph, part, cached))
-            scalars = gnn.query_attention.edge_scalars(tensor(self._features.of_queries(part), where))
+            layer, features = gnn.query_attention, tensor(self._features.of_queries(part), where)
+            arriving = layer.source_scalars(vectors) + layer.edge_scalars(features)
             loops = tensor(self._features.query_loops(part), where)
-            attention = gnn.query_attention.dense_weights(
-                queries[place], vectors, exists, scalars, gnn.query_loop_features(loops)
-            )
+            attention = layer.dense_weights(queries[place], exists, arriving, gnn.query_loop_features(loops))
             weights[place] = attention.cpu().numpy()
-            queries[place] = gnn.interactive_queries(queries[place], vectors, exists, scalars, loops)
+            queries[place] = gnn.interactive_queries(queries[place], vectors, exists, arriving, loops)
         by_edge = weights.transpose(0, 2, 1)
         return queries, QuerySide(neighbours, by_edge[:, :-1], by_edge[:, -1])
 

@@ -19,6 +19,7 @@ from gnn_encoder.graph.neighborhoods import edges_into
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.progress import Progress
 from gnn_encoder.scratch import scratch
+from gnn_encoder.threads import chunk_by_core
 
 
 class Propagation:
@@ -60,30 +61,55 @@ class Propagation:
         source_scalars = scratch(n, heads)
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
-            folded, scalars = _folded_edges(gnn), torch.zeros(1, device=where)
-            for start in range(0, n if nodes is None else len(nodes), chunk):
-                part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
+            folded = _folded_edges(gnn)
+
+        def propagate(start: int) -> int:
+            part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
+            with torch.inference_mode():
                 edge_features = tensor(features.of_queries(part), where)
+                scalars = torch.zeros(1, device=where)
                 if edge_features is not None and edge_scalars is not None:
                     scalars = edge_features @ folded  # both layers' at once: reading the features takes the time
                     edge_scalars[part] = scalars[..., -heads:].cpu().numpy()
                 queries = torch.from_numpy(query_vectors[part]).float().to(where)
                 if gnn.config.layers == 2:
-                    neighbours, exists = neighbour_vectors(graph, part, cached_passages)
-                    queries = gnn.interactive_queries(
-                        queries,
-                        torch.from_numpy(neighbours).to(where),
-                        torch.from_numpy(exists).to(where),
-                        scalars[..., :heads],
-                        tensor(features.query_loops(part), where),
-                    )
+                    found = neighbour_vectors(graph, part, cached_passages)
+                    passages, exists = (torch.from_numpy(array).to(where) for array in found)
+                    arriving = gnn.query_attention.source_scalars(passages) + scalars[..., :heads]
+                    loops = tensor(features.query_loops(part), where)
+                    queries = gnn.interactive_queries(queries, passages, exists, arriving, loops)
                 projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()
                 source_scalars[part] = layer.source_scalars(queries).cpu().numpy()
-                if progress:
-                    progress.advance(len(queries))
+            return len(queries)
+
+        chunk_by_core(propagate, range(0, n if nodes is None else len(nodes), chunk), where, progress)
         self.projected = torch.from_numpy(projected).to(where)
         self.source_scalars = torch.from_numpy(source_scalars).to(where)
         self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)
+
+    def write(
+        self,
+        vectors: np.ndarray,
+        rows: np.ndarray,
+        passage_vectors: np.ndarray,
+        *,
+        chunk: int = 2048,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write h'_p of the passages `rows` [t] into their rows of `vectors` [m, d] (eq. 8–10).
+
+        Args:
+            passage_vectors: h_p [m, d], memory-mapped.
+            chunk: passages at a time.
+            progress: counts passages.
+        """
+
+        def propagate(start: int) -> int:
+            part = rows[start : start + chunk]
+            vectors[part] = self.passages(part, _gathered(passage_vectors, part).numpy())
+            return len(part)
+
+        chunk_by_core(propagate, range(0, len(rows), chunk), self._where, progress)
 
     def passages(self, rows: np.ndarray, passage_vectors: np.ndarray) -> np.ndarray:
         """h'_p fp32 [t, d] of the passages `rows` [t] from their h_p [t, d] (eq. 8–10)."""
@@ -132,7 +158,10 @@ def neighbour_vectors(
     """Vectors fp32 [u, k, d] of the passages that queries `nodes` [u] retrieved, and which edges exist, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
-    # torch gathers rows on all cores, and so reads from disk side by side.
-    rows = torch.from_numpy(np.where(exists, neighbours, 0).ravel())
-    vectors = torch.index_select(mapped(passage_vectors), 0, rows).float()
+    vectors = _gathered(passage_vectors, np.where(exists, neighbours, 0).ravel())
     return vectors.view(*neighbours.shape, passage_vectors.shape[1]).numpy(), exists
+
+
+def _gathered(vectors: np.ndarray, rows: np.ndarray) -> Tensor:
+    """`vectors[rows]` in fp32. torch lets other threads go on while it waits for the disk; NumPy does not."""
+    return torch.index_select(mapped(vectors), 0, torch.from_numpy(rows)).float()

@@ -89,13 +89,13 @@ class GATLayer(nn.Module):
             loops: [d_e] or [t, d_e], features of the self-loops, or None.
         """
         at, itself = self._target_logits(targets, loops)
-        incoming = nn.functional.leaky_relu(at[into] + arriving, self.slope)
+        incoming = nn.functional.leaky_relu(at.index_select(0, into) + arriving, self.slope)
         # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
         index = into[:, None].expand_as(incoming)
         largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
-        incoming, itself = torch.exp(incoming - largest[into]), torch.exp(itself - largest)
+        incoming, itself = torch.exp(incoming - largest.index_select(0, into)), torch.exp(itself - largest)
         total = itself.index_add(0, into, incoming)
-        return incoming / total[into], itself / total
+        return incoming / total.index_select(0, into), itself / total
 
     def _target_logits(self, targets: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
         """a_tᵀW_t h_i [t, H] of targets [t, d], their part in every logit, and the self-loops' logits [t, H]."""
@@ -112,25 +112,23 @@ class GATLayer(nn.Module):
         out = mixed.flatten(1)
         return nn.functional.elu(out) if self.activation == "elu" else out
 
-    def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None) -> Tensor:
-        """Every target with k sources of its own and itself: [u, d]. Arguments: `dense_weights`."""
-        weights = self.dense_weights(targets, sources, mask, scalars, loops)
+    def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
+        """Every target with k sources of its own [u, k, d] and itself: [u, d]. Other arguments: `dense_weights`."""
+        weights = self.dense_weights(targets, mask, arriving, loops)
         mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
         weight = self.source.weight.view(self.heads, -1, self.source.in_features)
         return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
 
-    def dense_weights(
-        self, targets: Tensor, sources: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None
-    ) -> Tensor:
+    def dense_weights(self, targets: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
         """α of each target's k edges and, last, of its self-loop: [u, H, k + 1] (eq. 3–4).
 
         Args:
-            targets: [u, d]. sources: [u, k, d]. mask: [u, k] bool, True where the edge exists.
-            scalars: [u, k, H], the edges' (`edge_scalars`). loops: [d_e] or [u, d_e], features of the self-loops,
-            or None.
+            targets: [u, d]. mask: [u, k] bool, True where the edge exists.
+            arriving: [u, k, H], sum of each edge's source and edge scalars.
+            loops: [d_e] or [u, d_e], features of the self-loops, or None.
         """
         at, own = self._target_logits(targets, loops)
-        logits = (at[:, None] + self.source_scalars(sources) + scalars).transpose(1, 2)  # [u, H, k]
+        logits = (at[:, None] + arriving).transpose(1, 2)  # [u, H, k]
         logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
         return torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
 
@@ -188,13 +186,15 @@ class GNN(nn.Module):
         """
         if self.config.layers < 2:
             return queries
-        return self.interactive_queries(queries, passages, mask, self.query_attention.edge_scalars(features), loops)
+        layer = self.query_attention
+        arriving = layer.source_scalars(passages) + layer.edge_scalars(features)
+        return self.interactive_queries(queries, passages, mask, arriving, loops)
 
     def interactive_queries(
-        self, queries: Tensor, passages: Tensor, mask: Tensor, scalars: Tensor, loops: Tensor | None
+        self, queries: Tensor, passages: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None
     ) -> Tensor:
-        """h'_q [u, d] by two layers, from the edges' scalars [u, k, H]."""
-        aggregated = self.query_attention.dense(queries, passages, mask, scalars, self.query_loop_features(loops))
+        """h'_q [u, d] by two layers, from the sums [u, k, H] of each edge's source and edge scalars."""
+        aggregated = self.query_attention.dense(queries, passages, mask, arriving, self.query_loop_features(loops))
         merged: Tensor = self.query_merge(torch.cat([aggregated, queries], dim=1))
         return merged
 
@@ -214,7 +214,7 @@ class GNN(nn.Module):
 
     def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
         """h'_p [t, d] from the attention's h~_p [t, d] and h_p [t, d] (eq. 9–10)."""
-        return self.scaled(self.opening(aggregated, passages) * aggregated + passages)
+        return self.scaled(torch.addcmul(passages, self.opening(aggregated, passages), aggregated))
 
     def opening(self, aggregated: Tensor, passages: Tensor) -> Tensor:
         """How far the gate opens, f_p [t, d] in 0…1, for h~_p [t, d] and h_p [t, d] (eq. 9)."""

@@ -86,10 +86,7 @@ def encode_corpus(
     of_queries = model.gnn.config.passages_of_queries(read_vectors(passage_vectors), h_p)
     full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=nodes, progress=asking)
     propagating = context.progress("propagating", len(changed), "passages")
-    for start in range(0, len(changed), settings.chunk):
-        rows = changed[start : start + settings.chunk]
-        vectors[rows] = full_graph.passages(rows, h_p[rows])
-        propagating.advance(len(rows))
+    full_graph.write(vectors, changed, h_p, chunk=settings.chunk, progress=propagating)
     propagation_seconds = time.perf_counter() - began
     vectors.flush()
     Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)

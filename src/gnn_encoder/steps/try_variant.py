@@ -24,8 +24,6 @@ from gnn_encoder.steps.train_gnn import new_gnn, training_examples
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts
 
-CHUNK = 8192
-"""Passages propagated at a time."""
 SPLITS = ("dev", "test")
 
 
@@ -103,9 +101,7 @@ def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndar
     asked = training.texts.query_vectors(training.graph.queries)
     full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
     vectors = scratch(*stored.shape)
-    for start in range(0, m, CHUNK):
-        rows = np.arange(start, min(start + CHUNK, m))
-        vectors[rows] = full_graph.passages(rows, encoded[rows])
+    full_graph.write(vectors, np.arange(m), encoded)
     return vectors
 
 
