@@ -1,5 +1,7 @@
 """What is found again by content, against plain loops and a whole search."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,16 @@ def test_find_and_carry_over() -> None:
     out = np.zeros((4, 1))
     assert carry_over(find(known, wanted), np.array([[1.0], [2.0], [3.0]]), out).tolist() == [1]
     assert out[:, 0].tolist() == [3, 0, 1, 3]
+
+
+def test_copies_of_a_text_are_told_apart_by_their_own_label() -> None:
+    # Passages 0 and 1 have one text; both are reached by both queries, each is labelled with another.
+    graph = graph_of(np.array([[0, 1, 2], [0, 1, 2]], np.int32), 3)
+    labelled = np.array([[True, False, False], [False, True, False]])
+    queries, passages = text_digests("uv"), text_digests("aab")
+    same = neighbourhood_digests(graph, queries, passages)
+    apart = neighbourhood_digests(replace(graph, labelled=labelled), queries, passages)
+    assert (same[0] == same[1]).all() and (apart[0] != apart[1]).all()
 
 
 def test_a_neighbourhood_is_its_text_and_its_queries_with_all_their_passages() -> None:

@@ -67,6 +67,15 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
     assert code != meaning("X = 2\ndef f() -> int:\n    return X\n")
 
 
+def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = ("evaluate", "promote", "ingest")
+    modules = [f"gnn_encoder.steps.{step}" for step in steps]
+    before = [provenance.code_digest.__wrapped__(module) for module in modules]
+    monkeypatch.setattr(provenance, "sha256", lambda path: "another")  # every template's
+    after = [provenance.code_digest.__wrapped__(module) for module in modules]
+    assert [a != b for a, b in zip(after, before, strict=True)] == [True, True, False]
+
+
 def test_all_modules_can_be_followed() -> None:
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).with_suffix("").parts

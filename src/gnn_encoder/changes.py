@@ -2,7 +2,8 @@
 
 A text's digest is 128 bits of BLAKE2b, kept as two uint64. Everything that h'_p depends on, models aside, is
 its neighbourhood: its own text, and for each query that reaches it the query's text, all that query's passages
-in their order, and which of those edges are labelled. (Edge features and M_de's vectors follow from the texts.)
+in their order, which of those edges are labelled, and whether its own is. (Edge features and M_de's vectors
+follow from the texts.)
 """
 
 from collections.abc import Iterable
@@ -52,7 +53,9 @@ def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarra
     for start in range(0, len(found), CHUNK):
         into, positions = edges_into(graph, np.arange(start, min(start + CHUNK, len(found))))
         # A sum, for the order of a passage's queries means nothing; digests' words are as good as random.
-        np.add.at(found, start + into, nodes[positions // k] * ODD + ODD)
+        # Copies of a text are told apart by which of them is labelled: an odd factor of its own.
+        factor = ODD + 2 * graph.labelled.reshape(-1)[positions].astype(WORDS)
+        np.add.at(found, start + into, nodes[positions // k] * factor[:, None] + ODD)
     return found
 
 

@@ -31,15 +31,21 @@ class Checkpoints:
         self.folder = Path(tempfile.gettempdir() if self._uri else root) / name
         """What is written and read, on this machine."""
 
-    def fetch(self) -> None:
+    def fetch(self, here: int = -1) -> None:
         """Put the newest complete state into the folder, where they are in a store.
+
+        Args:
+            here: steps that the state in the folder has done. Where the store was away it may be the newest.
 
         Raises:
             UserError: the store cannot be used.
         """
-        if self._uri and (whole := [name for name, complete in versions(self._uri).items() if complete]):
+        if not self._uri:
+            return
+        newest = max((int(name) for name, complete in versions(self._uri).items() if complete), default=-1)
+        if newest > here:
             shutil.rmtree(self.folder, ignore_errors=True)
-            get_folder(f"{self._uri}/{whole[-1]}", self.folder)
+            get_folder(f"{self._uri}/{newest:0{DIGITS}}", self.folder)
 
     def keep(self, number: int) -> None:
         """Send the folder as the state after so many steps. A store that is away costs a warning, not the training."""

@@ -21,5 +21,7 @@ def one_line(error: object) -> str:
 
 
 def without_password(text: str) -> str:
-    """The text with `user:password@` taken out of its URIs."""
-    return re.sub(r"//[^/\s]*@", "//", text)
+    """The text with `user:password@` and `password=…` taken out of its URIs."""
+    # A password may hold a slash; where there is none, what stands before the @ ends at one.
+    without_user = re.sub(r"//(?:[^/\s:]*:\S*|[^/\s]*)@", "//", text)
+    return re.sub(r"(?i)([?&]password=)[^&\s]*", r"\1…", without_user)

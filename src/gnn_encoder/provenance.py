@@ -106,13 +106,15 @@ def backbone_digest(name: str) -> str:
 
 @functools.cache
 def code_digest(module: str) -> str:
-    """Digest of a module, the package's modules that it imports, and the versions of other packages.
+    """Digest of a module, the package's modules that it imports, their templates, and the versions of other packages.
 
     Docstrings and comments do not count; the Python version does, to the minor.
     """
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
     sources = {name: _source_digest(name) for name in modules}
+    folders = {_source(name).parent for name in modules if ".j2" in _source(name).read_text()}
+    sources |= {path.name: sha256(path) for folder in folders for path in folder.glob("*.j2")}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
 
 

@@ -158,3 +158,12 @@ def test_chunks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_only_queries_with_a_positive_label_count() -> None:
     qrels = Qrels(*(np.array(c, dtype=np.int32) for c in ([4, 2, 2, 7], [0, 1, 2, 3], [0, 1, 2, 1])))
     assert labelled_queries(qrels).tolist() == [2, 7]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+def test_queries_without_a_hit_count_nothing_wherever_they_stand(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.from_hits(np.array([0]), np.array([[1]]), np.array([[1.0]]))
+    qrels = Qrels(*(np.array(column, dtype=np.int32) for column in ([0, 1, 2], [1, 1, 1], [1, 1, 1])))
+    monkeypatch.setattr(measures, "QUERIES", chunk)
+    found = per_query(run, qrels, np.arange(3), pa.chunked_array([IDS]), ["RR@10", "nDCG@10", "Judged@10"])
+    assert found.tolist() == [[1, 1, 1], [0, 0, 0], [0, 0, 0]]

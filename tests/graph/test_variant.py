@@ -65,6 +65,14 @@ def test_eight_bit_features_keep_their_scales() -> None:
     assert np.array_equal(found.scales, scales[:, :4]) and np.array_equal(found.features[..., 0], graph.edges[:, :4])
 
 
+def test_without_edge_features_there_are_none_of_self_loops() -> None:
+    both = GraphShape(neighbors=5, retrieved=8, edges="retrieved+labelled", self_loop_features="cross_encoder")
+    graph = built(5, np.zeros(N, np.int32), both)
+    found = narrowed(graph, both, both.model_copy(update={"edge_features": "none"}))
+    assert found.features is None and found.query_loops is None and found.passage_loops is None
+    assert narrowed(graph, both, both).query_loops is graph.query_loops
+
+
 def test_refuses_what_was_not_built() -> None:
     shape = GraphShape(neighbors=5, retrieved=8)
     graph = built(5, np.zeros(N, np.int32), shape)

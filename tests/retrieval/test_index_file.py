@@ -105,3 +105,18 @@ def test_other_kind_of_index_is_refused(tmp_path: Path) -> None:
     faiss.write_index(faiss.IndexFlatL2(4), str(tmp_path / "l2.faiss"))
     with pytest.raises(UserError, match="IndexFlatL2"):
         load_index(tmp_path / "l2.faiss")
+
+
+def test_a_deep_search_leaves_the_next_as_it_was(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    vectors, queries = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (3000, 20))
+    build_index(vectors, tmp_path / "index", IndexKind("hnsw", links=4, breadth=8))
+    index = load_index(tmp_path / "index")
+    scores, rows = search_index(index, queries, 5)
+    _, deep = search_index(index, queries, 1000)
+    assert (deep >= 0).all()
+    again = search_index(index, queries, 5)
+    assert np.array_equal(again[0], scores) and np.array_equal(again[1], rows)
+    # The control: a broader search finds other passages here.
+    index.hnsw.efSearch = 1000
+    assert not np.array_equal(search_index(index, queries, 5)[1], rows)

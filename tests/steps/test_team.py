@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gnn_encoder.artifacts import Dataset, TrainingSet, drafting, read_manifest
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -30,13 +31,13 @@ SETTINGS = {"epochs": 2, "batch_size": 16, "start_from": "dpr", "precision": "fp
 
 def test_two_processes(inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNN_ENCODER_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    losses = []
+    losses, threads = [], torch.get_num_threads()
     for processes in (1, 2):
         out = tmp_path / f"out-{processes}"
         train_dual_encoder(TrainDualEncoder(**SETTINGS, processes=processes), **inputs, dual_encoder=out)
         DualEncoder.load(out)
         losses.append(read_manifest(out, "model").metrics["final_loss"])
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4) and torch.get_num_threads() == threads
     assert not any((tmp_path / "checkpoints").glob("*"))
 
 

@@ -1,6 +1,7 @@
 """Cached passage vectors that are made anew: by the encoder as it is then, and the same after an interruption."""
 
 import copy
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.progress import Progress
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
+from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.prefetch import made
 
 SETTINGS = TrainGnn(
@@ -129,3 +132,28 @@ def test_a_making_stays_as_long_as_a_checkpoint_may_need_it(
     monkeypatch.setattr(job, "settings", rare)  # one at the end of the first epoch, when making 1 is in use
     fit(job)
     assert sorted(file.name for file in tmp_path.rglob("passages-*")) == [f"passages-{i}.npy" for i in (1, 2, 3)]
+
+
+def test_what_an_attempt_left_that_came_further_outdates_nothing(tmp_path: Path) -> None:
+    """Making 2 is of an attempt that was killed before a checkpoint; the next ones checkpoint while 1 is in use."""
+    checkpoint = tmp_path / "checkpoint.safetensors"
+
+    def started(encoder: float) -> PassageCache:
+        return PassageCache(np.zeros((4, 2), np.float32), np.arange(4), lambda rows: np.full((len(rows), 2), encoder))
+
+    def advance(cache: PassageCache, making: int) -> None:
+        cache.advance(making, tmp_path, lambda total: Progress("test", "making", total, "passages"))
+        time.sleep(0.01)
+
+    cache = started(1.0)
+    advance(cache, 1)
+    advance(cache, 2)
+    for _ in range(2):
+        cache = started(9.0)
+        advance(cache, 1)
+        assert (cache.vectors == 1.0).all()
+        checkpoint.write_bytes(b"")
+        advance(cache, 2)
+    checkpoint.write_bytes(b"")  # while 2 is in use: now nothing asks for 1
+    advance(cache, 3)
+    assert sorted(file.name for file in tmp_path.glob("passages-*")) == ["passages-2.npy", "passages-3.npy"]

@@ -106,6 +106,8 @@ def _nested(
     query: np.ndarray, passage: np.ndarray, value: np.ndarray, passage_ids: pa.ChunkedArray
 ) -> dict[str, dict[str, float]]:
     """{query: {passage id: value}}, the form pytrec_eval takes."""
+    if not len(query):
+        return {}
     order = np.argsort(query, kind="stable")
     distinct, inverse = np.unique(passage[order], return_inverse=True)
     ids = passage_ids.take(pa.array(distinct)).to_numpy(zero_copy_only=False)[inverse].tolist()

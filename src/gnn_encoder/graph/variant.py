@@ -26,7 +26,7 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
         UserError: it wants what was not built.
     """
     _refuse_more(built, wanted)
-    loops = wanted.self_loop_features == "cross_encoder"
+    loops = wanted.edge_features == wanted.self_loop_features == "cross_encoder"
     graph = replace(
         graph,
         features=graph.features if wanted.edge_features == "cross_encoder" else None,

@@ -178,9 +178,10 @@ def search_index(index: faiss.Index, queries: np.ndarray, k: int) -> Hits:
     if isinstance(index, faiss.IndexFlatIP):
         stored = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
         return exact.search(stored.reshape(index.ntotal, index.d), queries, k)
+    breadth = None
     if isinstance(index, faiss.IndexHNSW):
-        index.hnsw.efSearch = max(index.hnsw.efSearch, k)
-    scores, rows = index.search(_fp32(queries), k)
+        breadth = faiss.SearchParametersHNSW(efSearch=max(index.hnsw.efSearch, k))  # type: ignore[attr-defined]
+    scores, rows = index.search(_fp32(queries), k, params=breadth)
     scores[rows < 0] = -np.inf
     order = np.lexsort((rows, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1).astype(np.int32)

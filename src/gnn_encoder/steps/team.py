@@ -7,7 +7,6 @@ On GPUs each process has one; on a CPU they share the cores.
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -51,6 +50,7 @@ def team(
             "inputs": {k: str(path) for k, path in inputs.items()}, "outputs": outputs,
         }  # fmt: skip
         command = [sys.executable, "-m", "gnn_encoder.steps.team"]
+        threads = torch.get_num_threads()
         followers = [subprocess.Popen([*command, json.dumps({**call, "rank": rank})]) for rank in range(1, size)]
         try:
             _join(f"{folder}/meeting", 0, size, followers)
@@ -58,6 +58,7 @@ def team(
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+            torch.set_num_threads(threads)
             for follower in followers:
                 _end(follower)
 
@@ -83,7 +84,7 @@ def _join(meeting: str, rank: int, size: int, followers: list[subprocess.Popen[b
     if torch.cuda.is_available():
         torch.cuda.set_device(rank)
     else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
+        torch.set_num_threads(max(1, torch.get_num_threads() // size))
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
 

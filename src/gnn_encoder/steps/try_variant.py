@@ -11,6 +11,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
 from gnn_encoder.context import Context
 from gnn_encoder.encoding import encode_passages
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.graph.propagation import Propagation
 from gnn_encoder.graph.variant import narrowed
@@ -44,6 +45,8 @@ def try_variant(
     qrels = {split: data.split_qrels(split) for split in SPLITS}
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
     asked = np.concatenate(list(rows.values()))
+    if not len(asked):
+        raise UserError("no dev or test query has a positive label: there is nothing to compare variants by")
     trained: Metrics = {}
     if settings.mode == "untrained":
         asking = np.asarray(queries[asked])

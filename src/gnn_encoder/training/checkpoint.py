@@ -58,6 +58,15 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, posit
     partial.replace(folder / FILE)
 
 
+def steps_done(folder: Path) -> int:
+    """How far the checkpoint in the folder is; -1 where there is no readable one."""
+    try:
+        with safe_open(folder / FILE, framework="pt") as file:
+            return int(json.loads(file.metadata()["position"])["step"])
+    except (FileNotFoundError, SafetensorError):
+        return -1
+
+
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position | None:
     """Put the saved state into model and optimizer; None where there is no readable checkpoint."""
     path = folder / FILE

@@ -20,7 +20,7 @@ from gnn_encoder.settings import Optimization
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, made
-from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader
+from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet
 
 CURVE_POINTS = 200
 
@@ -95,7 +95,9 @@ def fit(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rates = [group["lr"] for group in optimizer.param_groups]
     kept = context.checkpoints()
-    kept.fetch()
+    if is_leader():  # all of a team share one folder
+        kept.fetch(checkpoint.steps_done(kept.folder))
+    meet()
     position = checkpoint.load(kept.folder, model, optimizer) or Position()
     context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs

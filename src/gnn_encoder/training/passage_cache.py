@@ -43,12 +43,15 @@ class PassageCache:
         if making == self.making:
             return
         file = folder / NAME.format(making)
-        if is_leader() and not file.is_file():
-            self._make(file, progress(len(self._rows)))
+        if is_leader():
+            if file.is_file():
+                file.touch()  # in use from now on: the one before may be needed by a checkpoint made until now
+            else:
+                self._make(file, progress(len(self._rows)))
         meet()
         self.vectors, self.making = np.load(file, mmap_mode="r"), making
         if is_leader():
-            _remove_outdated(folder)
+            _remove_outdated(folder, making)
 
     def _make(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +66,15 @@ class PassageCache:
         partial.replace(file)
 
 
-def _remove_outdated(folder: Path) -> None:
-    """Makings that were followed by another before the last checkpoint: no resumed training asks for them again."""
+def _remove_outdated(folder: Path, making: int) -> None:
+    """Makings that were followed by another before the last checkpoint: no resumed training asks for them again.
+
+    Those after `making`, the one in use, were left by an attempt that came further.
+    """
     checkpoint = folder / FILE
     if not checkpoint.is_file():
         return
-    made = sorted(folder.glob(NAME.format("*")), key=lambda file: int(file.stem.partition("-")[2]))
+    made = [file for number in range(1, making + 1) if (file := folder / NAME.format(number)).is_file()]
     for file, next_one in itertools.pairwise(made):
         if next_one.stat().st_mtime_ns < checkpoint.stat().st_mtime_ns:
             file.unlink()

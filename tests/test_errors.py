@@ -1,0 +1,20 @@
+"""What an error may show."""
+
+import pytest
+
+from gnn_encoder.errors import without_password
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:secret@db:5432/mlflow", "postgresql://db:5432/mlflow"),
+        ("postgresql://me:se/cret@db:5432/mlflow", "postgresql://db:5432/mlflow"),
+        ("https://token@host/path", "https://host/path"),
+        ("postgresql://db/mlflow?user=me&password=secret&sslmode=require", "postgresql://db/mlflow?user=me&password=…&sslmode=require"),
+        ("http://host:5000 and a@b", "http://host:5000 and a@b"),
+        ("s3://bucket/key and http://host:5000/path", "s3://bucket/key and http://host:5000/path"),
+    ],
+)  # fmt: skip
+def test_passwords_are_taken_out(text: str, shown: str) -> None:
+    assert without_password(text) == shown
