@@ -24,11 +24,11 @@ def empty_component_seconds(folder: Path, steps: int = 5) -> float:
     """Seconds a step of kfp.local's subprocess runner whose component does nothing."""
     from kfp import dsl, local
 
-    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)  # type: ignore[untyped-decorator]
     def nothing(number: int) -> int:
         return number
 
-    @dsl.pipeline
+    @dsl.pipeline  # type: ignore[untyped-decorator]
     def chain() -> None:
         last = nothing(number=0)
         for _ in range(steps - 1):
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data, models, since = documentation(folder, 200), write_models(folder / "since"), folder / "since"
-        run_steps(data, models, since)
+        run_steps(data, models, since, "auto")
         (since / "dataset").symlink_to(data)
         listener = Listener()
         outcome = jobs.update(since, None, [], folder / "root", listener)

@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,12 +47,12 @@ class PygTwin(torch.nn.Module):
         )
 
     @staticmethod
-    def _twin(layer: GATLayer) -> torch.nn.Module:
+    def _twin(layer: GATLayer) -> Any:
         from torch_geometric.nn import GATConv
 
         d = layer.source.in_features
         assert layer.edge is not None
-        twin = GATConv(
+        twin: Any = GATConv(
             (d, d), d // layer.heads, layer.heads, edge_dim=layer.edge.in_features, add_self_loops=False, bias=False
         )
         with torch.no_grad():

@@ -46,8 +46,8 @@ def main() -> None:
     model = CrossEncoder.from_backbone("minilm", LENGTH)
 
     def ours(precision: str) -> np.ndarray:
-        tokenized = (Tokens.of(model.tokenizer, side, LENGTH) for side in (questions, passages))
-        pairs = PairTokens(model.tokenizer, *tokenized, LENGTH)
+        asked, read = (Tokens.of(model.tokenizer, side, LENGTH) for side in (questions, passages))
+        pairs = PairTokens(model.tokenizer, asked, read, LENGTH)
         scores, cls = np.empty(n * k, np.float32), np.empty((n * k, model.width), np.float16)
         score_pairs(model, pairs, first, second, scores, cls, precision=precision)
         return scores

@@ -13,7 +13,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from common import documentation, show
@@ -58,7 +58,7 @@ def write_models(folder: Path) -> dict[str, Path]:
     )
     scorer = CrossEncoder.from_backbone("minilm", 160)
     joint = GnnEncoder(encoders, GNN(GnnConfig(width=384, edge_width=0)))
-    models = {"dual_encoder": encoders, "cross_encoder": scorer, "gnn_encoder": joint}
+    models: dict[str, Any] = {"dual_encoder": encoders, "cross_encoder": scorer, "gnn_encoder": joint}
     for name, model in models.items():
         with drafting(folder / name, "model") as draft:
             model.save(draft.path)

@@ -82,8 +82,9 @@ def test_the_library_imports_without_kfp() -> None:
         (["run", "--preset", "quickstart", "--set", "train_gnn.heads=5"], "train_gnn.heads = 5: must divide"),
         (["run", "--preset", "quickstart", "--set", "shared.backbone=/no/model"], "/no/model"),
         (["data", "check", "no/such/folder"], "no/such/folder"),
-        (["search", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
-        (["explain", "what", "--bundle", "no/such/bundle"], "no/such/bundle is not a complete artifact"),
+        (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),
+        (["search", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
+        (["explain", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
         (["dashboard", "--root", "no/such/root"], "no runs under"),
         (["models", "list"], "no runs under"),
         (["search", "what", "--bundle", "models:/gnn-encoder@champion"], "no runs under"),
@@ -162,6 +163,6 @@ def test_an_update_refuses_what_it_would_not_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "update", "--root", str(tmp_path)) == 2
-    assert "latest/dual_encoder is not a complete artifact" in capsys.readouterr().err
+    assert "no finished run at" in capsys.readouterr().err
     assert call(monkeypatch, "update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
     assert "an update runs ingest, build_graph, encode_corpus alone" in capsys.readouterr().err

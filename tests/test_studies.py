@@ -39,6 +39,7 @@ def test_variants_of_ones_own() -> None:
         ([], ["few"], "write it as 'NAME: step.setting=value"),
         ([], ["few: build_graph.neighbors"], "write it as"),
         ([], ["few: build_graph.neighbours=3"], "did you mean 'neighbors'"),
+        ([], ["few: build_graph.neighbors=[1"], "a value in it is not YAML"),
         ([], ["few: build_graph.neighbors=none"], "build_graph.neighbors"),
         ([], ["few: train_dpr.epochs=1"], "train_dpr.epochs is none of build_graph, train_gnn, try_variant"),
         ([], ["few: try_variant.layers=1"], "unknown setting try_variant.layers"),

@@ -51,7 +51,7 @@ def run(
     runner: Annotated[
         str, typer.Option(help="subprocess, or docker: each step in its container (make images).")
     ] = "subprocess",
-    memory: Annotated[str, typer.Option(help="What a container may take, as 6g [all there is].")] = "",
+    memory: Annotated[str, typer.Option(help="What a container may take, as 6g; else all there is.")] = "",
 ) -> None:
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
     from gnn_encoder import endings, jobs
@@ -87,13 +87,13 @@ def update(
 def ablate(
     preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
     study: Annotated[
-        list[str] | None, typer.Option(help="parts, gate, neighbors, mask, edges; repeatable [all of them].")
+        list[str] | None, typer.Option(help="parts, gate, neighbors, mask, edges; repeatable. All without --variant.")
     ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="One of your own; repeatable.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="frozen: over M_de's vectors, a minute each; joint: the paper's training.")
+        str, typer.Option(help="frozen: over the dual encoder's vectors, in seconds; joint: the paper's training.")
     ] = "frozen",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each variant.")] = 3,
     dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,

@@ -101,11 +101,10 @@ def _room(root: Path) -> Finding:
 
 
 def _tracking(uri: str) -> Finding:
-    from gnn_encoder.pipeline_run import PATIENCE
+    from gnn_encoder.pipeline_run import hurry
     from gnn_encoder.tracking import find_experiment, reaching
 
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
+    hurry()
     try:
         with reaching(uri) as client:
             experiment = find_experiment(client)

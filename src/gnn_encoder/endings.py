@@ -38,7 +38,7 @@ def show_results(root: Path, screen: Console, outcome: Outcome) -> None:
     program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
     lines = {
         "decision": read_manifest(outcome.outputs["decision"]).metrics.get("headline", ""),
-        "report": outcome.outputs["report"] / "report.html",
+        "report": Report.read(outcome.outputs["report"]).page,
         "bundle": outcome.outputs["bundle"],
         "log": outcome.log,
         "dashboard": f"{program} dashboard{chosen}   (in a clone: make dashboard)",

@@ -90,6 +90,8 @@ class Training:
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
+        if memory and runner != CONTAINERS:
+            raise UserError(f"--memory limits containers: add --runner {CONTAINERS}")
         containers = None
         if runner == CONTAINERS:
             check_engine(launch.image_of("train"))
@@ -141,6 +143,8 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         if override.partition(".")[0] not in UPDATED:
             raise UserError(f"--set {override}: an update runs {', '.join(UPDATED)} alone")
     since = since.expanduser().resolve()
+    if not since.is_dir():
+        raise UserError(f"no finished run at {since}: gnn-encoder run first, or name its folder by --from")
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
         read_manifest(path, "model")

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.pipeline_run import existing_store
+from gnn_encoder.pipeline_run import existing_store, hurry
 from gnn_encoder.registry import BUNDLE, open_registry
-from gnn_encoder.storage import local_folder
+from gnn_encoder.storage import is_remote, local_folder
 
 SCHEME = "models:/"
 _NAMED = re.compile(rf"{SCHEME}(?P<name>[^@/]+)[@/](?P<version>[^@/]+)")
@@ -23,7 +23,13 @@ def named_bundle(name: str, root: Path) -> Path:
     """
     registered = parse_name(name)
     if registered is None:
+        if not is_remote(name) and not Path(name).expanduser().is_dir():
+            raise UserError(
+                f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
+                f"{SCHEME}NAME@ALIAS"
+            )
         return local_folder(name)
+    hurry()
     model, version = registered
     tags = open_registry(existing_store(root), model).find(version).tags
     if BUNDLE not in tags:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+import yaml
+
 from gnn_encoder.errors import UserError
 from gnn_encoder.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings import BuildGraph, GraphShape, Settings, TrainGnn, TryVariant
@@ -88,7 +90,10 @@ def parse_variant(text: str) -> tuple[str, Changes]:
     changes = dict(part.partition("=")[::2] for part in rest.split())
     if not (colon and name.strip() and changes and all(changes.values())):
         raise UserError(f"--variant {text!r}: write it as 'NAME: step.setting=value …'")
-    return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
+    try:
+        return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
 
 
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:

@@ -126,6 +126,18 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert message in captured.err
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "command", [["models", "list"], ["search", "what", "--bundle", "models:/gnn-encoder@champion"]]
+)
+def test_a_server_that_is_away_is_given_up_soon(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    assert call(monkeypatch, *command, "--root", str(tmp_path)) == 2
+    assert "cannot use the MLflow store http://127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no runs under"):
         named_bundle("models:/gnn-encoder@champion", tmp_path)

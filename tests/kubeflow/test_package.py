@@ -56,7 +56,9 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     if step in ON_GPU:
         assert accelerator == {"resourceType": "nvidia.com/gpu", "resourceCount": "4" if step == "train_gnn" else "1"}
         assert container["image"] == f"{REGISTRY}-gpu"
-        assert tolerations == {spot, ("nvidia.com/gpu", "Exists", "NoSchedule")}
+        unreachable = ("node.kubernetes.io/unreachable", "Exists", "NoExecute")
+        assert tolerations == {spot, ("nvidia.com/gpu", "Exists", "NoSchedule"), unreachable}
+        assert [each.get("tolerationSeconds") for each in on["tolerations"]] == [None, None, "300"]
         assert on["nodeSelector"]["labels"] == {
             "kubernetes.io/arch": "amd64",
             "cloud.example.com/accelerator": "nvidia-l4",
@@ -108,7 +110,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
         "retrieval-work",
         "/shared",
-        "models",
+        "work",
     )
 
 

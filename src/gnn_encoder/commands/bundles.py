@@ -20,7 +20,7 @@ def search(
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Of the vectors when fused [as tuned by the run's evaluation, else 0.5]."),
+        typer.Option(min=0.0, max=1.0, help="Of the vectors when fused; else as its evaluation tuned it, or 0.5."),
     ] = None,
     root: Root = None,
 ) -> None:

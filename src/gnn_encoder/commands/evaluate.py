@@ -16,7 +16,9 @@ def evaluate(
     bundles: Annotated[
         list[str] | None, typer.Option("--bundle", help="Or bundles, as `search` takes them; repeatable.")
     ] = None,
-    dataset: Annotated[Path | None, typer.Option(help="What bundles are asked [ROOT/latest/dataset].")] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="A run's dataset, whose queries bundles are asked [ROOT/latest/dataset].")
+    ] = None,
     split: Annotated[str, typer.Option(help="Of the dataset.")] = "test",
     measures: Annotated[
         str, typer.Option(help="In ir_measures' names, with spaces between.")

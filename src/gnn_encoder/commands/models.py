@@ -71,7 +71,8 @@ def rollback(root: Root = None, name: Name = "gnn-encoder") -> None:
 
 def _registry(root: Path | None, name: str) -> "Registry":
     from gnn_encoder.jobs import default_root
-    from gnn_encoder.pipeline_run import existing_store
+    from gnn_encoder.pipeline_run import existing_store, hurry
     from gnn_encoder.registry import open_registry
 
+    hurry()
     return open_registry(existing_store(root or default_root()), name)

@@ -31,7 +31,7 @@ def retrain(
     host: Host = "",
     cluster: ClusterFile = None,
     local: Annotated[
-        bool, typer.Option("--local", help=f"On this machine, even where --host, --cluster or ${HOST} name a cluster.")
+        bool, typer.Option("--local", help=f"On this machine, even where --host or ${HOST} names a cluster.")
     ] = False,
     fail_on_keep: Annotated[
         bool, typer.Option("--fail-on-keep", help=f"Exit with {KEPT} if the new model does not become champion.")
@@ -39,7 +39,7 @@ def retrain(
 ) -> None:
     """Train again if data, settings or code changed since the champion or the newest model; promote what is better.
 
-    It runs on this machine, or where --host, --cluster or its environment variable names a cluster, there.
+    It runs on this machine, or where --host or its environment variable names a cluster, there.
     """
     from gnn_encoder import jobs, retraining
     from gnn_encoder.evaluation.gate import KEEP
@@ -67,7 +67,7 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     """On this machine: the facts of the decision, and where to look."""
     from rich.console import Console
 
-    from gnn_encoder.artifacts.report import Decision
+    from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.console import open_console
     from gnn_encoder.endings import show_failure
     from gnn_encoder.settings import STEPS
@@ -78,7 +78,7 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
         show_failure(outcome)
         raise typer.Exit(outcome.exit_code)
     facts = Decision.read(outcome.outputs["decision"]).facts
-    return facts, {"report": outcome.outputs["report"] / "report.html", "log": outcome.log}
+    return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
 
 
 def _run_there(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:

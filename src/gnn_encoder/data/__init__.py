@@ -47,7 +47,7 @@ def open_source(settings: Ingest) -> Source:
     folder = local_folder(name.removeprefix("file://"), indexed=False)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"dataset {name} {what}: give a folder, {PREFIX}ID or {PythonDocs.name}")
+        raise UserError(f"dataset {name} {what}: give a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name}")
     return FOLDERS[detect(folder) if form == "auto" else form](folder)
 
 

@@ -74,7 +74,10 @@ class Server:
             UserError: nothing answers there, or something else than KFP, or it refuses.
         """
         self.host, self._namespace = host.rstrip("/"), namespace
-        address = urlsplit(self.host)
+        try:
+            address = urlsplit(self.host)
+        except ValueError:  # as `http://[::1`
+            address = urlsplit("")
         if address.scheme not in ("http", "https") or not address.hostname or address.username:
             raise UserError(
                 f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "

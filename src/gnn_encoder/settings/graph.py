@@ -37,7 +37,7 @@ class BuildGraph(Inference, GraphShape):
 
     edge_feature_type: Literal["fp16", "int8"] = "fp16"
     """How they are stored: `int8`, with a scale per edge, takes half the disk and half the reading, and on ObliQA's
-    graph changed no test query's first ten (benchmarks/RESULTS.md)."""
+    graph changed the first ten of none of 300 test queries (benchmarks/RESULTS.md)."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`: what the same models made
     of texts that have not changed is carried over. Empty: all is made anew."""

@@ -85,7 +85,8 @@ def test_several_users_want_a_namespace(
 
 
 @pytest.mark.parametrize(
-    "host", ["http://127.0.0.1:{port}", "https://no-such-host.invalid", "kubeflow", "http://me:hunter22@a", ""]
+    "host",
+    ["http://127.0.0.1:{port}", "https://no-such-host.invalid", "kubeflow", "http://me:hunter22@a", "http://[::1", ""],
 )
 def test_nobody_there(host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit(monkeypatch, host.format(port=free_port())) == 2
