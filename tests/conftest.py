@@ -45,14 +45,6 @@ def write_tiny_dataset(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that shortens its wait for a tracking server (`hurry`) does so for its own test alone."""
-    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
-        monkeypatch.setenv(name, "")  # so that it is put back at the end
-        monkeypatch.delenv(name)
-
-
 @pytest.fixture(scope="session")
 def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset(write_tiny_dataset(tmp_path_factory.mktemp("data") / "dataset"))

@@ -84,6 +84,7 @@ def test_the_library_imports_without_kfp() -> None:
         (["data", "check", "no/such/folder"], "no/such/folder"),
         (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),
         (["search", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
+        (["search", "what", "--bundle", "~no-such-user/bundle"], "no bundle ~no-such-user/bundle"),
         (["explain", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
         (["dashboard", "--root", "no/such/root"], "no runs under"),
         (["models", "list"], "no runs under"),

@@ -68,12 +68,19 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
 
 
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = ("evaluate", "promote", "ingest")
-    modules = [f"gnn_encoder.steps.{step}" for step in steps]
-    before = [provenance.code_digest.__wrapped__(module) for module in modules]
-    monkeypatch.setattr(provenance, "sha256", lambda path: "another")  # every template's
-    after = [provenance.code_digest.__wrapped__(module) for module in modules]
-    assert [a != b for a, b in zip(after, before, strict=True)] == [True, True, False]
+    def digests() -> dict[str, str]:
+        return {step: provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}") for step in STEPS}
+
+    before, digest = digests(), provenance.sha256
+
+    def changed(template: str) -> set[str]:
+        monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == template else digest(path))
+        return {step for step, value in digests().items() if value != before[step]}
+
+    assert changed("none.html.j2") == set()
+    assert changed("report.html.j2") == changed("influences.html.j2") == {"evaluate", "promote"}
+    assert changed("model_card.md.j2") == {"promote"}
+    assert changed("explanation.html.j2") == set()
 
 
 def test_all_modules_can_be_followed() -> None:

@@ -39,6 +39,29 @@ def test_every_chunk_once_by_as_many_threads_as_cores(cores):
     assert torch.get_num_threads() == cores
 
 
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+def test_few_chunks_share_the_cores(chunks):
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        inner = []
+        chunk_by_core(lambda chunk: inner.append(torch.get_num_threads()) or 1, range(chunks), CPU)
+        assert inner == [5 // max(chunks, 1)] * chunks and torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_workers_are_bounded(monkeypatch):
+    monkeypatch.setattr("gnn_encoder.threads.WORKERS", 2)
+    before, workers = torch.get_num_threads(), set()
+    torch.set_num_threads(6)
+    try:
+        chunk_by_core(lambda chunk: workers.add(threading.get_ident()) or time.sleep(0.001) or 1, range(50), CPU)
+        assert len(workers) <= 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_error_ends_the_others_and_is_told(cores):
     begun = []
 
@@ -46,12 +69,11 @@ def test_an_error_ends_the_others_and_is_told(cores):
         begun.append(chunk)
         if chunk == 5:
             raise ValueError("chunk 5")
-        time.sleep(0.001)
         return 1
 
     with pytest.raises(ValueError, match="chunk 5"):
-        chunk_by_core(work, range(10_000), CPU)
-    assert len(begun) < 1_000
+        chunk_by_core(work, range(1_000_000), CPU)
+    assert len(begun) < 100_000 if cores > 1 else begun == [0, 1, 2, 3, 4, 5]
     assert torch.get_num_threads() == cores
 
 

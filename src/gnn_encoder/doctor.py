@@ -101,12 +101,11 @@ def _room(root: Path) -> Finding:
 
 
 def _tracking(uri: str) -> Finding:
-    from gnn_encoder.pipeline_run import hurry
+    from gnn_encoder.pipeline_run import impatient
     from gnn_encoder.tracking import find_experiment, reaching
 
-    hurry()
     try:
-        with reaching(uri) as client:
+        with impatient(), reaching(uri) as client:
             experiment = find_experiment(client)
     except UserError as error:
         return Finding("mlflow", "no answer", one_line(error))

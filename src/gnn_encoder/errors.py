@@ -22,6 +22,6 @@ def one_line(error: object) -> str:
 
 def without_password(text: str) -> str:
     """The text with `user:password@` and `password=…` taken out of its URIs."""
-    # A password may hold a slash; where there is none, what stands before the @ ends at one.
-    without_user = re.sub(r"//(?:[^/\s:]*:\S*|[^/\s]*)@", "//", text)
+    # A password may hold a slash, so `user:` reaches to the last @; `host:5000/` is no user. Else a slash ends it.
+    without_user = re.sub(r"//(?:(?![^/\s:@]*:\d{1,5}[/?#,])[^/\s:]*:[^\s\"']*|[^/\s]*)@", "//", text)
     return re.sub(r"(?i)([?&]password=)[^&\s]*", r"\1…", without_user)

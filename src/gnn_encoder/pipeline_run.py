@@ -89,12 +89,6 @@ def tracking_uri(root: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
 
 
-def hurry() -> None:
-    """From here on this process gives up within seconds on a tracking server that is away: somebody waits for it."""
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
-
-
 def existing_store(root: Path) -> str:
     """`tracking_uri` of a root that something ran in.
 

@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -113,9 +114,15 @@ def code_digest(module: str) -> str:
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
     sources = {name: _source_digest(name) for name in modules}
-    folders = {_source(name).parent for name in modules if ".j2" in _source(name).read_text()}
-    sources |= {path.name: sha256(path) for folder in folders for path in folder.glob("*.j2")}
+    sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
+
+
+def _templates(source: Path) -> set[Path]:
+    """The templates that a module names, and those that these name, beside it."""
+    named = (source.with_name(name) for name in re.findall(r"[\w.]+\.j2\b", source.read_text(encoding="utf-8")))
+    found = {path for path in named if path.is_file() and path != source}
+    return found.union(*map(_templates, found))
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """The same work in several threads, which end together: with the last of them, or with the first error."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event, Lock
 from typing import TypeVar
@@ -10,6 +10,8 @@ import torch
 from gnn_encoder.progress import Progress
 
 Chunk = TypeVar("Chunk")
+WORKERS = 16
+"""Chunks in memory at once, at most."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
@@ -22,18 +24,27 @@ def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
     stop = Event()
     if count == 1:
         return work(0, stop)
+
+    def stopping(number: int) -> None:
+        try:
+            work(number, stop)
+        except BaseException:
+            stop.set()
+            raise
+
     with ThreadPoolExecutor(count, "side-by-side") as threads:
         try:
-            for ended in as_completed([threads.submit(work, number, stop) for number in range(count)]):
+            for ended in as_completed([threads.submit(stopping, number) for number in range(count)]):
                 ended.result()
         finally:
             stop.set()
 
 
 def chunk_by_core(
-    work: Callable[[Chunk], int], chunks: Iterable[Chunk], where: torch.device, progress: Progress | None = None
+    work: Callable[[Chunk], int], chunks: Sequence[Chunk], where: torch.device, progress: Progress | None = None
 ) -> None:
-    """Call `work` with each chunk, in no order: on a CPU every core is at a chunk of its own.
+    """Call `work` with each chunk, in no order: on a CPU every core is at a chunk of its own, or where there are fewer
+    chunks, or more cores than `WORKERS`, so many cores at one.
 
     Where operations are small and wait for memory or the disk, as in a gather, torch's way of splitting each over all
     cores makes them wait for one another at every one.
@@ -49,7 +60,7 @@ def chunk_by_core(
 
     def take(number: int, stop: Event) -> None:
         if count > 1:
-            torch.set_num_threads(1)  # of this thread, and of those that begin after it
+            torch.set_num_threads(cores // count)  # of this thread, and of those that begin after it
         while not stop.is_set():
             with taking:
                 chunk = next(left, None)
@@ -60,7 +71,7 @@ def chunk_by_core(
                 with counting:
                     progress.advance(done)
 
-    count = cores if where.type == "cpu" else 1
+    count = max(1, min(cores, len(chunks), WORKERS)) if where.type == "cpu" else 1
     try:
         side_by_side(take, count)
     finally:

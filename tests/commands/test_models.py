@@ -1,5 +1,6 @@
 """`gnn-encoder models …`, and `models:/…` as a bundle's name, on a real store and real bundles."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -136,6 +137,7 @@ def test_a_server_that_is_away_is_given_up_soon(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     assert call(monkeypatch, *command, "--root", str(tmp_path)) == 2
     assert "cannot use the MLflow store http://127.0.0.1:1" in capsys.readouterr().err
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
 def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:

@@ -18,6 +18,13 @@ Name = Annotated[str, typer.Option("--model-name", help="Of the registered model
 Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="A version's number, champion or previous.")]
 
 
+@models.callback()
+def _soon(context: typer.Context) -> None:
+    from gnn_encoder.pipeline_run import impatient
+
+    context.with_resource(impatient())
+
+
 @models.command(name="list")
 def list_(root: Root = None, name: Name = "gnn-encoder") -> None:
     """All versions, the newest first: which serves, and what the gate said of each."""
@@ -71,8 +78,7 @@ def rollback(root: Root = None, name: Name = "gnn-encoder") -> None:
 
 def _registry(root: Path | None, name: str) -> "Registry":
     from gnn_encoder.jobs import default_root
-    from gnn_encoder.pipeline_run import existing_store, hurry
+    from gnn_encoder.pipeline_run import existing_store
     from gnn_encoder.registry import open_registry
 
-    hurry()
     return open_registry(existing_store(root or default_root()), name)

@@ -47,7 +47,7 @@ class Propagation:
             query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d], memory-mapped.
             nodes: the queries to propagate, int64, where only passages that no other query reaches will be
                 asked for; None: all.
-            chunk: queries at a time.
+            chunk: queries that a core has at a time.
             progress: counts queries.
         """
         self.gnn, self.graph = gnn, graph
@@ -100,7 +100,7 @@ class Propagation:
 
         Args:
             passage_vectors: h_p [m, d], memory-mapped.
-            chunk: passages at a time.
+            chunk: passages that a core has at a time.
             progress: counts passages.
         """
 

@@ -28,7 +28,7 @@ class EncodeCorpus(Inference, Lexical):
     """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`: what the same models made of
     texts that have not changed is carried over. Empty: all is made anew."""
     chunk: PositiveInt = 2048
-    """Passages propagated at a time. The result does not depend on it."""
+    """Passages that a core propagates at a time. The result does not depend on it."""
     index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
     """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
     ivf_lists: Count = 0
