@@ -22,7 +22,8 @@ from gnn_encoder.storage.listing import INDEX, list_folder
 from gnn_encoder.storage.packs import MANY, SMALL
 from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+# The last module: taking down the servers counts for its last test.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def folder_of(path: Path, megabytes: int = 40) -> Path:
