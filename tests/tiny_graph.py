@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from gnn_encoder.artifacts import Graph, drafting, reverse_csr
@@ -16,6 +17,19 @@ from gnn_encoder.steps.encode_corpus import encode_corpus
 
 N, M, K, D, DE = 23, 40, 5, 16, 6
 GRAPH = {"neighbors": 3, "retrieved": 6, "precision": "fp32"}
+VARIANTS = pytest.mark.parametrize(
+    ("layers", "gate", "features", "labelled", "loops"),
+    [
+        (2, "filter", True, False, False),
+        (2, "filter", True, True, True),
+        (2, "fixed", False, True, False),
+        (2, "filter", False, False, False),
+        (1, "filter", True, True, False),
+        (1, "fixed", False, False, False),
+        (0, "filter", True, False, False),
+    ],
+)
+"""Kinds of GNN, and of graph under it (`random_graph`)."""
 
 
 def random_graph(features: bool, labelled: bool, loops: bool) -> Graph:

@@ -120,9 +120,14 @@ def code_digest(module: str) -> str:
 
 def _templates(source: Path) -> set[Path]:
     """The templates that a module names, and those that these name, beside it."""
-    named = (source.with_name(name) for name in re.findall(r"[\w.]+\.j2\b", source.read_text(encoding="utf-8")))
-    found = {path for path in named if path.is_file() and path != source}
-    return found.union(*map(_templates, found))
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        named = re.findall(r"[\w.]+\.j2\b", waiting.pop().read_text(encoding="utf-8"))
+        new = {path for path in map(source.with_name, named) if path.is_file()} - found
+        found |= new
+        waiting += new
+    return found
 
 
 @functools.cache

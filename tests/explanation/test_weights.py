@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from tiny_graph import DE, D, K, M, N, random_graph
+from tiny_graph import DE, VARIANTS, D, K, M, N, random_graph
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.explanation.weights import Explainer, Explanation
@@ -15,18 +15,6 @@ from gnn_encoder.graph.propagation import Propagation
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
 
 CROWDED, APART = M - 10, M - 1  # a passage that half of the queries reach, and one that none does
-VARIANTS = pytest.mark.parametrize(
-    ("layers", "gate", "features", "labelled", "loops"),
-    [
-        (2, "filter", True, False, False),
-        (2, "filter", True, True, True),
-        (2, "fixed", False, True, False),
-        (2, "filter", False, False, False),
-        (1, "filter", True, True, False),
-        (1, "fixed", False, False, False),
-        (0, "filter", True, False, False),
-    ],
-)
 
 
 class Case:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny_graph import D, M, N, random_graph
+from tiny_graph import VARIANTS, D, M, N, random_graph
 
 from gnn_encoder.artifacts import Graph
 from gnn_encoder.graph.edge_features import EdgeFeatures
@@ -33,17 +33,7 @@ def plain(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, cached: np.n
 
 
 @pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize(
-    ("layers", "gate", "features", "labelled", "loops"),
-    [
-        (2, "filter", True, False, False),
-        (2, "filter", True, True, True),
-        (2, "fixed", False, True, False),
-        (1, "filter", True, True, False),
-        (1, "fixed", False, False, False),
-        (0, "filter", True, False, False),
-    ],
-)
+@VARIANTS
 def test_folded_equals_plain(heads: int, layers: int, gate: str, features: bool, labelled: bool, loops: bool) -> None:
     graph = random_graph(features, labelled, loops)
     torch.manual_seed(heads)

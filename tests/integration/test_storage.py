@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from integration.ceph import SECRET_KEY, Ceph
+from integration.stored import contents, copying, folder_of, keys, unfinished, wait_until
 from small_disk import small_disk
 
 from gnn_encoder.artifacts import Dataset, drafting
@@ -24,28 +24,6 @@ from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
 
 # The last module: taking down the servers counts for its last test.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-
-
-def folder_of(path: Path, megabytes: int = 40) -> Path:
-    (path / "sub").mkdir(parents=True)
-    (path / "large.bin").write_bytes(os.urandom(megabytes * 2**20 + 1))
-    (path / "sub" / "small.txt").write_text("small")
-    (path / "empty").write_bytes(b"")
-    return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
-
-
-def keys(uri: str) -> list[str]:
-    address = Address.parse(uri)
-    found = client().list_objects_v2(Bucket=address.bucket, Prefix=address.key("")).get("Contents", [])
-    return sorted(item["Key"].removeprefix(address.key("")) for item in found)
-
-
-def unfinished(uri: str) -> list[str]:
-    return [u["Key"] for u in client().list_multipart_uploads(Bucket=Address.parse(uri).bucket).get("Uploads", [])]
 
 
 def test_there_and_back(bucket: str, tmp_path: Path) -> None:
@@ -298,14 +276,3 @@ def test_a_data_set_and_a_bundle_are_read_from_the_store(
     (tmp_path / "bundle" / "weights").write_text("others")
     put_folder(tmp_path / "bundle", f"{bucket}/bundle")
     assert local_folder(f"{bucket}/bundle") != there
-
-
-def copying(source: str, target: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([str(Path(sys.executable).with_name("gnn-encoder")), "copy", source, target])
-
-
-def wait_until(ready: Callable[[], object], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < until
-        time.sleep(0.02)
