@@ -39,9 +39,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Dataset(documentation(Path(folder), 2000))
         questions = data.query_texts(data.query_rows("train")[:n])
-        passages = data.passages.take(np.arange(len(data.passages))).full_texts()
+        drawn, second = np.unique(np.random.default_rng(0).integers(0, len(data.passages), n * k), return_inverse=True)
+        passages = data.passages.take(drawn).full_texts()
     first = np.repeat(np.arange(n), k)
-    second = np.random.default_rng(0).integers(0, len(passages), n * k)
     texts = [(questions[q], passages[p]) for q, p in zip(first, second, strict=True)]
     model = CrossEncoder.from_backbone("minilm", LENGTH)
 

@@ -9,9 +9,9 @@ from gnn_encoder.artifacts import (
     Bundle,
     Contents,
     Dataset,
-    Encoding,
     Graph,
     Run,
+    create_rows,
     create_vectors,
     drafting,
 )
@@ -33,9 +33,9 @@ def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: 
     with drafting(folder / "gnn_encoder", "model") as draft:
         GnnEncoder(encoders, GNN(GnnConfig(vectors.shape[1], 0))).save(draft.path)
     with drafting(folder / "encoding", "encoding") as draft:
-        Encoding.create(draft, "passages", vectors.shape)[:] = vectors
+        create_rows(draft, "passages", vectors.shape)[:] = vectors
         asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
-        Encoding.create(draft, "queries", asked.shape)[:] = asked
+        create_rows(draft, "queries", asked.shape)[:] = asked
         Contents.write(draft, {})
 
 

@@ -72,7 +72,7 @@ def test_search_carried_over(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
     before, after = text_digests(texts[old]), text_digests(texts[new])
     retrieved = exact.search(vectors[old], asked[:30], DEPTH)[1]
     former = FormerGraph(
-        graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old],
+        graph_of(retrieved[:, :NEEDED], len(old), retrieved), vectors[old], asked[:30],
         np.where(np.arange(40) < 30, np.arange(40), -1), find(before, after), find(after, before), True,
     )  # fmt: skip
     expected_scores, expected = exact.search(vectors[new], asked, DEPTH)

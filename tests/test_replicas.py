@@ -11,7 +11,7 @@ from conftest import WORDS
 from reference_attention import ReferenceAttention
 
 from gnn_encoder import replicas
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.encoding import encode_passages, encode_question, encode_texts, native_bf16
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.scoring import PairTokens, score_pairs
@@ -40,10 +40,16 @@ def write_mpnet(path: Path, like: Path) -> Path:
 
 @pytest.fixture
 def attention(monkeypatch: pytest.MonkeyPatch) -> ReferenceAttention:
-    """The GPU's kernel, replaced; it is asked for from here on."""
+    """Runs over rows from here on."""
     reference = ReferenceAttention()
-    monkeypatch.setattr(replicas, "gpu_attention", lambda where, dtype: reference)
+    monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: reference)
     return reference
+
+
+@pytest.fixture
+def without_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be packed."""
+    monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: None)
 
 
 @pytest.fixture(params=["bert", "mpnet"])
@@ -62,6 +68,7 @@ def scored(model: CrossEncoder, **options: Any) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.usefixtures("without_attention")
 def test_packed_vectors_equal_padded_ones(backbone, pooling, request):
     encoder = TextEncoder.from_backbone(backbone, pooling=pooling, normalize="no", max_length=24).eval()
     padded = encode_texts(encoder, TEXTS, **SPEED)
@@ -71,6 +78,7 @@ def test_packed_vectors_equal_padded_ones(backbone, pooling, request):
     assert (attention.calls > 6) == ("mpnet" not in backbone)
 
 
+@pytest.mark.usefixtures("without_attention")
 def test_packed_scores_equal_padded_ones(backbone, request):
     torch.manual_seed(1)
     model = CrossEncoder.from_backbone(backbone, 40).eval()
@@ -85,21 +93,47 @@ def test_token_types_reach_a_packed_pair(tiny_backbone, attention, monkeypatch):
     model = CrossEncoder.from_backbone(str(tiny_backbone), 40).eval()
     _, right = scored(model)
     pack = replicas.pack
-    monkeypatch.setattr(replicas, "pack", lambda start, *arrays: pack(start, *arrays[:2]))
+    monkeypatch.setattr(replicas, "pack", lambda start, *arrays, **whole: pack(start, *arrays[:2], **whole))
     assert np.abs(scored(model)[1] - right).max() > 1e-3
 
 
-def test_a_single_question_is_not_probed(tiny_backbone, attention):
+@pytest.mark.parametrize("precision", ["fp32", *(["bf16"] if native_bf16() else [])])
+def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precision):
+    """To the last bit: of the vectors of texts, and of the scores and vectors of pairs."""
+    torch.manual_seed(1)
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24, pooling="mean")
+    model = CrossEncoder.from_backbone(str(tiny_backbone), 40)
+    tokens = Tokens.of(model.tokenizer, TEXTS, 40)
+    pairs = PairTokens(model.tokenizer, tokens, tokens, 40)
+
+    def made(rows: np.ndarray) -> list[np.ndarray]:
+        vectors = encode_texts(encoder, [TEXTS[row] for row in rows], precision=precision, tokens_per_batch=256)
+        scores, cls = np.empty(len(rows), np.float32), np.empty((len(rows), model.width), np.float32)
+        score_pairs(model, pairs, rows, (7 * rows) % 40, scores, cls, precision=precision, tokens_per_batch=256)
+        return [vectors, scores, cls]
+
+    def differ() -> list[bool]:
+        some = np.arange(len(TEXTS))[::-5]
+        few, everything = made(some), made(np.arange(len(TEXTS)))
+        return [not np.array_equal(one, other[some]) for one, other in zip(few, everything, strict=True)]
+
+    assert not any(differ())
+    monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: None)
+    assert any(differ())
+
+
+def test_a_question_is_encoded_without_delay(tiny_backbone, attention):
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
-    encode_texts(encoder, TEXTS[:1], **SPEED)
+    found = encode_question(encoder, TEXTS[8])
     assert attention.calls == 0
+    expected = encode_texts(encoder, TEXTS[7:9], precision="fp32")
+    assert np.abs(found - expected[1]).max() < 1e-6 and np.abs(found - expected[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_devices_give_what_one_gives(tiny_backbone, tiny_dataset, monkeypatch, request, packs, count):
-    if packs:
-        request.getfixturevalue("attention")
+    request.getfixturevalue("attention" if packs else "without_attention")
     torch.manual_seed(1)
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     scorer = CrossEncoder.from_backbone(str(tiny_backbone), 40)
@@ -122,6 +156,7 @@ def test_several_devices_give_what_one_gives(tiny_backbone, tiny_dataset, monkey
     assert len(threads) == len({replica for _, replica in threads}) == count
 
 
+@pytest.mark.usefixtures("without_attention")
 def test_an_error_on_one_device_ends_the_others(tiny_backbone, monkeypatch):
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     monkeypatch.setattr(replicas, "devices", lambda: [CPU, CPU])

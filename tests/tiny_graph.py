@@ -16,7 +16,7 @@ from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 
 N, M, K, D, DE = 23, 40, 5, 16, 6
-GRAPH = {"neighbors": 3, "retrieved": 6, "precision": "fp32"}
+GRAPH = {"neighbors": 3, "retrieved": 6}
 VARIANTS = pytest.mark.parametrize(
     ("layers", "gate", "features", "labelled", "loops"),
     [
@@ -64,16 +64,19 @@ def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
     return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
 
 
-def encode(dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, **settings: object) -> Path:
+def encode(
+    dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, *, precision: str = "fp32",
+    **settings: object,
+) -> Path:  # fmt: skip
     """Graph and encoding of a dataset, with nothing scored before."""
-    before = {"previous": str(previous)} if previous else {}
+    both = {"precision": precision, "previous": str(previous or "")}
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     build_graph(
-        BuildGraph.model_validate({**GRAPH, **before}), dataset=dataset,
+        BuildGraph.model_validate({**GRAPH, **both}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     encode_corpus(
-        EncodeCorpus.model_validate({"precision": "fp32", **before, **settings}), dataset=dataset, **built,
+        EncodeCorpus.model_validate({**both, **settings}), dataset=dataset, **built,
         gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
     )  # fmt: skip
     return out

@@ -2,7 +2,8 @@
 
 Padding is what a naive encoder wastes most on: batches here hold texts of nearly one length, and as
 many of them as fit a budget of tokens, so that every matrix product has about the same, cache-friendly
-size. Texts are read in shards of `SHARD` rows, so memory does not grow with the corpus.
+size. Texts are read in shards of `SHARD` rows, so memory does not grow with the corpus. Packed (see
+`gnn_encoder.models.packed`), a text's vector does not depend on what it is encoded with.
 """
 
 import copy
@@ -61,7 +62,9 @@ def autocast(precision: str) -> AbstractContextManager[Any]:
 def inference_copy(model: Module, precision: str) -> Iterator[Module]:
     """The model in eval mode on its device, for inference only; a copy where bf16 would round its weights."""
     dtype, was_training = inference_dtype(precision), model.training
-    ready = model if dtype is torch.float32 else copy.deepcopy(model)
+    tokenizer = getattr(model, "tokenizer", None)
+    # The tokenizer stays one: its vocabulary takes longer to copy than the weights.
+    ready = model if dtype is torch.float32 else copy.deepcopy(model, {id(tokenizer): tokenizer})
     ready.to(device=device(), dtype=dtype).eval()
     try:
         with torch.inference_mode():
@@ -89,7 +92,16 @@ def encode_tokens(
 
     with inference_copy(encoder, precision) as model:
         batches = list(budget_batches(tokens.lengths, tokens_per_batch))
-        read_batches(model, batches, lambda rows: tokens.padded(rows, pad), store)
+        read_batches(model, batches, lambda rows: tokens.padded(rows, pad), store, tokens_per_batch)
+
+
+def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
+    """Vector fp32 [1, d] of a question that somebody waits for: alone, in fp32, in a batch of its own length."""
+    tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length)
+    with inference_copy(encoder, "fp32") as model:
+        ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(np.zeros(1, np.int64), 0))
+        vectors: np.ndarray = model(ids, mask).cpu().numpy()
+    return vectors
 
 
 def encode_texts(

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gnn_encoder.models.packed import Row, first_position, gpu_attention, pack, reads_packed
+from gnn_encoder.models.packed import Row, first_position, pack, packed_attention, reads_packed
 from gnn_encoder.threads import side_by_side
 from gnn_encoder.transfers import streamed
 
@@ -29,6 +29,7 @@ def read_batches(
     batches: Sequence[np.ndarray],
     padded: Callable[[np.ndarray], tuple[np.ndarray, ...]],
     store: Callable[..., None],
+    whole: int,
 ) -> None:
     """Call `store(rows, *results)` with what the model makes of each batch, in no order.
 
@@ -37,14 +38,15 @@ def read_batches(
         batches: row numbers of each.
         padded: ids, mask and maybe token types [b, l] of a batch; called in several threads where there are several
             devices, as the model is. `store` is called by one at a time.
+        whole: tokens that a packed batch is filled up to, at least as many as any has: so its results are the same
+            whatever is read together (`gnn_encoder.models.packed`).
 
     Raises:
         Exception: what reading a batch raised; no batch is begun after it.
     """
     places = devices()[: max(len(batches), 1)]
     backbone: Any = model.backbone
-    # Finding out whether a model can be packed takes three short passes: nothing to spend on a single question.
-    attention = gpu_attention(places[0], next(model.parameters()).dtype) if len(batches) > 1 else None
+    attention = packed_attention(places[0], next(model.parameters()).dtype)
     start = first_position(backbone, attention) if attention else None
     replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
     storing = Lock()
@@ -53,7 +55,7 @@ def read_batches(
         replica, where = replicas[number], places[number]
 
         def given(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
-            return padded(rows) if start is None else pack(start, *padded(rows))
+            return padded(rows) if start is None else pack(start, *padded(rows), whole=whole)
 
         def results(*inputs: Any) -> tuple[Tensor, ...]:
             found = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]

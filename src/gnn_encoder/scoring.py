@@ -85,4 +85,4 @@ def score_pairs(
 
     with inference_copy(model, precision) as scorer:
         batches = list(budget_batches(pairs.lengths(first, second), tokens_per_batch))
-        read_batches(scorer, batches, lambda rows: pairs.padded(first[rows], second[rows]), store)
+        read_batches(scorer, batches, lambda rows: pairs.padded(first[rows], second[rows]), store, tokens_per_batch)

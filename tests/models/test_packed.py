@@ -20,7 +20,15 @@ from transformers import (
     RobertaConfig,
 )
 
-from gnn_encoder.models.packed import CannotPack, Row, first_position, gpu_attention, pack, reads_packed
+from gnn_encoder.models.packed import (
+    CannotPack,
+    Row,
+    cpu_attention,
+    first_position,
+    pack,
+    packed_attention,
+    reads_packed,
+)
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 90, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -78,6 +86,9 @@ def test_a_row_gives_what_padded_texts_give(name: str, start: int) -> None:
     packed = pack(start, ids, mask)
     assert packed[0].shape == packed[1].shape == (1, 88)
     assert (in_a_row(model, packed, attention) - expected).abs().max() < 1e-5
+    assert (in_a_row(model, packed, cpu_attention) - expected).abs().max() < 1e-5
+    filled = in_a_row(model, pack(start, ids, mask, whole=100), cpu_attention)
+    assert filled.shape[0] == 100 and (filled[:88] - expected).abs().max() < 1e-5
     # Controls: one text of all, and positions that do not restart.
     whole = (*packed[:2], np.array([0, 88], np.int32), 88)
     assert (in_a_row(model, whole, attention) - expected).abs().max() > 1e-2
@@ -129,5 +140,32 @@ def test_an_empty_text_is_not_given_its_neighbours_vector() -> None:
     assert bounds.tolist() == [0, 2, 3] and longest == 2
 
 
-def test_no_kernel_without_a_gpu() -> None:
-    assert gpu_attention(torch.device("cpu"), torch.bfloat16) is None
+@pytest.mark.parametrize("window", [(-1, -1), (3, 3), (0, 5), (-1, 2), (40, 40)])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_attention_on_a_cpu(window: tuple[int, int], groups: int) -> None:
+    torch.manual_seed(2)
+    bounds = torch.tensor([0, 30, 47, 64, 81, 82, 85], dtype=torch.int32)
+    query, (key, value) = torch.randn(90, 4, 8), torch.randn(2, 90, groups, 8)
+    options: dict[str, Any] = {"scale": 0.3, "window_size": window, "enable_gqa": groups == 2}
+    found = cpu_attention(query, key, value, bounds, bounds, 30, 30, **options)
+    expected = ReferenceAttention()(query, key, value, bounds, bounds, 30, 30, **options)
+    assert (found - expected).abs().max() < 1e-6 and (found[85:] == 0).all()
+    # Controls: texts that begin one later, other windows.
+    assert (
+        cpu_attention(query, key, value, bounds.clamp(min=1) - 1, bounds, 30, 30, **options) - found
+    ).abs().max() > 0.1
+    other = cpu_attention(query, key, value, bounds, bounds, 30, 30, **options | {"window_size": (1, 1)})
+    assert (other - found).abs().max() > 0.1
+
+
+def test_a_row_is_filled_up() -> None:
+    ids, mask = np.array([[7, 8], [9, 0]]), np.array([[1, 1], [1, 0]])
+    tokens, positions, bounds, longest, types = pack(2, ids, mask, mask, whole=6)
+    assert tokens.tolist() == [[7, 8, 9, 0, 0, 0]] and positions.tolist() == [[2, 3, 2, 2, 2, 2]]
+    assert bounds.tolist() == [0, 2, 3] and longest == 2 and types.tolist() == [[1, 1, 1, 0, 0, 0]]
+    assert pack(0, ids, mask, whole=2)[0].tolist() == [[7, 8, 9]]
+
+
+def test_what_attends_where() -> None:
+    assert packed_attention(torch.device("cpu"), torch.bfloat16) is cpu_attention
+    assert packed_attention(torch.device("cuda"), torch.float32) is None

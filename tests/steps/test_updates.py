@@ -9,6 +9,7 @@ from tiny_graph import encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.changes import find
+from gnn_encoder.encoding import native_bf16
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 
 
@@ -44,21 +45,29 @@ def today(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return changed(tiny_dataset, tmp_path_factory.mktemp("today") / "dataset")
 
 
-def test_equal_to_a_run_from_nothing(yesterday: Path, today: Path, models: dict[str, Path], tmp_path: Path) -> None:
-    full, update = encode(today, models, tmp_path / "full"), encode(today, models, tmp_path / "update", yesterday)
+@pytest.mark.parametrize("precision", ["fp32", *(["bf16"] if native_bf16() else [])])
+def test_equal_to_a_run_from_nothing(
+    precision: str, tiny_dataset: Dataset, today: Path, models: dict[str, Path], tmp_path: Path
+) -> None:
+    yesterday = encode(tiny_dataset.path, models, tmp_path / "yesterday", precision=precision)
+    full = encode(today, models, tmp_path / "full", precision=precision)
+    update = encode(today, models, tmp_path / "update", yesterday, precision=precision)
+    for name in ("encoding/passages", "encoding/queries", "passage_vectors/vectors", "passage_vectors/queries"):
+        assert np.array_equal(*(np.load(folder / f"{name}.npy") for folder in (full, update))), name
     expected, found = Graph.read(full / "graph"), Graph.read(update / "graph")
     for name in ("edges", "labelled", "indptr", "reverse"):
         assert np.array_equal(getattr(expected, name), getattr(found, name)), name
     assert expected.retrieved is not None and found.retrieved is not None
     known = found.retrieved >= 0  # a list that lost a passage ends earlier
     assert np.array_equal(expected.retrieved[known], found.retrieved[known]) and 0.9 < known.mean() < 1
-    np.testing.assert_allclose(found.features.astype(float), expected.features.astype(float), atol=2e-3)
+    assert np.array_equal(found.features, expected.features)
     vectors = Bundle.read(full / "bundle").vectors
     np.testing.assert_allclose(Bundle.read(update / "bundle").vectors, vectors, atol=1e-5)
 
     worked = read_manifest(update / "bundle").metrics
     assert read_manifest(full / "bundle").metrics["encoded"] == 99
-    assert worked["encoded"] == 4 and read_manifest(update / "graph").metrics["encoded"] == 4
+    of_graph = read_manifest(update / "graph").metrics
+    assert worked["encoded"] == of_graph["encoded"] == 4 and of_graph["queries_encoded"] == 1
     assert 4 < worked["propagated"] < 60
     # What only gained or lost a neighbour: not propagating it again would have been wrong.
     old, new = (Encoding.read(folder / "encoding").contents.digests["passages"] for folder in (yesterday, full))

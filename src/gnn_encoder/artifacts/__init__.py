@@ -1,6 +1,15 @@
 """What each artifact's folder holds: the only place that knows a file name inside one."""
 
-from gnn_encoder.artifacts.arrays import Contents, Encoding, Graph, create_vectors, read_vectors, reverse_csr
+from gnn_encoder.artifacts.arrays import (
+    Contents,
+    Encoding,
+    Graph,
+    create_rows,
+    create_vectors,
+    read_rows,
+    read_vectors,
+    reverse_csr,
+)
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
@@ -27,12 +36,14 @@ __all__ = [
     "Report",
     "Run",
     "TrainingSet",
+    "create_rows",
     "create_vectors",
     "drafting",
     "naming_corrupt",
     "pair_keys",
     "passage_text",
     "read_manifest",
+    "read_rows",
     "read_vectors",
     "reverse_csr",
     "verify",

@@ -23,6 +23,18 @@ def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32
     return np.lib.format.open_memmap(draft / VECTORS, mode="w+", dtype=dtype, shape=(rows, width))
 
 
+def create_rows(draft: Draft, name: str, shape: tuple[int, int]) -> np.memmap:
+    """A memory-mapped fp32 array [rows, width] of a draft, beside its vectors."""
+    draft.rows(**{name: shape[0]})
+    return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
+
+
+def read_rows(path: str | Path, name: str) -> np.ndarray:
+    """What `create_rows` made, memory-mapped read-only."""
+    array: np.ndarray = np.load(Path(path) / f"{name}.npy", mmap_mode="r")
+    return array
+
+
 def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
@@ -73,14 +85,7 @@ class Encoding:
     def read(cls, path: str | Path) -> "Encoding":
         """Read an encoding artifact, its arrays memory-mapped."""
         read_manifest(path, "encoding")
-        passages, queries = (np.load(Path(path) / f"{name}.npy", mmap_mode="r") for name in ("passages", "queries"))
-        return cls(passages, queries, Contents.read(path))
-
-    @staticmethod
-    def create(draft: Draft, name: str, shape: tuple[int, ...]) -> np.memmap:
-        """The memory-mapped fp32 array `passages` or `queries` of a draft."""
-        draft.rows(**{name: shape[0]})
-        return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
+        return cls(read_rows(path, "passages"), read_rows(path, "queries"), Contents.read(path))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ that is busy with something else disturbs all of them alike. One question at a t
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_question
 from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.retrieval import exact
@@ -86,7 +87,7 @@ def systems_latency(
     searcher = Searcher(Bundle.read(bundle))
     paths = {
         BASELINE: QueryPath(
-            lambda text: encode_texts(plain_encoder, [text], precision="fp32"),
+            partial(encode_question, plain_encoder),
             lambda vector: exact.search(plain, vector, HITS),
         ),
         CANDIDATE: bundle_path(searcher),
@@ -107,7 +108,7 @@ def systems_latency(
 def bundle_path(searcher: Searcher) -> QueryPath:
     """A bundle as `gnn-encoder search` asks it: one question, fp32, `HITS` hits."""
     return QueryPath(
-        lambda text: encode_texts(searcher.encoder, [text], precision="fp32"),
+        partial(encode_question, searcher.encoder),
         lambda vector: search_index(searcher.index, vector, HITS),
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Contents, Graph, read_vectors
+from gnn_encoder.artifacts import Contents, Graph, read_manifest, read_rows, read_vectors
 from gnn_encoder.changes import find
 from gnn_encoder.graph.edge_features import EdgeFeatures
 from gnn_encoder.retrieval import exact
@@ -22,11 +22,13 @@ class FormerGraph:
     """The earlier graph as today's rows see it.
 
     `queries` int64 [n] and `passages` int64 [m]: the earlier row of today's queries and passages, -1 where new.
-    `today` int64 [m']: today's row of the earlier passages, -1 where gone. `vectors` [m', d].
+    `today` int64 [m']: today's row of the earlier passages, -1 where gone. `vectors` [m', d], `asked` [n', d]: M_de's
+    vectors of the earlier passages and queries.
     """
 
     graph: Graph
     vectors: np.ndarray
+    asked: np.ndarray
     queries: np.ndarray
     passages: np.ndarray
     today: np.ndarray
@@ -36,7 +38,7 @@ class FormerGraph:
     def read(
         cls, folder: Path, retriever: dict[str, str], scorer: dict[str, str], queries: np.ndarray, passages: np.ndarray
     ) -> "FormerGraph | None":
-        """What lies in `folder`, or None where another dual encoder made it.
+        """What lies in `folder`, or None where another dual encoder made it, or a version that kept no queries.
 
         Args:
             retriever, scorer: digests of the dual encoder and of the cross-encoder, with their precision.
@@ -44,12 +46,13 @@ class FormerGraph:
         """
         vectors, graph = folder / "passage_vectors", folder / "graph"
         of_passages, of_queries = Contents.read(vectors), Contents.read(graph)
-        if of_passages.models != retriever:
+        if of_passages.models != retriever or "queries" not in read_manifest(vectors).rows:
             return None
         before = of_passages.digests["texts"]
         return cls(
             Graph.read(graph),
             read_vectors(vectors),
+            read_rows(vectors, "queries"),
             find(of_queries.digests["queries"], queries),
             find(before, passages),
             find(passages, before),

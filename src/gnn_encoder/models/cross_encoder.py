@@ -55,7 +55,8 @@ class CrossEncoder(nn.Module):
         cls = cls.float()
         # The head stays fp32 whatever the backbone runs in: bf16 scores of one query would be full of ties.
         with torch.autocast(cls.device.type, enabled=False):
-            return nn.functional.linear(cls, self.head.weight.float(), self.head.bias.float()).squeeze(-1), cls
+            # Row by row: a product of all rows is rounded differently for other numbers of them.
+            return (cls * self.head.weight.float()).sum(dim=-1) + self.head.bias.float(), cls
 
     def save(self, folder: Path) -> None:
         """Write the backbone, tokenizer, head and layout."""

@@ -4,6 +4,10 @@ A transformer takes the row [1, t] for one text whose positions restart; the att
 one that stays inside each text. Whether a backbone can be read so, and where its positions begin, is not looked up by
 its name but found out: a few random texts are read both ways, and the results must be alike (`first_position`). That
 tries the GPU's kernel too, on the very GPU.
+
+In a row of a fixed number of tokens, filled up after its texts, every matrix product has one shape, and a text's vector
+is the same to the last bit whatever it is read with (batch invariance). Padding rules that out: how long a text was
+padded, and how many tokens there were in all, shows in the last bits.
 """
 
 import inspect
@@ -15,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "gnn_encoder_packed"
 """What transformers knows the attention by."""
@@ -22,6 +27,8 @@ PROBE_LENGTHS = (160, 31, 2)
 """Longer than the windows of backbones with local attention, as far as they take such texts."""
 TOLERANCE = 0.2
 """How far off the probe may be, as a share of how far off it is with attention across texts. bf16 rounds: 0.02."""
+CPU_STEP = 16
+"""Attention on a CPU runs over texts padded to multiples of this; in bf16 other lengths take up to twice as long."""
 HEAD_STEP, WIDEST_HEAD = 8, 256
 """Widths of a head that the GPU's kernel takes: multiples of the one up to the other."""
 
@@ -51,8 +58,10 @@ class Attention(Protocol):
         ...
 
 
-def gpu_attention(where: torch.device, dtype: torch.dtype) -> Attention | None:
-    """torch's kernel where it runs, which is in half precision on NVIDIA GPUs from Ampere on; None elsewhere."""
+def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | None:
+    """On a CPU `cpu_attention`; torch's kernel in half precision on NVIDIA GPUs from Ampere on; None elsewhere."""
+    if where.type == "cpu":
+        return cpu_attention
     half = dtype in (torch.bfloat16, torch.float16)
     if where.type != "cuda" or not half or not torch.version.cuda or torch.cuda.get_device_capability(where) < (8, 0):
         return None
@@ -67,26 +76,80 @@ def gpu_attention(where: torch.device, dtype: torch.dtype) -> Attention | None:
     return attention
 
 
+def cpu_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> Tensor:
+    """`varlen_attn` for texts that attend to themselves; neighbours of about one length, as sorted texts are, together.
+
+    How far a text is padded here follows from its own length alone.
+    """
+    result, lengths = torch.zeros_like(query), cu_seq_q.diff()
+    widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
+    first = 0
+    for width, texts in zip(widths.tolist(), counts.tolist(), strict=True):
+        last, places = first + texts, torch.arange(width)
+        begins, own = cu_seq_q[first:last, None], lengths[first:last, None]
+        inside = places < own
+        # Beyond its end a text's last token stands again, and none sees it.
+        rows = (begins + places.minimum(own - 1)).flatten()
+        q, k, v = (x.index_select(0, rows).unflatten(0, inside.shape).transpose(1, 2) for x in (query, key, value))
+        seen = _seen(inside, *window_size)
+        found = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
+        result[cu_seq_q[first] : cu_seq_q[last]] = found.transpose(1, 2)[inside]
+        first = last
+    return result
+
+
+def _seen(inside: Tensor, left: int, right: int) -> Tensor | None:
+    """Which tokens of texts `inside` [n, l] each token sees, so far to either side (-1: to the end); None: all."""
+    length = inside.shape[1]
+    left, right = (length if side < 0 else min(side, length) for side in (left, right))
+    if min(left, right) >= length - 1:
+        return None if inside.all() else inside[:, None, None]
+    place = torch.arange(length)
+    apart = place[None] - place[:, None]
+    return inside[:, None, None] & (apart >= -left) & (apart <= right)
+
+
 Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
 
 
-def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray) -> Packed:
-    """A padded batch [b, l] as what a `Row` holds: ids and positions [1, t], bounds int32 [b + 1], longest, types."""
+def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0) -> Packed:
+    """A padded batch [b, l] as what a `Row` holds: ids and positions [1, t], bounds int32 [b + 1], longest, types.
+
+    After the texts the row is filled up to `whole` tokens, which are in none of them.
+    """
     kept = mask.astype(bool)
     kept[:, 0] = True  # An empty text is its padding: without a token it would be given its neighbour's vector.
     lengths = kept.sum(1)
     bounds = np.zeros(len(ids) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
     positions = first_position + np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-    return ids[kept][None], positions[None], bounds, int(lengths.max()), *(kind[kept][None] for kind in types)
+    filler = max(0, whole - len(positions))
+
+    def row(tokens: np.ndarray, fill: int = 0) -> np.ndarray:
+        return np.pad(tokens, (0, filler), constant_values=fill)[None]
+
+    types = tuple(row(kind[kept]) for kind in types)
+    return row(ids[kept]), row(positions, first_position), bounds, int(lengths.max()), *types
 
 
 @dataclass(frozen=True)
 class Row:
     """b texts in one row, and how attention runs over them.
 
-    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1], where each text begins and the last ends; `longest`, the
-    tokens of the longest; `types` int64 [1, t] for a backbone that tells two texts apart.
+    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1], where each text begins and the last ends (what follows
+    is in none); `longest`, the tokens of the longest; `types` int64 [1, t] for a backbone that tells two texts apart.
     """
 
     attention: Attention

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.encoding import encode_question
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import load_index, search_index
@@ -53,7 +53,7 @@ class Searcher:
             raise UserError("the question is empty: give some words to search for")
         if k < 1:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
-        vectors = encode_texts(self.encoder, [question], precision="fp32")
+        vectors = encode_question(self.encoder, question)
         scores, rows = search_index(self.index, vectors, k)
         found = rows[0] >= 0
         return vectors[0], scores[0][found], rows[0][found]

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, PairScores, create_vectors, read_manifest
+from gnn_encoder.artifacts import (
+    Contents,
+    Dataset,
+    Draft,
+    Graph,
+    PairScores,
+    create_rows,
+    create_vectors,
+    read_manifest,
+)
 from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
 from gnn_encoder.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.context import Context
@@ -60,7 +69,9 @@ def build_graph(
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
     Contents.write(passage_vectors, retriever, texts=digests)
-    asked = encode_texts(encoders.query_encoder, questions, **settings.speed)
+    asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
+    unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))
+    asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
     if former:
         retrieved = former.search(vectors, asked, depth, settings.neighbors)
@@ -92,6 +103,7 @@ def build_graph(
         "edges": int((edges >= 0).sum()),
         "encoded": len(new),
         "queries": len(queries),
+        "queries_encoded": len(unasked),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,

@@ -20,6 +20,7 @@ from gnn_encoder.artifacts import (
     Draft,
     Encoding,
     Graph,
+    create_rows,
     create_vectors,
     read_manifest,
     read_vectors,
@@ -67,7 +68,7 @@ def encode_corpus(
 
     questions = data.query_texts(graph_arrays.queries)
     texts, asked = of_passages.digests["texts"], of_graph.digests["queries"]
-    h_p, h_q = Encoding.create(encoding, "passages", (m, width)), Encoding.create(encoding, "queries", (n, width))
+    h_p, h_q = create_rows(encoding, "passages", (m, width)), create_rows(encoding, "queries", (n, width))
     new = carry_over(find(former["passages"], texts), former.encoding.passages, h_p)
     encoding_progress = context.progress("encoding", len(new), "passages")
     encode_passages(
