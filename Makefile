@@ -56,7 +56,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/ingest.py --passages 200000
-	$(BIN)/python benchmarks/update.py --passages 2000
+	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/overhead.py
 
 setup: $(INSTALLED)
