@@ -49,6 +49,7 @@ class Attention(Protocol):
         cu_seq_k: Tensor,
         max_q: int,
         max_k: int,
+        /,
         *,
         scale: float | None,
         window_size: tuple[int, int],
@@ -80,11 +81,8 @@ def cpu_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
+    bounds: Tensor,
+    *others: Any,
     scale: float | None,
     window_size: tuple[int, int],
     enable_gqa: bool,
@@ -93,19 +91,19 @@ def cpu_attention(
 
     How far a text is padded here follows from its own length alone.
     """
-    result, lengths = torch.zeros_like(query), cu_seq_q.diff()
+    result, lengths = torch.zeros_like(query), bounds.diff()
     widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
     first = 0
     for width, texts in zip(widths.tolist(), counts.tolist(), strict=True):
         last, places = first + texts, torch.arange(width)
-        begins, own = cu_seq_q[first:last, None], lengths[first:last, None]
+        begins, own = bounds[first:last, None], lengths[first:last, None]
         inside = places < own
         # Beyond its end a text's last token stands again, and none sees it.
         rows = (begins + places.minimum(own - 1)).flatten()
         q, k, v = (x.index_select(0, rows).unflatten(0, inside.shape).transpose(1, 2) for x in (query, key, value))
         seen = _seen(inside, *window_size)
         found = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
-        result[cu_seq_q[first] : cu_seq_q[last]] = found.transpose(1, 2)[inside]
+        result[bounds[first] : bounds[last]] = found.transpose(1, 2)[inside]
         first = last
     return result
 
