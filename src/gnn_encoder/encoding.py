@@ -2,8 +2,8 @@
 
 Padding is what a naive encoder wastes most on: batches here hold texts of nearly one length, and as
 many of them as fit a budget of tokens, so that every matrix product has about the same, cache-friendly
-size. Texts are read in shards of `SHARD` rows, so memory does not grow with the corpus. Packed (see
-`gnn_encoder.models.packed`), a text's vector does not depend on what it is encoded with.
+size. Texts are read in shards of `SHARD` rows, so memory does not grow with the corpus. On a CPU
+a text's vector does not depend on what it is encoded with, if it can be packed (`gnn_encoder.models.packed`).
 """
 
 import copy

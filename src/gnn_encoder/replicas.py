@@ -38,13 +38,15 @@ def read_batches(
         batches: row numbers of each.
         padded: ids, mask and maybe token types [b, l] of a batch; called in several threads where there are several
             devices, as the model is. `store` is called by one at a time.
-        whole: tokens that a packed batch is filled up to, at least as many as any has: so its results are the same
-            whatever is read together (`gnn_encoder.models.packed`).
+        whole: tokens that a packed batch is filled up to, so that its results are the same whatever is read together
+            (`gnn_encoder.models.packed`). What has more has to be alone in its batch.
 
     Raises:
         Exception: what reading a batch raised; no batch is begun after it.
     """
-    places = devices()[: max(len(batches), 1)]
+    if not batches:
+        return
+    places = devices()[: len(batches)]
     backbone: Any = model.backbone
     attention = packed_attention(places[0], next(model.parameters()).dtype)
     start = first_position(backbone, attention) if attention else None

@@ -90,9 +90,9 @@ class Tokens:
         return Tokens(self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])], offsets)
 
     def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them."""
+        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them, or to one."""
         starts, lengths = self.offsets[rows], self.lengths[rows]
-        columns = np.arange(int(lengths.max(initial=0)))
+        columns = np.arange(int(lengths.max(initial=1)))
         mask = columns < lengths[:, None]
         ids = np.full(mask.shape, pad, dtype=np.int64)
         ids[mask] = self.ids[(starts[:, None] + columns)[mask]]

@@ -24,7 +24,7 @@ def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32
 
 
 def create_rows(draft: Draft, name: str, shape: tuple[int, int]) -> np.memmap:
-    """A memory-mapped fp32 array [rows, width] of a draft, beside its vectors."""
+    """A memory-mapped fp32 array [rows, width] of a draft, by name."""
     draft.rows(**{name: shape[0]})
     return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
 

@@ -1,4 +1,4 @@
-"""An earlier run's graph and passage vectors, from which the next one's are carried over.
+"""An earlier run's graph and M_de's vectors, from which the next one's are carried over.
 
 Passages and queries are found again by the digests of their texts (`gnn_encoder.changes`).
 """
@@ -23,12 +23,12 @@ class FormerGraph:
 
     `queries` int64 [n] and `passages` int64 [m]: the earlier row of today's queries and passages, -1 where new.
     `today` int64 [m']: today's row of the earlier passages, -1 where gone. `vectors` [m', d], `asked` [n', d]: M_de's
-    vectors of the earlier passages and queries.
+    vectors of the earlier passages and queries (None from a version that kept no queries').
     """
 
     graph: Graph
     vectors: np.ndarray
-    asked: np.ndarray
+    asked: np.ndarray | None
     queries: np.ndarray
     passages: np.ndarray
     today: np.ndarray
@@ -38,7 +38,7 @@ class FormerGraph:
     def read(
         cls, folder: Path, retriever: dict[str, str], scorer: dict[str, str], queries: np.ndarray, passages: np.ndarray
     ) -> "FormerGraph | None":
-        """What lies in `folder`, or None where another dual encoder made it, or a version that kept no queries.
+        """What lies in `folder`, or None where another dual encoder made it.
 
         Args:
             retriever, scorer: digests of the dual encoder and of the cross-encoder, with their precision.
@@ -46,13 +46,14 @@ class FormerGraph:
         """
         vectors, graph = folder / "passage_vectors", folder / "graph"
         of_passages, of_queries = Contents.read(vectors), Contents.read(graph)
-        if of_passages.models != retriever or "queries" not in read_manifest(vectors).rows:
+        if of_passages.models != retriever:
             return None
         before = of_passages.digests["texts"]
+        asked = read_rows(vectors, "queries") if "queries" in read_manifest(vectors).rows else None
         return cls(
             Graph.read(graph),
             read_vectors(vectors),
-            read_rows(vectors, "queries"),
+            asked,
             find(of_queries.digests["queries"], queries),
             find(before, passages),
             find(passages, before),

@@ -6,8 +6,8 @@ its name but found out: a few random texts are read both ways, and the results m
 tries the GPU's kernel too, on the very GPU.
 
 In a row of a fixed number of tokens, filled up after its texts, every matrix product has one shape, and a text's vector
-is the same to the last bit whatever it is read with (batch invariance). Padding rules that out: how long a text was
-padded, and how many tokens there were in all, shows in the last bits.
+is the same to the last bit whatever it is read with (batch invariance; measured on CPUs alone). Padding rules that out:
+how long a text was padded, and how many tokens there were in all, shows in the last bits.
 """
 
 import inspect
@@ -68,10 +68,15 @@ def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | Non
         return None
     from torch.nn.attention.varlen import varlen_attn
 
-    def attention(query: Tensor, *others: Any, **options: Any) -> Tensor:
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, _: Tensor, longest: int, *others: Any, **options: Any
+    ) -> Tensor:
         if query.shape[-1] % HEAD_STEP or query.shape[-1] > WIDEST_HEAD:
             raise CannotPack(f"attention heads of width {query.shape[-1]}")
-        result: Tensor = varlen_attn(query, *others, **options)  # type: ignore[assignment]
+        # Of one token each, texts with grouped queries would be read by their number, which a filled row belies.
+        longest = max(longest, 2)
+        # What it leaves after the last text is any number, and is read into no text.
+        result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
         return result
 
     return attention

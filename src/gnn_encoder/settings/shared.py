@@ -47,7 +47,7 @@ class Inference(StepSettings):
     precision: Precision = "auto"
     """`auto`: bf16 where the hardware has it natively, else fp32."""
     tokens_per_batch: PositiveInt = 4096
-    """Tokens, padding included, that go through a model at once."""
+    """Tokens that go through a model at once, fewer filled up to them. Vectors follow it in how they are rounded."""
 
     @property
     def speed(self) -> Speed:

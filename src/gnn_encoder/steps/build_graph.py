@@ -1,7 +1,8 @@
 """Step 11: the query–passage graph, each training query's top-k under M_de (GNN-encoder 3.2).
 
 Edge features are the cross-encoder's [CLS] vectors: those already computed for the candidates are
-reused, the rest are computed here, each pair once.
+reused, the rest are computed here, each pair once. M_de's vectors of the graph's queries are kept beside the
+passages', for the next update.
 """
 
 from pathlib import Path
@@ -70,7 +71,9 @@ def build_graph(
     vectors.flush()
     Contents.write(passage_vectors, retriever, texts=digests)
     asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
-    unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))
+    unasked = np.arange(len(questions))
+    if former and former.asked is not None:
+        unasked = carry_over(former.queries, former.asked, asked)
     asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
     if former:
