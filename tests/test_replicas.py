@@ -40,7 +40,7 @@ def write_mpnet(path: Path, like: Path) -> Path:
 
 @pytest.fixture
 def attention(monkeypatch: pytest.MonkeyPatch) -> ReferenceAttention:
-    """Runs over rows from here on."""
+    """Reads rows from here on, and counts."""
     reference = ReferenceAttention()
     monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: reference)
     return reference
@@ -103,9 +103,9 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
     torch.manual_seed(1)
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24, pooling="mean", normalize="yes")
     model = CrossEncoder.from_backbone(str(tiny_backbone), 40)
-    tokens, rows = Tokens.of(model.tokenizer, TEXTS, 40), []
+    tokens, packed = Tokens.of(model.tokenizer, TEXTS, 40), []
     pack = replicas.pack
-    monkeypatch.setattr(replicas, "pack", lambda *given, **whole: rows.append(pack(*given, **whole)) or rows[-1])
+    monkeypatch.setattr(replicas, "pack", lambda *given, **whole: packed.append(pack(*given, **whole)) or packed[-1])
     pairs = PairTokens(model.tokenizer, tokens, tokens, 40)
 
     def made(rows: np.ndarray) -> list[np.ndarray]:
@@ -120,7 +120,7 @@ def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precisi
 
     assert not any(differ(np.array([5]))) and not any(differ(np.arange(40)[::-5]))
     # Products as narrow as this model's are alike for any number of tokens, those of a real one are not.
-    assert {ids.shape[1] for ids, *_ in rows} == {256} and min(bounds[-1] for _, _, bounds, *_ in rows) < 100
+    assert {ids.shape[1] for ids, *_ in packed} == {256} and min(bounds[-1] for _, _, bounds, *_ in packed) < 100
     monkeypatch.setattr(replicas, "packed_attention", lambda where, dtype: None)
     assert any(differ(np.arange(40)[::-5]))
 

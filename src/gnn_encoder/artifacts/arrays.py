@@ -19,14 +19,13 @@ DIGESTS, MODELS = "_digests.npy", "models.json"
 
 def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
     """The memory-mapped [rows, width] array of a vectors draft; row i is row i of the dataset."""
-    draft.rows(vectors=rows)
-    return np.lib.format.open_memmap(draft / VECTORS, mode="w+", dtype=dtype, shape=(rows, width))
+    return create_rows(draft, Path(VECTORS).stem, (rows, width), dtype)
 
 
-def create_rows(draft: Draft, name: str, shape: tuple[int, int]) -> np.memmap:
-    """A memory-mapped fp32 array [rows, width] of a draft, by name."""
+def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: type = np.float32) -> np.memmap:
+    """A memory-mapped array [rows, width] of a draft, by name."""
     draft.rows(**{name: shape[0]})
-    return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
+    return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
 
 def read_rows(path: str | Path, name: str) -> np.ndarray:
@@ -38,8 +37,7 @@ def read_rows(path: str | Path, name: str) -> np.ndarray:
 def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
-    array: np.ndarray = np.load(Path(path) / VECTORS, mmap_mode="r")
-    return array
+    return read_rows(path, Path(VECTORS).stem)
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,10 @@ def cpu_attention(
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> Tensor:
-    """`varlen_attn` for texts that attend to themselves; neighbours of about one length, as sorted texts are, together.
+    """What `Attention` says, of texts that attend to themselves, and zero after the last of them.
 
-    How far a text is padded here follows from its own length alone.
+    Neighbours of about one length, as sorted texts are, run together. How far a text is padded here follows from its
+    own length alone. `bounds` int32 [b + 1] is `cu_seq_q`; `others` (`cu_seq_k`, both maxima) follow from it.
     """
     result, lengths = torch.zeros_like(query), bounds.diff()
     widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
