@@ -50,7 +50,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/score.py
 	$(BIN)/python benchmarks/train.py --triples 128
 	$(BIN)/python benchmarks/train_step.py
-	$(BIN)/python benchmarks/gradient_cache.py --large 1024 --rounds 1
+	$(BIN)/python benchmarks/gradient_cache.py --large 1024 --rounds 2
 	$(BIN)/python benchmarks/propagate.py --rounds 5
 	$(BIN)/python benchmarks/bm25.py
 	$(BIN)/python benchmarks/search.py

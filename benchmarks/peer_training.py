@@ -36,7 +36,7 @@ def mined(model: SentenceTransformer, data: Dataset, texts: list[str], labels: i
     query, passage = (column[: labels or None] for column in (positive.query, positive.passage))
     asked = data.query_texts(query)
     known = KnownPositives(positive.query, positive.passage)
-    _, hits = exact.search(model.encode(texts), model.encode(asked), MINED)
+    _, hits = exact.search(model.encode(texts, show_progress_bar=True), model.encode(asked), MINED)
     negative = hits[np.arange(len(hits)), (~known.contains(query[:, None], hits)).argmax(axis=1)]
     return {"anchor": asked, "positive": [texts[p] for p in passage], "negative": [texts[p] for p in negative]}
 
@@ -48,7 +48,7 @@ def train(model: SentenceTransformer, triples: dict[str, list[str]], options: ar
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
             folder, num_train_epochs=options.epochs, per_device_train_batch_size=options.batch,
-            learning_rate=options.rate, warmup_steps=0.1, save_strategy="no", report_to="none", disable_tqdm=True,
+            learning_rate=options.rate, warmup_steps=0.1, save_strategy="no", report_to="none",
             bf16=native_bf16(), use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip
         dataset, loss = datasets.Dataset.from_dict(triples), MultipleNegativesRankingLoss(model)
@@ -59,7 +59,9 @@ def figures(model: SentenceTransformer, data: Dataset, texts: list[str], names: 
     """Every measure of every labelled test query [n, measures]."""
     qrels = data.split_qrels("test")
     queries = labelled_queries(qrels)
-    scores, hits = exact.search(model.encode(texts), model.encode(data.query_texts(queries)), DEPTH)
+    scores, hits = exact.search(
+        model.encode(texts, show_progress_bar=True), model.encode(data.query_texts(queries)), DEPTH
+    )
     return per_query(Run.from_hits(queries, hits, scores), qrels, queries, data.passages.ids(), names)
 
 

@@ -53,7 +53,8 @@ def inference_dtype(precision: str) -> torch.dtype:
 def autocast(precision: str) -> AbstractContextManager[Any]:
     """The training context of a precision: bf16 autocast, or nothing for fp32."""
     if inference_dtype(precision) is torch.bfloat16:
-        # A batch runs in parts: with one cast of a weight for all of them, its gradients would be summed in bf16.
+        # A batch runs in parts: with one cast of a weight for all of them, its gradients would be summed in bf16. And a
+        # cast made in the gradient cache's first pass, without autograd, would lead no gradient to its weight.
         return torch.autocast(device().type, dtype=torch.bfloat16, cache_enabled=False)
     return nullcontext()
 

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import count as count_from
 from threading import Event, Lock
 from typing import TypeVar
 
 import torch
 
+from gnn_encoder.memory import give_back
 from gnn_encoder.progress import Progress
 
 Chunk = TypeVar("Chunk")
 WORKERS = 16
 """Chunks in memory at once, at most."""
+TRIMMED = 16
+"""Chunks after which the C library is told to give back what is free."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
@@ -57,6 +61,7 @@ def chunk_by_core(
         Exception: what `work` raised; no chunk is begun after it.
     """
     cores, left, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
+    ended = count_from(1)
 
     def take(number: int, stop: Event) -> None:
         if count > 1:
@@ -67,6 +72,8 @@ def chunk_by_core(
             if chunk is None:
                 return
             done = work(chunk)
+            if next(ended) % TRIMMED == 0:
+                give_back()
             if progress:
                 with counting:
                     progress.advance(done)

@@ -11,6 +11,7 @@ from torch import nn
 from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.context import CHECKPOINTS, Context
+from gnn_encoder.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
@@ -35,8 +36,8 @@ def encoders(tiny_backbone) -> DualEncoder:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "TOKENS_PER_PASS", 64)
-    monkeypatch.setattr(losses, "SCORED", 4)
+    monkeypatch.setattr(embedding, "TOKENS_PER_PASS", {"cpu": 64, "cuda": 64})
+    monkeypatch.setattr(losses, "SCORED", 88)
     monkeypatch.setattr(masked_graph, "PART", 5)
 
 
@@ -63,9 +64,10 @@ def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, preci
     asked, found = np.arange(11), np.arange(8, 30)
     excluded = torch.rand(11, 22, generator=torch.Generator().manual_seed(3)) < 0.1
     excluded[:, :11].fill_diagonal_(False)
+    excluded = excluded.nonzero().T
 
     def loss(cached: bool) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        with autocast(precision):
             return contrastive_loss(
                 embed(encoders.query_encoder, tokens, asked, cached=cached),
                 embed(encoders.passage_encoder, tokens, found, cached=cached),
@@ -83,15 +85,47 @@ def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, preci
     assert largest_difference(plain, wrong) > 1e-2
 
 
+def test_the_first_pass_keeps_nothing_of_a_part(encoders, tiny_dataset: Dataset) -> None:
+    texts = tiny_dataset.passages.take(np.arange(30)).full_texts()
+    tokens = Tokens.of(encoders.passage_encoder.tokenizer, texts, 32)
+    recorded: list[bool] = []
+    noted = encoders.passage_encoder.register_forward_pre_hook(lambda *_: recorded.append(torch.is_grad_enabled()))
+    vectors = embed(encoders.passage_encoder, tokens, np.arange(30), cached=True)
+    first = list(recorded)
+    vectors.sum().backward()
+    noted.remove()
+    assert len(first) > 1 and not any(first)
+    assert recorded == first + [True] * len(first)
+    with torch.no_grad():
+        cached, plain = (embed(encoders.passage_encoder, tokens, np.arange(30), cached=on) for on in (True, False))
+    assert torch.equal(cached, plain)
+
+
+def test_memory_is_given_back_before_the_backward_pass(encoders, tiny_dataset: Dataset, monkeypatch) -> None:
+    given = 0
+
+    def counted() -> None:
+        nonlocal given
+        given += 1
+
+    monkeypatch.setattr(gradient_cache, "give_back", counted)
+    monkeypatch.setattr(gradient_cache, "TRIMMED", 10**9)
+    tokens = Tokens.of(encoders.query_encoder.tokenizer, tiny_dataset.query_texts(np.arange(9)), 32)
+    vectors = embed(encoders.query_encoder, tokens, np.arange(9), cached=True)
+    assert given == 0
+    vectors.sum().backward()
+    assert given == 1
+
+
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the functions whose activations were not kept."""
+    """Names of the functions that were checkpointed; `_part` stands for an encoder."""
     seen: list[str] = []
     real = gradient_cache.checkpoint
 
-    def noted(part, function, *arguments, **options):
-        seen.append(getattr(function, "__name__", type(function).__name__))
-        return real(part, function, *arguments, **options)
+    def noted(function, *arguments, **options):
+        seen.append(function.__name__)
+        return real(function, *arguments, **options)
 
     monkeypatch.setattr(gradient_cache, "checkpoint", noted)
     return seen
@@ -119,7 +153,7 @@ def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[st
     value, expected = gradients(model, lambda: plain.loss(batch))
     assert not parts
     cached_value, found = gradients(model, lambda: cached.loss(batch))
-    assert min(parts.count(name) for name in ("TextEncoder", "query_side", "passage_side", "losses")) > 1
+    assert min(parts.count(name) for name in ("_part", "query_side", "passage_side", "losses")) > 1
     assert cached_value == pytest.approx(value, abs=1e-6)
     assert largest_difference(expected, found) < 1e-5
     # Control: another loss scale has other gradients.

@@ -11,12 +11,15 @@ from gnn_encoder.training.batches import ExampleBatches, MaskedBatches, draw_neg
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
 from gnn_encoder.training.prefetch import made
 
+NOTHING = torch.empty(2, 0, dtype=torch.int64)
+"""No pair is left out."""
+
 
 def by_hand(queries, passages, positive, excluded, scale):
     total = 0.0
     for i, q in enumerate(queries.double()):
         scores = [scale * float(q @ p) for p in passages.double()]
-        denominator = sum(math.exp(s) for j, s in enumerate(scores) if not excluded[i][j])
+        denominator = sum(math.exp(s) for j, s in enumerate(scores) if [i, j] not in excluded)
         total -= math.log(math.exp(scores[positive[i]]) / denominator)
     return total / len(queries)
 
@@ -28,27 +31,41 @@ def test_equals_equation_2_with_false_negatives_masked():
     rows = np.array([10, 11, 12, 13, 14, 15, 16])
     known = KnownPositives(np.array([0, 0, 1, 2, 3]), np.array([12, 15, 10, 16, 12]))
     excluded = known.excluded(np.array([0, 1, 2, 3]), rows, positive.numpy())
-    assert [(i, j) for i, j in zip(*np.nonzero(excluded), strict=True)] == [(0, 5)]
+    assert excluded.T.tolist() == [[0, 5]]
     loss = contrastive_loss(queries, passages, positive, torch.from_numpy(excluded), 0.7)
-    assert abs(loss.item() - by_hand(queries, passages, positive, excluded, 0.7)) < 1e-6
+    assert abs(loss.item() - by_hand(queries, passages, positive, excluded.T.tolist(), 0.7)) < 1e-6
     # Control: with the false negative left in, the loss is another.
-    kept = contrastive_loss(queries, passages, positive, torch.zeros_like(torch.from_numpy(excluded)), 0.7)
+    kept = contrastive_loss(queries, passages, positive, NOTHING, 0.7)
     assert abs(kept.item() - loss.item()) > 1e-3
+
+
+@pytest.mark.parametrize("labels", [0, 1, 400])
+def test_excluded_pairs_are_those_of_a_plain_search(labels):
+    generator = np.random.default_rng(labels)
+    known = KnownPositives(generator.integers(-1, 30, labels), generator.integers(0, 60, labels))
+    query = generator.integers(-1, 30, 50).astype(np.int32)
+    passages = np.sort(generator.permutation(60)[:40]).astype(np.int32)
+    positive = generator.integers(0, 40, 50)
+    wanted = known.contains(query[:, None], passages[None, :]) & (query[:, None] >= 0)
+    wanted[np.arange(50), positive] = False
+    found = known.excluded(query, passages, positive)
+    assert sorted(found.T.tolist()) == np.argwhere(wanted).tolist()
+    assert (labels < 400) or len(found.T) > 100
 
 
 def test_scores_are_fp32_under_autocast():
     torch.manual_seed(1)
     queries, passages = 4 * torch.randn(4, 64), torch.randn(7, 64)
-    positive, excluded = torch.tensor([2, 0, 6, 3]), torch.zeros(4, 7, dtype=torch.bool)
-    exact = contrastive_loss(queries, passages, positive, excluded, 1.0)
+    positive = torch.tensor([2, 0, 6, 3])
+    exact = contrastive_loss(queries, passages, positive, NOTHING, 1.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(contrastive_loss(queries, passages, positive, excluded, 1.0), exact)
+        assert torch.equal(contrastive_loss(queries, passages, positive, NOTHING, 1.0), exact)
         assert (queries.float() @ passages.float().T).dtype is torch.bfloat16  # what it is kept from
 
 
 def test_generated_queries_exclude_nothing():
-    known = KnownPositives(np.array([0]), np.array([5]))
-    assert not known.excluded(np.array([-1]), np.array([4, 5]), np.array([0])).any()
+    known = KnownPositives(np.array([0, -1]), np.array([5, 5]))
+    assert not known.excluded(np.array([-1]), np.array([4, 5]), np.array([0])).size
 
 
 def test_known_positives_are_labels_and_examples():

@@ -117,7 +117,7 @@ class WatchedTraining(Optimization):
     its share of a batch, the negatives are the whole batch's (cross-device negatives)."""
     gradient_cache: bool = False
     """Run the encoders over a batch in parts, twice: any batch size in the memory of a part, the same gradients,
-    a third more time (Gao et al., 2021)."""
+    a third to a half more time (Gao et al., 2021)."""
 
 
 class ContrastiveTraining(WatchedTraining):

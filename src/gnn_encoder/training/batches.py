@@ -14,8 +14,8 @@ class Batch:
     """b examples and the c distinct passages P_b = P_b⁺ ∪ P_b⁻ among them.
 
     `examples` [b] rows of the training set; `passages` [c] dataset rows, ascending; `positive` [b]
-    index into `passages`; `excluded` [b, c] bool, pairs that are no negatives; `masked` bool [n] over
-    graph queries, those out of the graph in this round (None outside graph training).
+    index into `passages`; `excluded` [2, x] int64, (example, passage) places of pairs that are no negatives;
+    `masked` bool [n] over graph queries, those out of the graph in this round (None outside graph training).
     """
 
     examples: np.ndarray

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.encoding import autocast, budget_batches
+from gnn_encoder.encoding import autocast
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.tokens import Tokens
-from gnn_encoder.training.embed import TOKENS_PER_PASS
+from gnn_encoder.training.embed import passes
 
 
 class RowBatches:
@@ -37,7 +37,7 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
     Pairs go through the model in length-sorted parts, to save padding.
     """
     total = torch.zeros((), device=device())
-    for part in budget_batches(passages.lengths[rows], TOKENS_PER_PASS):
+    for part in passes(passages.lengths[rows]):
         total = total + model(*model.batch(passages, queries, rows[part]))
     return total / int(queries.lengths[rows].sum())
 

@@ -5,51 +5,52 @@
 3. Backward, part by part: the part runs forward once more and its vectors' gradients go on through it. The
    random state of the first time is put back before, so that dropout draws the same.
 
-Memory: the batch's vectors, a bool for each of its (query, passage) pairs, and one part's activations.
-Time: a forward pass more, a third of a training step.
+Memory: the batch's vectors and one part's activations.
+Time: a forward pass more, a third to a half of a training step.
 It is GradCache's algorithm (Gao et al., 2021, section 3) as torch's checkpointing does it.
 """
 
-import ctypes
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
 from itertools import count
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gnn_encoder.memory import give_back
+
 TRIMMED = 32
-"""Parts after which the C library is told to give back what it holds."""
+"""Parts after which the C library is told to give back what is free: a part's vectors stay, its activations go."""
 _parts = count(1)
 
 
-def run_part(function: Callable[..., Tensor], *arguments: object, cached: bool) -> Tensor:
-    """`function(*arguments)`; `cached`: its activations are made again in the backward pass."""
+def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], *, cached: bool) -> Tensor:
+    """`function(*part)` of each part, concatenated; `cached`: its activations are made again in the backward pass.
+
+    The function may use its part and a model's parameters: what else was computed with a gradient would be walked back
+    once per part. So the first pass goes without autograd, half a megabyte of whose nodes would stay for each part.
+    """
     if not cached:
-        return function(*arguments)
-    out: Tensor = checkpoint(_part, function, *arguments, use_reentrant=False)
-    return out
+        return torch.cat([function(*part) for part in parts])
+    anchor = torch.zeros(0, requires_grad=True)  # without an argument that needs a gradient there is no backward pass
+    vectors = torch.cat([checkpoint(_part, function, anchor, *part, use_reentrant=True) for part in parts])
+    if vectors.requires_grad:
+        vectors.register_hook(lambda gradient: give_back())  # the loss is done, the parts begin again
+    return vectors
 
 
-def _part(function: Callable[..., Tensor], *arguments: object) -> Tensor:
+def _part(function: Callable[..., Tensor], anchor: Tensor, *part: Tensor) -> Tensor:
     if next(_parts) % TRIMMED == 0:
-        _trim()(0)
-    return function(*arguments)
+        give_back()
+    return function(*part)
 
 
-@cache
-def _trim() -> Callable[[int], int]:
-    """glibc's malloc_trim. A part's vectors stay, its activations go: in between, the heap fills with holes too small
-    for the next part's, some 4 MB a part of 1,024 tokens."""
-    trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)
-    return trim
-
-
-def by_parts(function: Callable[[Tensor, int], Tensor], rows: Tensor, size: int, *, cached: bool) -> Tensor:
+def by_rows(function: Callable[[Tensor, int], Tensor], rows: Tensor, size: int, *, cached: bool) -> Tensor:
     """`function(part, start)` of `rows` [b, ...] in parts [size, ...] that begin at `start`, results concatenated.
 
-    All of them are one part where nothing is cached.
+    All of them are one part where nothing is cached. Whatever the function uses may need a gradient.
     """
-    parts = rows.split(size) if cached else (rows,)
-    return torch.cat([run_part(function, part, number * size, cached=cached) for number, part in enumerate(parts)])
+    if not cached:
+        return function(rows, 0)
+    parts = enumerate(rows.split(size))
+    return torch.cat([checkpoint(function, part, number * size, use_reentrant=False) for number, part in parts])

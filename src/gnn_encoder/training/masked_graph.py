@@ -22,7 +22,7 @@ from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
-from gnn_encoder.training.gradient_cache import by_parts
+from gnn_encoder.training.gradient_cache import by_rows
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
@@ -132,8 +132,8 @@ class MaskedGraphTraining:
 
         # The encoders' vectors are fp32 under bf16 autocast too; the GNN, a sliver of the work, stays fp32.
         with torch.autocast(where.type, enabled=False):
-            interactive_queries = by_parts(query_side, queries, PART, cached=cached)
-            return by_parts(passage_side, passages, PART, cached=cached)
+            interactive_queries = by_rows(query_side, queries, PART, cached=cached)
+            return by_rows(passage_side, passages, PART, cached=cached)
 
     def look(self, pool: DevPool) -> dict[str, float]:
         """The pool's figures under the full graph, as at encoding but for the cached vectors' age."""

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Qrels
-from gnn_encoder.encoding import budget_batches
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.scoring import PairTokens
 from gnn_encoder.training.batches import draw_negatives
-from gnn_encoder.training.embed import TOKENS_PER_PASS
+from gnn_encoder.training.embed import passes
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def pointwise_loss(model: CrossEncoder, pairs: PairTokens, batch: PairBatch) -> 
     """
     where = device()
     total = torch.zeros((), device=where)
-    for part in budget_batches(pairs.lengths(batch.query, batch.passage), TOKENS_PER_PASS):
+    for part in passes(pairs.lengths(batch.query, batch.passage)):
         inputs = (torch.from_numpy(a).to(where) for a in pairs.padded(batch.query[part], batch.passage[part]))
         scores, _ = model(*inputs)
         label = torch.from_numpy(batch.label[part]).to(where)
