@@ -22,6 +22,7 @@ from common import PeakMemory, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.graph.propagation import Propagation
+from gnn_encoder.memory import give_back
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
 from gnn_encoder.settings import EncodeCorpus
 
@@ -80,11 +81,12 @@ class PygTwin(torch.nn.Module):
 
 
 def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.ndarray) -> tuple[float, float]:
-    """Our side, chunk by chunk into `out`; seconds of the two passes."""
+    """Our side, a million passages at a time into `out`; seconds of the two passes."""
     began = time.perf_counter()
     full = Propagation(gnn, graph, h_q, h_p)
     middle = time.perf_counter()
-    full.write(out, np.arange(len(out)), h_p, chunk=EncodeCorpus().chunk)
+    for start in range(0, len(out), 10**6):
+        full.write(out, np.arange(start, min(start + 10**6, len(out))), h_p, chunk=EncodeCorpus().chunk)
     return middle - began, time.perf_counter() - middle
 
 
@@ -162,6 +164,7 @@ def at_scale(scale: float, folder: Path) -> None:
     out = np.lib.format.open_memmap(folder / f"results-{m}.npy", mode="w+", dtype=np.float16, shape=(m, d))
     rate, disk = matmul_rate(8192, d, d), read_rate(folder / f"features-{n}.npy")
     tempfile.tempdir = str(folder)
+    give_back()  # what the making of the arrays left
     with PeakMemory() as memory:
         seconds = propagate(model(d, heads), graph, h_q, h_p, out)
     facts = {

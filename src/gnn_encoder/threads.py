@@ -15,7 +15,7 @@ Chunk = TypeVar("Chunk")
 WORKERS = 16
 """Chunks in memory at once, at most."""
 TRIMMED = 16
-"""Chunks after which the C library is told to give back what is free."""
+"""With the first chunk, and each so many, the C library is told to give back what is free."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
@@ -61,7 +61,7 @@ def chunk_by_core(
         Exception: what `work` raised; no chunk is begun after it.
     """
     cores, left, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
-    ended = count_from(1)
+    ended = count_from(0)
 
     def take(number: int, stop: Event) -> None:
         if count > 1:
