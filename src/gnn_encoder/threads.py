@@ -14,8 +14,9 @@ from gnn_encoder.progress import Progress
 Chunk = TypeVar("Chunk")
 WORKERS = 16
 """Chunks in memory at once, at most."""
-TRIMMED = 16
-"""With the first chunk, and each so many, the C library is told to give back what is free."""
+TRIMMED, SHORT = 16, 64
+"""Chunks after which the C library is told to give back what is free, but for work of fewer than `SHORT` chunks: it is
+over before that would pay."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
@@ -61,7 +62,7 @@ def chunk_by_core(
         Exception: what `work` raised; no chunk is begun after it.
     """
     cores, left, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
-    ended = count_from(0)
+    ended = count_from(1)
 
     def take(number: int, stop: Event) -> None:
         if count > 1:
@@ -72,7 +73,7 @@ def chunk_by_core(
             if chunk is None:
                 return
             done = work(chunk)
-            if next(ended) % TRIMMED == 0:
+            if (number_ended := next(ended)) >= SHORT and number_ended % TRIMMED == 0:
                 give_back()
             if progress:
                 with counting:

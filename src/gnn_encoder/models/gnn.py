@@ -69,7 +69,11 @@ class GATLayer(nn.Module):
 
     def source_scalars(self, sources: Tensor) -> Tensor:
         """a_sᵀW_s h_j [..., H] of sources [..., d]."""
-        return sources @ self._folded(self.source, 1)
+        return sources @ self.folded_source()
+
+    def folded_source(self) -> Tensor:
+        """a_sᵀW_s for every head, [d, H]: all that attention asks of a source."""
+        return self._folded(self.source, 1)
 
     def folded_edge(self) -> Tensor | None:
         """a_eᵀW_e for every head, [d_e, H]: all that attention asks of an edge's features. None without."""
