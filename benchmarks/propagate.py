@@ -11,6 +11,7 @@ rate at which this disk reads a file that is not cached, and its matrix products
 
 import argparse
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -149,6 +150,12 @@ def at_scale(scale: float, folder: Path) -> None:
     """Both passes over synthetic arrays on disk."""
     m, n, k, d, heads = int(MS_MARCO["passages"] * scale), int(MS_MARCO["queries"] * scale), 25, 768, 4
     folder.mkdir(parents=True, exist_ok=True)
+    # 2 bytes a number; the queries' side of the propagation in 4, and the edges' scalars. A full disk ends a process
+    # that writes to memory-mapped files without a word.
+    needed = 2 * d * (2 * m + n + n * k) + 4 * n * (d + k * (heads + 4))
+    written = sum(file.stat().st_size for file in folder.iterdir())
+    if needed > written + shutil.disk_usage(folder).free:
+        raise SystemExit(f"propagate.py: {folder}: {needed / 1e9:.0f} GB are needed there; free some, or give another")
     h_p = synthetic(folder / f"passages-{m}.npy", (m, d))
     h_q = synthetic(folder / f"queries-{n}.npy", (n, d))
     features = synthetic(folder / f"features-{n}.npy", (n, k, d))
