@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 
+from gnn_encoder import threads
 from gnn_encoder.progress import Progress
 from gnn_encoder.threads import chunk_by_core, side_by_side
 
@@ -86,3 +87,11 @@ def test_side_by_side_numbers_its_threads():
 
     side_by_side(work, 4)
     assert sorted(numbers) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("chunks", "times"), [(63, 0), (64, 1), (100, 3)])
+def test_long_work_gives_memory_back_now_and_then(monkeypatch: pytest.MonkeyPatch, chunks: int, times: int) -> None:
+    given: list[None] = []
+    monkeypatch.setattr(threads, "give_back", lambda: given.append(None))
+    chunk_by_core(lambda chunk: 1, range(chunks), CPU)
+    assert len(given) == times

@@ -62,7 +62,7 @@ class Propagation:
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
             folded = _folded_edges(gnn)
-            to_queries = gnn.query_attention.folded_source() if gnn.config.layers == 2 else torch.zeros(0, 0)
+            folded_sources = gnn.query_attention.folded_source() if gnn.config.layers == 2 else torch.zeros(0, 0)
 
         def propagate(start: int) -> int:
             part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
@@ -76,7 +76,7 @@ class Propagation:
                 if gnn.config.layers == 2:
                     found = neighbour_vectors(graph, part, cached_passages)
                     passages, exists = (torch.from_numpy(array).to(where) for array in found)
-                    arriving = passages @ to_queries + scalars[..., :heads]
+                    arriving = passages @ folded_sources + scalars[..., :heads]
                     loops = tensor(features.query_loops(part), where)
                     queries = gnn.interactive_queries(queries, passages, exists, arriving, loops)
                 projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()

@@ -25,7 +25,8 @@ _parts = count(1)
 
 
 def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], *, cached: bool) -> Tensor:
-    """`function(*part)` of each part, concatenated; `cached`: its activations are made again in the backward pass.
+    """`function(*part)` [b_i, d] of each part, concatenated to [Σ b_i, d]; `cached`: its activations are made again in
+    the backward pass.
 
     The function may use its part and a model's parameters: what else was computed with a gradient would be walked back
     once per part. So the first pass goes without autograd, half a megabyte of whose nodes would stay for each part.
