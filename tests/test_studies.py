@@ -24,6 +24,13 @@ def test_every_study_of_every_preset(preset: str) -> None:
         _refuse_more(largest, variant)
 
 
+@pytest.mark.parametrize(("layers", "missing"), [(1, {"one layer", "refreshed passage cache"}), (2, {"two layers"})])
+def test_what_changes_nothing_is_no_variant(layers: int, missing: set[str]) -> None:
+    settings = parse_settings({"train_gnn": {"layers": layers}, "try_variant": {"mode": "joint"}})
+    names = {variant.variant for variant in variants(settings, ["parts"], [])}
+    assert STUDIES["parts"].keys() - names == missing
+
+
 def test_variants_of_ones_own() -> None:
     settings = Settings()
     (_, _, mine) = variants(settings, [], ["few: build_graph.neighbors=3 train_gnn.gate=fixed try_variant.mode=joint"])

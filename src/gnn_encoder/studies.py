@@ -18,9 +18,11 @@ Changes = dict[str, Any]
 STUDIES: dict[str, dict[str, Changes]] = {
     "parts": {
         "without GNN": {"train_gnn.layers": 0},
-        "without MGT": {"train_gnn.mask": "none"},
+        "without MGT": {"train_gnn.mask": "drop_positives"},
+        "without MGT, no edge dropped": {"train_gnn.mask": "none"},
         "without edge features": {"build_graph.edge_features": "none"},
         "one layer": {"train_gnn.layers": 1},
+        "two layers": {"train_gnn.layers": 2},
         "cross-encoder self-loops": {"build_graph.self_loop_features": "cross_encoder"},
         "refreshed passage cache": {"train_gnn.cache_refreshes": 4},
     },
@@ -119,6 +121,6 @@ def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
         tree[step][setting] = value
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
-    if whole.try_variant.mode != "joint":
-        shared["cache_refreshes"] = 0  # where no encoder is trained, no vector goes stale
+    if whole.try_variant.mode != "joint" or shared["layers"] < 2:
+        shared["cache_refreshes"] = 0  # no encoder is trained, so no vector goes stale, or eq. 6 is left out
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

@@ -53,7 +53,7 @@ def interactive(job: MaskedGraphTraining, batch, node_vectors: torch.Tensor) -> 
     return job.interactive_passages(hood, node_vectors[torch.from_numpy(hood.nodes)], passages, batch.passages)
 
 
-@pytest.mark.parametrize("mask", ["folds", "sample", "none"])
+@pytest.mark.parametrize("mask", ["folds", "sample", "drop_positives", "none"])
 def test_no_gradient_from_a_training_query_into_any_passage_of_its_loss(parts, mask):
     job = training(parts, mask)
     leaks = 0
@@ -62,10 +62,29 @@ def test_no_gradient_from_a_training_query_into_any_passage_of_its_loss(parts, m
         interactive(job, batch, vectors).sum().backward()
         leaks += int((vectors.grad[torch.from_numpy(job.node[batch.examples])].abs().sum(1) > 0).sum())
     # Unmasked, a query still reaches the in-batch negatives it retrieved: the control that leaks.
-    assert (leaks > 0) == (mask == "none")
+    assert (leaks > 0) == (mask in ("drop_positives", "none"))
 
 
-@pytest.mark.parametrize("mask", ["folds", "none"])
+def test_what_is_dropped_is_the_edges_to_positives(parts):
+    """Against a plain search, on retrieved edges; without masking and dropping a positive still sees its query."""
+    _, dataset, examples, graph, _ = parts
+    labels = dataset.split_qrels("train")
+    known = {*zip(labels.query, labels.passage, strict=True), *zip(examples.query, examples.positive, strict=True)}
+    expected = [
+        [(query, passage) in known for passage in row] for query, row in zip(graph.queries, graph.edges, strict=True)
+    ]
+    dropping, whole = training(parts, "drop_positives"), training(parts, "none")
+    assert np.array_equal(dropping.dropped, expected) and 0 < dropping.dropped.sum() < graph.edges.size
+    for job, sees in ((dropping, False), (whole, True)):
+        seen = set()
+        for batch in made(job.plan(), 0):
+            hood = job.neighbourhood(batch)
+            reached = zip(graph.queries[hood.nodes[hood.edges[0]]], batch.passages[hood.edges[1]], strict=True)
+            seen |= {pair in known for pair in reached}
+        assert (True in seen) == sees
+
+
+@pytest.mark.parametrize("mask", ["folds", "drop_positives"])
 def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothing(parts, mask):
     *_, graph, _ = parts
     job = training(parts, mask)
@@ -84,7 +103,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
             before = interactive(job, batch, vectors)
             after = interactive(training(parts, mask, other), batch, moved)
         changed += int(not torch.equal(before, after))
-    assert (changed > 0) == (mask == "none")
+    assert (changed > 0) == (mask == "drop_positives")
 
 
 def test_loss_equals_equation_12_from_its_parts(parts):

@@ -97,8 +97,8 @@ class MaskedBatches:
         examples: those whose query is a node of the graph.
         node: graph node of each example's query, int [e].
         nodes: n, queries in the graph.
-        schedule: `folds` (disjoint, every query once an epoch), `sample` (each round drawn afresh), or
-            `none` (no query is masked; batches as in plain training).
+        schedule: `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). Of any other
+            no query is masked: batches as in plain training.
         fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the queries.
     """
 
@@ -118,8 +118,9 @@ class MaskedBatches:
         self.examples, self.node, self.nodes = examples, node, nodes
         self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
         self.trained = np.unique(node)
+        self.masks = schedule in ("folds", "sample")
         fewest = 2 if schedule == "folds" else 1
-        self.rounds = 1 if schedule == "none" else min(max(round(1 / fraction), fewest), len(self.trained))
+        self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
         self.sampled = max(1, round(fraction * len(self.trained)))
         in_round = self.sampled if schedule == "sample" else len(self.trained) // self.rounds
         # Every epoch must have the same number of steps whatever the draw puts into a round, so the
@@ -136,9 +137,8 @@ class MaskedBatches:
         folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
         for number in range(self.rounds):
             masked = np.zeros(self.nodes, dtype=bool)
-            if self.schedule == "none":
-                rows = np.arange(len(self.node))
-            else:
+            rows = np.arange(len(self.node))
+            if self.masks:
                 masked[folds[number] if folds else generator.permutation(self.trained)[: self.sampled]] = True
                 rows = np.flatnonzero(masked[self.node])
             for part in np.array_split(generator.permutation(rows), self.batches_per_round):

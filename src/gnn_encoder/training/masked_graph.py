@@ -63,8 +63,9 @@ class MaskedGraphTraining:
         self.features = EdgeFeatures(graph)
         unit_length = self.texts.unit_length or model.gnn.config.normalize_passages
         self.scale = loss_scale(settings.score_scale, unit_length)
-        # Without masking every training query stays in the graph and its edges to its positives go.
-        self.dropped = self.known.contains(graph.queries[:, None], graph.edges) if settings.mask == "none" else None
+        self.dropped: np.ndarray | None = None
+        if settings.mask == "drop_positives":
+            self.dropped = self.known.contains(graph.queries[:, None], graph.edges)
 
     def plan(self) -> MaskedBatches:
         """The rounds and their batches."""
