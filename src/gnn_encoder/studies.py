@@ -45,8 +45,8 @@ STUDIES: dict[str, dict[str, Changes]] = {
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
 }
-"""Study → variant → what it changes. `parts` and `gate` are Table 3, `neighbors` Fig. 3, `mask` Fig. 4; `edges` are
-this project's own choices."""
+"""Study → variant → what it changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask` Fig. 4;
+`edges` are this project's own choices."""
 
 SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
 """Setting of a variant → the step where it is set."""

@@ -82,6 +82,15 @@ def test_what_is_dropped_is_the_edges_to_positives(parts):
             reached = zip(graph.queries[hood.nodes[hood.edges[0]]], batch.passages[hood.edges[1]], strict=True)
             seen |= {pair in known for pair in reached}
         assert (True in seen) == sees
+    # Eq. 6 too: what those edges say reaches no query.
+    features = np.array(graph.features)
+    features[dropping.dropped] += 3.0
+    other, vectors = dataclasses.replace(graph, features=features), torch.randn(60, 32)
+    for mask, changes in (("drop_positives", False), ("none", True)):
+        jobs = [training(parts, mask, each) for each in (graph, other)]
+        with torch.no_grad():
+            found = [[interactive(job, batch, vectors) for batch in made(job.plan(), 0)] for job in jobs]
+        assert any(not torch.equal(*pair) for pair in zip(*found, strict=True)) == changes
 
 
 @pytest.mark.parametrize("mask", ["folds", "drop_positives"])

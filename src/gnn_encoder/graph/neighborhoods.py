@@ -40,7 +40,7 @@ def neighbourhood(
 
     Args:
         masked: bool [n], queries that are out of the graph in this round.
-        dropped: bool [n, k], edges that are out of the graph (the ablation without masking).
+        dropped: bool [n, k], edges that are out of the graph (`train_gnn.mask=drop_positives`).
         limit: at most this many edges per passage, drawn by `generator`; 0: all.
     """
     target, positions = edges_into(graph, passages)

@@ -66,8 +66,8 @@ class TrainGnn(WatchedTraining):
     mask: Literal["folds", "sample", "drop_positives", "none"] = "folds"
     """`folds`: an epoch visits every query once, over disjoint folds; `sample`: each round draws its
     queries afresh (the paper's wording); `drop_positives` is the ablation "without MGT": all queries in the graph, the
-    edges from training queries to their positives dropped, with labelled edges alone every edge; `none` leaves the
-    graph whole: a query trains on passages that it has flowed into."""
+    edges from training queries to their positives dropped (every edge, where `build_graph.edges` is `labelled`); `none`
+    leaves the graph whole: a query trains on passages that it has flowed into."""
     mask_fraction: Annotated[float, Field(gt=0.0, le=0.9)] = 0.05
     """β, the share of queries that a round trains on and takes out of the graph. `folds` has round(1/β) of
     them, so at most 0.5 there."""

@@ -97,7 +97,7 @@ class MaskedBatches:
         examples: those whose query is a node of the graph.
         node: graph node of each example's query, int [e].
         nodes: n, queries in the graph.
-        schedule: `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). Of any other
+        schedule: `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). With any other
             no query is masked: batches as in plain training.
         fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the queries.
     """
