@@ -81,7 +81,9 @@ def test_a_server_that_stays_away_while_waiting(
 
 def test_ctrl_c_leaves_the_run_alone(server: KfpServer) -> None:
     server.progress = [at("RUNNING")]
-    command = "import sys; from gnn_encoder.cli import main; main()"
+    # Tests that run in the background, as in `make test &`, inherit from the shell that Ctrl-C means nothing.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = f"{heard}; from gnn_encoder.cli import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", command, "submit", "--preset", "quickstart", "--host", server.url, "--wait"],
         env=os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])},
