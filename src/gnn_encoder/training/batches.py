@@ -118,7 +118,6 @@ class MaskedBatches:
         self.examples, self.node, self.nodes = examples, node, nodes
         self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
         self.trained = np.unique(node)
-        self.masks = schedule in ("folds", "sample")
         fewest = 2 if schedule == "folds" else 1
         self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
         self.sampled = max(1, round(fraction * len(self.trained)))
@@ -129,6 +128,11 @@ class MaskedBatches:
         self.batches_per_round = min(wanted, in_round)
         self.steps_per_epoch = self.rounds * self.batches_per_round
         self.batch_examples = max(1, len(node) // self.steps_per_epoch)
+
+    @property
+    def masks(self) -> bool:
+        """Whether a round takes queries out of the graph."""
+        return self.schedule in ("folds", "sample")
 
     def draws(self, epoch: int) -> Iterator[Draw]:
         """The epoch's draws, round after round."""
