@@ -38,6 +38,8 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], cap
     for row in rows:
         table.add_row(*row)
     console = Console()
+    if not console.is_terminal:  # a log has no width for which a figure would have to be cut
+        console.width = 200
     console.print(table)
     console.print(machine(), highlight=False)
 
