@@ -145,6 +145,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1"]
     own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
+    own += ["--variant", "no edges: try_variant.mode=frozen build_graph.edges=none"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", *command, *own])
         with pytest.raises(SystemExit) as caught:
@@ -159,6 +160,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             for measure, figure in evaluated[split][system].items():
                 assert results[split][variant][measure] == pytest.approx(figure, abs=1e-9), (variant, measure)
         assert results[split]["frozen"] != results[split]["full"]
+        assert results[split]["no edges"] != results[split]["frozen"]
     names = {run.info.run_name: run for run in trained.runs()}
     (parent,) = (run for name, run in names.items() if name.startswith("ablation-tiny"))
     assert parent.data.metrics["test/full/RR_at_10"] == results["test"]["full"]["RR@10"]

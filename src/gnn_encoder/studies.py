@@ -18,6 +18,7 @@ Changes = dict[str, Any]
 STUDIES: dict[str, dict[str, Changes]] = {
     "parts": {
         "without GNN": {"train_gnn.layers": 0},
+        "without edges": {"build_graph.edges": "none"},
         "without MGT": {"train_gnn.mask": "drop_positives"},
         "without MGT, no edge dropped": {"train_gnn.mask": "none"},
         "without edge features": {"build_graph.edge_features": "none"},
@@ -101,11 +102,11 @@ def parse_variant(text: str) -> tuple[str, Changes]:
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
     """Settings of a graph from which every wanted one can be cut (`graph_variant`)."""
     shapes = [settings, *wanted]
-    kinds = {kind for shape in shapes for kind in shape.edges.split("+")}
+    kinds = {kind for shape in shapes for kind in shape.edges.split("+")} - {"none"}
     return settings.model_copy(update={
         "neighbors": max(shape.neighbors for shape in shapes),
         "retrieved": max(shape.retrieved for shape in shapes),
-        "edges": "+".join(sorted(kinds, reverse=True)),
+        "edges": "+".join(sorted(kinds, reverse=True)) or "none",
         **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
            if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
     })  # fmt: skip

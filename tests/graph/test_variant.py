@@ -41,7 +41,7 @@ def neighbours(graph: Graph) -> list[dict[int, tuple[bool, bytes]]]:
 
 
 @pytest.mark.parametrize("k", [2, 6, 9])
-@pytest.mark.parametrize("edges", ["retrieved", "retrieved+labelled", "labelled"])
+@pytest.mark.parametrize("edges", ["retrieved", "retrieved+labelled", "labelled", "none"])
 def test_equals_a_graph_built_so(k: int, edges: str) -> None:
     positives = np.random.default_rng(1).integers(0, M, N).astype(np.int32)
     large = GraphShape(neighbors=9, edges="retrieved+labelled", retrieved=12, self_loop_features="cross_encoder")
@@ -80,6 +80,8 @@ def test_refuses_what_was_not_built() -> None:
                  {"edges": "labelled"}, {"self_loop_features": "cross_encoder"}):  # fmt: skip
         with pytest.raises(UserError, match=next(iter(more))):
             narrowed(graph, shape, GraphShape.model_validate({"neighbors": 5, "retrieved": 8, **more}))
+    with pytest.raises(UserError, match="edges"):
+        narrowed(graph, shape.model_copy(update={"edges": "none"}), shape)
     without = shape.model_copy(update={"edge_features": "none"})
     assert narrowed(graph, shape, without).features is None
     with pytest.raises(UserError, match="edge_features"):

@@ -80,6 +80,9 @@ def test_edges_are_the_nearest_passages_and_labelled_ones_are_added_once(
     for row, query in enumerate(alone.queries):
         assert set(alone.edges[row][alone.edges[row] >= 0]) == set(labels.passage[labels.query == query])
     assert np.array_equal(alone.labelled, alone.edges >= 0) and np.array_equal(alone.retrieved, retrieved.retrieved)
+    none, _ = build(inputs, tmp_path / "none", edges="none", retrieved=9)
+    assert (none.edges == -1).all() and not none.labelled.any() and not none.indptr.any()
+    assert np.array_equal(none.retrieved, retrieved.retrieved)
     assert retrieved.retrieved is not None and np.array_equal(retrieved.retrieved[:, :K], retrieved.edges)
     deeper = np.argsort(-(asked @ vectors.T), axis=1, kind="stable")[:, :9]
     assert np.array_equal(np.sort(retrieved.retrieved), np.sort(deeper))

@@ -60,7 +60,7 @@ def _refuse_more(built: GraphShape, wanted: GraphShape) -> None:
     more = {
         "neighbors": wanted.neighbors > built.neighbors and "retrieved" in wanted.edges,
         "retrieved": wanted.retrieved > built.retrieved,
-        "edges": not set(wanted.edges.split("+")) <= set(built.edges.split("+")),
+        "edges": not set(wanted.edges.split("+")) <= {"none", *built.edges.split("+")},
         "edge_features": (wanted.edge_features, built.edge_features) == ("cross_encoder", "none"),
         "self_loop_features": (wanted.self_loop_features, built.self_loop_features) == ("cross_encoder", "learned"),
     }

@@ -22,8 +22,9 @@ class GraphShape(StepSettings):
 
     neighbors: PositiveInt = 25
     """k: passages per training query, the first under M_de."""
-    edges: Literal["retrieved", "retrieved+labelled", "labelled"] = "retrieved"
-    """The paper's edges; each training query's labelled positives too, marked as such; or these alone."""
+    edges: Literal["retrieved", "retrieved+labelled", "labelled", "none"] = "retrieved"
+    """The paper's edges; each training query's labelled positives too, marked as such; these alone; or `none`, the
+    control "without edges": layers that map a passage by itself, as self-loops do beside edges."""
     retrieved: PositiveInt = 50
     """Passages per training query that are kept with the graph, the first under M_de (`train_gnn.hard_negatives`)."""
     edge_features: Literal["cross_encoder", "none"] = "cross_encoder"

@@ -81,7 +81,9 @@ def build_graph(
     else:
         _, retrieved = exact.search(vectors, asked, depth)
     edges = retrieved[:, : settings.neighbors if "retrieved" in settings.edges else 0]
-    edges, labelled = with_labelled(data, queries, edges) if settings.edges != "retrieved" else (edges, edges < -1)
+    if settings.edges == "none":
+        edges = np.full_like(retrieved[:, :1], -1)
+    edges, labelled = with_labelled(data, queries, edges) if "labelled" in settings.edges else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
     Contents.write(graph, scorer, queries=asked_digests)
     reused = 0.0
