@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_graph import encode, write_models
+from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.changes import find
 from gnn_encoder.encoding import native_bf16
 from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.settings import BuildGraph
+from gnn_encoder.steps.build_graph import build_graph
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,22 @@ def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[st
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
     worked = read_manifest(update / "bundle").metrics
     assert worked["encoded"] == worked["propagated"] == 0
+
+
+def test_edges_and_features_that_the_earlier_graph_had_not(
+    yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
+) -> None:
+    inputs = {"dataset": tiny_dataset.path, **{name: models[name] for name in ("dual_encoder", "cross_encoder")}}
+    for name, chosen in (
+        ("none", {"edges": "none", "edge_features": "none"}),
+        ("now", {"previous": tmp_path / "none"}),
+    ):
+        settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", **{k: str(v) for k, v in chosen.items()}})
+        out = {"graph": tmp_path / name / "graph", "passage_vectors": tmp_path / name / "passage_vectors"}
+        build_graph(settings, **inputs, **out)
+    found, expected = Graph.read(tmp_path / "now" / "graph"), Graph.read(yesterday / "graph")
+    assert np.array_equal(found.edges, expected.edges) and np.array_equal(found.features, expected.features)
+    assert read_manifest(tmp_path / "now" / "graph").metrics["encoded"] == 0
 
 
 def test_other_models_carry_nothing_over(

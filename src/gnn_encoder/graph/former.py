@@ -23,7 +23,8 @@ class FormerGraph:
 
     `queries` int64 [n] and `passages` int64 [m]: the earlier row of today's queries and passages, -1 where new.
     `today` int64 [m']: today's row of the earlier passages, -1 where gone. `vectors` [m', d], `asked` [n', d]: M_de's
-    vectors of the earlier passages and queries (None from a version that kept no queries').
+    vectors of the earlier passages and queries (None from a version that kept no queries'). `same_features`: its edges'
+    features are what today's cross-encoder and settings would make.
     """
 
     graph: Graph
@@ -96,7 +97,7 @@ class FormerGraph:
         """Flat place of the edges (node[i], passage[i]) in the earlier edge features, int64 [e], -1 where new."""
         before_node, before_passage = self.queries[node], self.passages[passage]
         here = self.graph.edges[before_node] == before_passage[:, None]
-        here &= (before_node >= 0)[:, None] & (before_passage >= 0)[:, None] & self.same_features
+        here &= (before_node >= 0)[:, None] & (before_passage >= 0)[:, None]
         places: np.ndarray = before_node * here.shape[1] + here.argmax(axis=1)
         return np.where(here.any(axis=1), places, -1)
 

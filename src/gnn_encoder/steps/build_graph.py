@@ -150,7 +150,7 @@ def write_features(
     left = []
     for part in np.array_split(exists, len(exists) // COPIED + 1):
         node, passage = part // edges.shape[1], edges.ravel()[part]
-        if former:
+        if former and former.same_features:
             rows = former.feature_rows(node, passage)
             features.put(part[rows >= 0], former.features(rows[rows >= 0]))
             part, node, passage = part[rows < 0], node[rows < 0], passage[rows < 0]
