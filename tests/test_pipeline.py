@@ -145,7 +145,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1"]
     own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
-    own += ["--variant", "no edges: try_variant.mode=frozen build_graph.edges=none"]
+    own += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", *command, *own])
         with pytest.raises(SystemExit) as caught:

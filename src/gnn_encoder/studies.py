@@ -102,7 +102,7 @@ def parse_variant(text: str) -> tuple[str, Changes]:
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
     """Settings of a graph from which every wanted one can be cut (`graph_variant`)."""
     shapes = [settings, *wanted]
-    kinds = {kind for shape in shapes for kind in shape.edges.split("+")} - {"none"}
+    kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
     return settings.model_copy(update={
         "neighbors": max(shape.neighbors for shape in shapes),
         "retrieved": max(shape.retrieved for shape in shapes),

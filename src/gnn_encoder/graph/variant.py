@@ -37,16 +37,16 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
     if (wanted.neighbors, wanted.edges) == (built.neighbors, built.edges):
         return graph
     kept = np.zeros_like(graph.labelled)
-    if "retrieved" in wanted.edges:
+    if "retrieved" in wanted.edge_kinds:
         kept[:, : wanted.neighbors] = True
-    if "labelled" in wanted.edges:
+    if "labelled" in wanted.edge_kinds:
         kept |= graph.labelled
     kept &= graph.edges >= 0
     order = np.argsort(~kept, axis=1, kind="stable")[:, : max(int(kept.sum(axis=1).max(initial=1)), 1)]
     exists = np.take_along_axis(kept, order, axis=1)
     edges = np.where(exists, np.take_along_axis(graph.edges, order, axis=1), -1)
     labelled = exists & np.take_along_axis(graph.labelled, order, axis=1)
-    if wanted.edges == "retrieved":
+    if "labelled" not in wanted.edge_kinds:
         labelled[:] = False
     indptr, reverse = reverse_csr(edges, len(graph.indptr) - 1)
     return replace(
@@ -58,9 +58,9 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
 
 def _refuse_more(built: GraphShape, wanted: GraphShape) -> None:
     more = {
-        "neighbors": wanted.neighbors > built.neighbors and "retrieved" in wanted.edges,
+        "neighbors": wanted.neighbors > built.neighbors and "retrieved" in wanted.edge_kinds,
         "retrieved": wanted.retrieved > built.retrieved,
-        "edges": not set(wanted.edges.split("+")) <= {"none", *built.edges.split("+")},
+        "edges": not wanted.edge_kinds <= built.edge_kinds,
         "edge_features": (wanted.edge_features, built.edge_features) == ("cross_encoder", "none"),
         "self_loop_features": (wanted.self_loop_features, built.self_loop_features) == ("cross_encoder", "learned"),
     }

@@ -32,6 +32,11 @@ class GraphShape(StepSettings):
     self_loop_features: Literal["learned", "cross_encoder"] = "learned"
     """One trained vector per node type, or M_ce's [CLS] of the pair (x, x) (the paper's count)."""
 
+    @property
+    def edge_kinds(self) -> frozenset[str]:
+        """The kinds that `edges` names, of `retrieved` and `labelled`; empty for `none`."""
+        return frozenset(self.edges.split("+")) - {"none"}
+
 
 class BuildGraph(Inference, GraphShape):
     """The query–passage graph (GNN-encoder 3.2)."""

@@ -80,10 +80,11 @@ def build_graph(
         retrieved = former.search(vectors, asked, depth, settings.neighbors)
     else:
         _, retrieved = exact.search(vectors, asked, depth)
-    edges = retrieved[:, : settings.neighbors if "retrieved" in settings.edges else 0]
-    if settings.edges == "none":
+    kinds = settings.edge_kinds
+    edges = retrieved[:, : settings.neighbors if "retrieved" in kinds else 0]
+    if not kinds:  # One empty slot for each query: an array without columns cannot be mapped.
         edges = np.full_like(retrieved[:, :1], -1)
-    edges, labelled = with_labelled(data, queries, edges) if "labelled" in settings.edges else (edges, edges < -1)
+    edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
     Contents.write(graph, scorer, queries=asked_digests)
     reused = 0.0
