@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from common import show
 
-from gnn_encoder.encoding import autocast
+from gnn_encoder.inference.encoding import autocast
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import KnownPositives, contrastive_loss
 

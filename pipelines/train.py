@@ -1,7 +1,7 @@
 """The training pipeline: the paper's algorithm, top to bottom.
 
 Every parameter is a step's settings and the digests of what else its result depends on, as JSON
-(`gnn_encoder.provenance.step_arguments`). `gnn-encoder compile` writes train.yaml, which is what runs.
+(`gnn_encoder.runs.provenance.step_arguments`). `gnn-encoder compile` writes train.yaml, which is what runs.
 """
 
 from kfp import dsl

@@ -15,7 +15,7 @@ from gnn_encoder.artifacts import (
     create_vectors,
     drafting,
 )
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig

@@ -8,9 +8,9 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Bundle, Dataset, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Report
-from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
+from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.settings import Evaluate

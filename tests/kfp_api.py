@@ -23,7 +23,7 @@ from google.protobuf import json_format
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-from gnn_encoder import launch
+from gnn_encoder.runs import launch
 
 PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
 EXAMPLE = launch.SOURCE_TREE / "pipelines" / "clusters" / "example.yaml"

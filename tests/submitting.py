@@ -1,7 +1,7 @@
 """Submits the quickstart, as the command line does."""
 
 import pytest
-from test_cli import call
+from command_line import call
 
 
 def submit(monkeypatch: pytest.MonkeyPatch, host: str, *more: str) -> int:

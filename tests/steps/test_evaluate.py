@@ -17,7 +17,6 @@ from gnn_encoder.artifacts import (
     verify,
 )
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.encoding import encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.measures import NAMES
@@ -33,6 +32,7 @@ from gnn_encoder.evaluation.results import (
     fused_name,
     split_digest,
 )
+from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gnn_encoder import launch
+from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster, Retries, StepNeeds, Volume
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import typer
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow.jobs import ClusterTraining
 from gnn_encoder.kubeflow.server import Server, follow
+from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.settings.cluster import Cluster
 
 

@@ -14,20 +14,9 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Graph, Report, Run, read_manifest, read_vectors
 from gnn_encoder.artifacts.history import joined
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
-from gnn_encoder.evaluation.collected import JUDGED, Collected
-from gnn_encoder.evaluation.data_and_training_plots import profile_plot, training_plot
-from gnn_encoder.evaluation.examples import examples, most_changed
-from gnn_encoder.evaluation.explained_examples import ExampleExplainer
-from gnn_encoder.evaluation.latency import systems_latency
 from gnn_encoder.evaluation.measures import mean_name, per_query
-from gnn_encoder.evaluation.plots import gains_plot, scatter_plot, systems_plot
-from gnn_encoder.evaluation.profile import data_profile
-from gnn_encoder.evaluation.report import Plot, render_page
-from gnn_encoder.evaluation.reranking import reranked
 from gnn_encoder.evaluation.results import (
     BASELINE,
     BM25,
@@ -44,13 +33,24 @@ from gnn_encoder.evaluation.results import (
     per_query_table,
     split_digest,
 )
+from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.report.collected import JUDGED, Collected
+from gnn_encoder.report.data_and_training_plots import profile_plot, training_plot
+from gnn_encoder.report.examples import examples, most_changed
+from gnn_encoder.report.explained_examples import ExampleExplainer
+from gnn_encoder.report.page import Plot, render_page
+from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.report.profile import data_profile
 from gnn_encoder.retrieval import exact, fusion
 from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.retrieval.latency import systems_latency
+from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 
 EXAMPLES = 5
 """Won queries shown, and lost ones."""

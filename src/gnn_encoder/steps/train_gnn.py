@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
-from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
-from gnn_encoder.graph.edge_features import EdgeFeatures
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainGnn
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 

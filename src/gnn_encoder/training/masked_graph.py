@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
-from gnn_encoder.context import Context
-from gnn_encoder.graph.edge_features import EdgeFeatures
-from gnn_encoder.graph.neighborhoods import Neighbourhood, neighbourhood
-from gnn_encoder.graph.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
+from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings import TrainGnn
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.gradient_cache import by_rows

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from beir_folder import write_beir
+from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
 from submitting import submit
-from test_cli import call
 
-from gnn_encoder.presets import load_settings
 from gnn_encoder.settings import STEPS
+from gnn_encoder.settings.presets import load_settings
 
 
 def test_what_is_sent(

@@ -12,7 +12,7 @@ import pytest
 from kfp_api import KfpServer
 from submitting import submit
 
-from gnn_encoder import cli
+from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
 
 
@@ -83,10 +83,10 @@ def test_ctrl_c_leaves_the_run_alone(server: KfpServer) -> None:
     server.progress = [at("RUNNING")]
     # Tests that run in the background, as in `make test &`, inherit from the shell that Ctrl-C means nothing.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = f"{heard}; from gnn_encoder.cli import main; main()"
+    command = f"{heard}; from gnn_encoder.cli.app import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", command, "submit", "--preset", "quickstart", "--host", server.url, "--wait"],
-        env=os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(app.__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,
     )
