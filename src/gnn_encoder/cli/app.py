@@ -56,11 +56,11 @@ def run(
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import TITLES
 
     folder = root or pipelines.default_root()
     job = partial(pipelines.run, preset, dataset, overrides or [], folder, runner=runner, memory=memory)
-    _follow(STEPS, job, partial(endings.show_results, folder))
+    _follow(TITLES, job, partial(endings.show_results, folder))
 
 
 app.command()(clusters.submit)

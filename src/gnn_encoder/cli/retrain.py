@@ -71,9 +71,9 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import open_console
     from gnn_encoder.cli.endings import show_failure
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import TITLES
 
-    with open_console(STEPS, Console()) as audience:
+    with open_console(TITLES, Console()) as audience:
         outcome = job.run(plan.arguments, audience)
     if outcome.status != "FINISHED":
         show_failure(outcome)

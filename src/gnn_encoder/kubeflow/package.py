@@ -25,7 +25,7 @@ def write_package(cluster: Cluster, target: Path) -> None:
     platforms = json_format.ParseDict(more[0] if more else {}, messages.PlatformSpec())
     deployment = json_format.ParseDict(compiled["deploymentSpec"], messages.PipelineDeploymentConfig())
     for name, task in spec.root.dag.tasks.items():
-        step = name.replace("-", "_")
+        step = launch.step_of(name)
         needs, label = cluster.needs(step), spec.components[task.component_ref.name].executor_label
         container = deployment.executors[label].container
         container.image = cluster.image(step) or container.image

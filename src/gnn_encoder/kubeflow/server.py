@@ -23,7 +23,8 @@ from urllib.parse import urlsplit
 import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
-from gnn_encoder.settings import STEPS
+from gnn_encoder.runs import launch
+from gnn_encoder.settings import TRAINING
 from gnn_encoder.settings.cluster import Cluster
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
@@ -235,8 +236,8 @@ def _as_run(found: Any) -> Run:
     details = (found.run_details.task_details if found.run_details else None) or []
     # Attempts of one step come under one name; the last counts.
     ordered = sorted(details, key=lambda task: task.create_time.timestamp() if task.create_time else 0.0)
-    last = {str(task.display_name).replace("-", "_"): task for task in ordered}
-    steps = {step: task for step, task in last.items() if step in STEPS}
+    last = {str(task.display_name): task for task in ordered}
+    steps = {name.replace("-", "_"): task for name, task in last.items() if launch.step_of(name) in TRAINING}
     failures = [(f"{step}: ", task.error) for step, task in steps.items()] + [("", found.error)]
     return Run(
         run_id=str(found.run_id),

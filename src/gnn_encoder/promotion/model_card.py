@@ -4,7 +4,7 @@ from typing import Any
 
 from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.report.page import page_environment
+from gnn_encoder.report.templates import page_environment
 
 TEMPLATE = "model_card.md.j2"
 

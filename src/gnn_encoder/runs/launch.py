@@ -6,6 +6,7 @@ each step's whole input and swallows Ctrl-C; `gnn_encoder.runs.local_run` starts
 
 import importlib.util
 import json
+import re
 import shutil
 import signal
 import sys
@@ -35,6 +36,11 @@ def pipeline_file(name: str) -> Path:
     """A compiled pipeline: in the wheel, or in the source tree it was installed from."""
     packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / f"{name}.yaml"
     return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / f"{name}.yaml"
+
+
+def step_of(task: str) -> str:
+    """The step of a task: KFP calls a step's second task STEP-2."""
+    return re.sub(r"-\d+$", "", task).replace("-", "_")
 
 
 def image_of(name: str) -> str:
@@ -141,7 +147,7 @@ def _content_cache(base: type) -> type:
         def compute_key(self, component_name: str, **facts: Any) -> str:
             _check_outputs()
             key = str(super().compute_key(component_name, **facts))
-            step = component_name.removeprefix("comp-").replace("-", "_")
+            step = step_of(component_name.removeprefix("comp-"))
             call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
             self._steps[key] = call.title(step)
             return key

@@ -24,7 +24,7 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
         train_depth=settings.train_depth,
         eval_depth=settings.eval_depth,
     )
-    run.write(bm25_run)
+    run.write(bm25_run, "BM25")
     figures = dev_figures(data, run)
     return {
         "hits": len(run.query),

@@ -113,7 +113,7 @@ class _Challenger:
                 former = Searcher(Bundle.read(folder))
         except UserError as error:
             return f"{lost} ({error})"
-        settings = Evaluate.model_validate(self._report.manifest.settings)
+        settings = Evaluate.model_validate(read_history(self._report.path)["evaluate"].settings)
         measures = dict.fromkeys((*settings.measures, self._settings.measure, *self._settings.floors))
         return compare_with_champion(
             self._data, self._split, Searcher(Bundle.read(self._bundle)), former, champion.number, tuple(measures),
