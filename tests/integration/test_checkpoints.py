@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from gnn_encoder import tracking
 from gnn_encoder.context import CHECKPOINTS
+from gnn_encoder.storage.folders import versions
 from gnn_encoder.storage.s3 import Address, client
-from gnn_encoder.storage.versions import versions
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 CALL = "test-key"

@@ -22,7 +22,7 @@ from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate, Promote
 from gnn_encoder.steps.step import ORIGIN, Metrics, step
 from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder
-from gnn_encoder.storage.listing import list_folder
+from gnn_encoder.storage.folders import list_folder
 
 
 @step(decision="decision")
