@@ -9,7 +9,6 @@
 All but the last are built with a chunk in memory at a time.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import numpy as np
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.scratch import reserve
 
 CHUNK = 65_536
 """Passages written at a time."""
@@ -117,7 +117,7 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     with path.open("w+b") as file:
         file.write(head)
         file.flush()
-        os.posix_fallocate(file.fileno(), 0, len(head) + m * bytes_each)
+        reserve(file, len(head) + m * bytes_each)
         body = np.memmap(file, dtype=np.uint8, mode="r+", offset=len(head), shape=(m * bytes_each,))
         filled = np.zeros(lists, dtype=np.int64)
         for row, chunk in _chunks(vectors):
