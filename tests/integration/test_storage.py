@@ -220,6 +220,7 @@ def test_the_store_is_killed_in_between_and_comes_back(ceph: Ceph, bucket: str, 
     mover.join(200)
     assert failures == []
     if direction == "up":
+        assert unfinished(bucket) == []
         get_folder(f"{bucket}/a", tmp_path / "target")
     assert contents(tmp_path / "target") == contents(source)
 

@@ -76,8 +76,7 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
         if not marker and (others := _listed(address)):
             raise UserError(f"{address} holds {next(iter(others))}, which was not sent from here: name another address")
         # Before anything is sent, the marker names all that may lie there: whoever sends next can remove it.
-        _write_marker(address, {**before, **dict.fromkeys(files, Stored(0))}, complete=False)
-        _abort_uploads(address)
+        _write_marker(address, {**dict.fromkeys(files, Stored(0)), **before}, complete=False)
         sent: Listing = {}
         patiently(lambda: _send(address, files, sent, advance))
         patiently(lambda: _delete(address, {file.pack or name for name, file in before.items()} - files.keys()))
@@ -205,7 +204,7 @@ def _pages(operation: str, address: Address, field: str, **options: str) -> Iter
 
 
 def _abort_uploads(address: Address) -> None:
-    """Remove uploads in parts that a killed sender left: they cost space, and no listing of objects shows them."""
+    """Remove uploads in parts that an earlier attempt left: they cost space, and no listing of objects shows them."""
     for upload in _pages("list_multipart_uploads", address, "Uploads"):
         client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
@@ -227,6 +226,7 @@ def _transfers(advance: Advance | None) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _send(address: Address, files: Mapping[str, Path], sent: Listing, advance: Advance | None) -> None:
     """Send the files that are not in `sent`; each is added to it when the store has it."""
+    _abort_uploads(address)
     with _transfers(advance) as (manager, options):
         futures = {
             name: manager.upload(str(path), address.bucket, address.key(name), **options)
