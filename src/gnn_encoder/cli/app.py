@@ -252,6 +252,8 @@ def check(
 def main() -> None:
     """Entry point: an error that the user can mend is one line and exit code 2 (as is a wrong option)."""
     try:
+        if sys.platform == "win32":
+            raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")
         app()
     except UserError as error:
         message = str(error)

@@ -8,7 +8,6 @@ drafts to fill.
 
 import functools
 import inspect
-import resource
 import shutil
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.runs import lifeline
 from gnn_encoder.settings import StepSettings, step_settings
 from gnn_encoder.settings.arguments import StepArguments
@@ -133,9 +133,8 @@ def _run(
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
             with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)
-            # Linux counts the peak resident set in KiB.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
+            seconds = round(time.monotonic() - began, 2)
+            metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
             record = Record(settings.model_dump(), digests, metrics, call.code_digest, context.curves)
             history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
             history[call.title(name)] = record

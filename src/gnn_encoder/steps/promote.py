@@ -22,7 +22,7 @@ from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import Evaluate, Promote
 from gnn_encoder.settings.arguments import ORIGIN
 from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder
-from gnn_encoder.storage.listing import list_folder
+from gnn_encoder.storage.folders import list_folder
 from gnn_encoder.tracking.context import Context
 
 

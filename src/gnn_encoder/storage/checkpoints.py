@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import get_folder, is_remote, put_folder
-from gnn_encoder.storage.versions import remove_folder, versions
+from gnn_encoder.storage.folders import remove_folder, versions
 
 DIGITS = 12
 
