@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from common import show
 
+from gnn_encoder.artifacts import KnownPositives
 from gnn_encoder.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss
+from gnn_encoder.training.losses import contrastive_loss
 
 QUERY_TOKENS, PASSAGE_TOKENS = 12, 48
 

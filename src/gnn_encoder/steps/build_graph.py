@@ -14,6 +14,7 @@ from gnn_encoder.artifacts import (
     Dataset,
     Draft,
     Graph,
+    KnownPositives,
     PairScores,
     create_rows,
     create_vectors,
@@ -33,7 +34,6 @@ from gnn_encoder.settings import BuildGraph
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.steps.train_cross_encoder import pair_tokens
 from gnn_encoder.tokens import Tokens, tokens_at
-from gnn_encoder.training.losses import KnownPositives
 
 COPIED = 65_536
 """Edge features held in memory at a time."""
@@ -120,7 +120,10 @@ def build_graph(
 
 def with_labelled(dataset: Dataset, queries: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Edges [n, k + l] with labelled positives added where they were not retrieved (l: the most any query
-    lacks), and which edges are labelled, bool of that shape."""
+    lacks), and which edges are labelled, bool of that shape.
+
+    Only a query's own labels count, not its twins': one large group would widen the array for all queries.
+    """
     labels = dataset.split_qrels("train").positive()
     node = np.searchsorted(queries, labels.query)
     missing = ~(edges[node] == labels.passage[:, None]).any(axis=1)

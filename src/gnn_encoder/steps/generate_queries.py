@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores
 from gnn_encoder.context import Context
 from gnn_encoder.denoising import Pairs, hard_negatives
 from gnn_encoder.encoding import encode_texts
@@ -31,7 +31,7 @@ def generate_queries(
 ) -> Metrics:
     """Write a query for every distinct hard negative and compare it with the queries it is a negative of."""
     data = Dataset(dataset)
-    negatives = hard_negatives(PairScores.read(pair_scores), data.split_qrels("train"), settings.negative_below)
+    negatives = hard_negatives(PairScores.read(pair_scores), KnownPositives.of(data, "train"), settings.negative_below)
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
     passages = np.unique(triples.passage)
     generator = QueryGenerator.load(query_generator)

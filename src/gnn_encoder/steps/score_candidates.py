@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run
 from gnn_encoder.candidates import merge_candidates
 from gnn_encoder.context import Context
 from gnn_encoder.models.cross_encoder import CrossEncoder
@@ -13,7 +13,6 @@ from gnn_encoder.scoring import score_pairs
 from gnn_encoder.settings import ScoreCandidates
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.steps.train_cross_encoder import pair_tokens
-from gnn_encoder.training.losses import KnownPositives
 
 
 @step(pair_scores="pair_scores")
@@ -39,8 +38,7 @@ def score_candidates(
     )  # fmt: skip
     cls.flush()
     PairScores.write(pair_scores, query, passage, scores)
-    labels = data.split_qrels("train").positive()
-    labelled = KnownPositives(labels.query, labels.passage).contains(query, passage)
+    labelled = KnownPositives.of(data, "train").contains(query, passage)
     probability = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
     return {
         "pairs": len(query),

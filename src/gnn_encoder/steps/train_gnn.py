@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
+from gnn_encoder.artifacts import Dataset, Draft, Graph, KnownPositives, TrainingSet, read_vectors
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
 from gnn_encoder.graph.edge_features import EdgeFeatures
@@ -15,7 +15,6 @@ from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
 from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 
 
@@ -52,10 +51,10 @@ def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, 
         UserError: fewer than two queries are left.
     """
     examples = graph_examples(examples)
-    if len(np.unique(examples.query)) < 2:
-        raise UserError("masked training needs at least two training queries with a positive")
+    if len(np.unique(data.groups[examples.query])) < 2:
+        raise UserError("masked training needs at least two training queries of different text with a positive")
     if settings.hard_negatives == "retrieved":
-        known = KnownPositives.of(data.split_qrels("train"), examples)
+        known = KnownPositives.of(data, "train", examples.query, examples.positive)
         examples = replace(examples, negatives=retrieved_negatives(examples, graph, known))
     return examples
 
