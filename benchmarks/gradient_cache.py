@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from common import show
 
+from gnn_encoder.artifacts import KnownPositives
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss
+from gnn_encoder.training.losses import contrastive_loss
 
 QUERY_TOKENS, PASSAGE_TOKENS = 12, 48
 

@@ -20,7 +20,7 @@ from gnn_encoder.runs import lifeline, supervision
 from gnn_encoder.runs.containers import check_engine
 from gnn_encoder.training import prefetch
 
-SOURCE = str(Path(memory.__file__).parents[1])
+SOURCE = str(Path(memory.__file__).parents[2])
 
 
 @pytest.fixture(params=["linux", "darwin"])
@@ -74,7 +74,7 @@ def test_a_c_library_without_malloc_trim(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_step_dies_with_its_launcher_without_pidfd() -> None:
     launcher = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    code = "import sys, os, time; sys.platform = 'darwin'; del os.pidfd_open; from gnn_encoder import lifeline; "
+    code = "import sys, os, time; sys.platform = 'darwin'; del os.pidfd_open; from gnn_encoder.runs import lifeline; "
     step = subprocess.Popen(
         [sys.executable, "-c", code + "lifeline.attach(); print('ready', flush=True); time.sleep(60)"],
         env={**os.environ, "PYTHONPATH": SOURCE, lifeline.LAUNCHER: str(launcher.pid)},

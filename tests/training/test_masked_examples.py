@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts import Graph, TrainingSet, reverse_csr
-from gnn_encoder.training.losses import KnownPositives
+from gnn_encoder.artifacts import Graph, KnownPositives, TrainingSet, reverse_csr
 from gnn_encoder.training.masked_graph import graph_examples, retrieved_negatives
 
 

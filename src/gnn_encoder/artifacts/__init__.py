@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.arrays import (
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
+from gnn_encoder.artifacts.known_positives import KnownPositives
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
 from gnn_encoder.artifacts.tables import (
     CONVEX,
@@ -41,6 +42,7 @@ __all__ = [
     "Figures",
     "GeneratedQueries",
     "Graph",
+    "KnownPositives",
     "Latency",
     "Manifest",
     "PairScores",

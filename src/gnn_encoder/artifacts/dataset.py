@@ -1,7 +1,7 @@
 """The canonical dataset: three Parquet tables, row numbers instead of text ids inside.
 
 corpus.parquet   passage_id, title, text
-queries.parquet  query_id, text, split, answers (list of strings)
+queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 """
 
@@ -24,7 +24,13 @@ ROW_GROUP = 10_000
 
 CORPUS_SCHEMA = pa.schema([("passage_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 QUERIES_SCHEMA = pa.schema(
-    [("query_id", pa.string()), ("text", pa.string()), ("split", pa.string()), ("answers", pa.list_(pa.string()))]
+    [
+        ("query_id", pa.string()),
+        ("text", pa.string()),
+        ("split", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("group", pa.int32()),
+    ]
 )
 QRELS_SCHEMA = pa.schema(
     [
@@ -139,6 +145,16 @@ class Dataset:
         """Row numbers of a split's queries, int32, ascending."""
         return np.flatnonzero(self.queries.column("split").to_numpy() == split).astype(np.int32)
 
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Int32 [n]: the row of the first query of each query's group.
+
+        Training queries of equal text are twins and form a group (`ingest.twin_similarity`). They share their
+        positives and leave the graph together. Every other query is a group of its own.
+        """
+        groups: np.ndarray = self.queries.column("group").to_numpy()
+        return groups
+
     def query_texts(self, rows: np.ndarray) -> list[str]:
         """Texts of the queries at `rows`, in that order."""
         texts: list[str] = self.queries.column("text").take(pa.array(rows)).to_pylist()
@@ -177,9 +193,18 @@ class DatasetWriter:
         """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
         self._write(CORPUS, CORPUS_SCHEMA, [ids, titles, texts])
 
-    def queries(self, ids: list[str], texts: list[str], splits: list[str], answers: list[list[str]]) -> None:
-        """Append queries."""
-        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers])
+    def queries(
+        self,
+        ids: list[str],
+        texts: list[str],
+        splits: list[str],
+        answers: list[list[str]],
+        groups: list[int] | None = None,
+    ) -> None:
+        """Append queries, with the row of the first query of each one's group; None: each is a group of its own."""
+        before = self._rows[QUERIES]
+        own = list(range(before, before + len(ids)))
+        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers, own if groups is None else groups])
 
     def qrels(
         self, query_ids: list[str], passage_ids: list[str], relevance: list[int], query: list[int], passage: list[int]

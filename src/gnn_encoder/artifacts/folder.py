@@ -20,7 +20,7 @@ from gnn_encoder.errors import UserError
 
 MANIFEST = "manifest.json"
 VERSIONS = {
-    "dataset": 1,
+    "dataset": 2,
     "run": 1,
     "model": 1,
     "vectors": 2,

@@ -154,16 +154,21 @@ class PairScores:
 
     def find(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Row of each pair (any shape), -1 where the pair was not scored."""
-        keys, wanted = self._keys, pair_keys(query, passage)
-        if len(keys) == 0:
-            return np.full(wanted.shape, -1, dtype=np.int64)
-        rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[rows] == wanted, rows, -1)
+        return find_pairs(self._keys, query, passage)
 
 
 def pair_keys(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
     """One int64 per (query, passage) pair, ordered like the pairs."""
     return (np.asarray(query, dtype=np.int64) << 32) | np.asarray(passage, dtype=np.int64)
+
+
+def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+    """Place in `keys` (of `pair_keys`, ascending) of each (query, passage), int64 of the broadcast shape, or -1."""
+    wanted = pair_keys(query, passage)
+    if len(keys) == 0:
+        return np.full(wanted.shape, -1, dtype=np.int64)
+    rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[rows] == wanted, rows, -1)
 
 
 @dataclass(frozen=True)

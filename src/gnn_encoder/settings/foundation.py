@@ -29,6 +29,10 @@ class Ingest(StepSettings):
     max_train_queries: Count = 0
     """Keep at most this many training queries with their labels, by a seeded draw; dev and test stay as they are, also
     where they are set apart from train. 0: all."""
+    twin_similarity: Fraction = 0.0
+    """Training queries of equal text share their positives and are masked together. So do training queries whose sets
+    of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
+    words. 0: equal texts alone."""
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0

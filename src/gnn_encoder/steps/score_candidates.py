@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.candidates import merge_candidates
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import ScoreCandidates
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.training.losses import KnownPositives
 
 
 @step(pair_scores="pair_scores")
@@ -38,8 +37,7 @@ def score_candidates(
     )  # fmt: skip
     cls.flush()
     PairScores.write(pair_scores, query, passage, scores)
-    labels = data.split_qrels("train").positive()
-    labelled = KnownPositives(labels.query, labels.passage).contains(query, passage)
+    labelled = KnownPositives.of(data, "train").contains(query, passage)
     probability = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
     return {
         "pairs": len(query),

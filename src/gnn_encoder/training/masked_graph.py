@@ -1,9 +1,10 @@
 """Masked Graph Training: the dual encoder and the GNN, jointly (GNN-encoder 3.4, Algorithm 1).
 
-In a round the queries of one fold are out of the graph and the loss is taken on them alone: no query
-ever meets a passage vector that has seen it. Live, with gradient: E_Q of the batch's queries and of the
-neighbour queries, E_P of the batch's passages (`texts`). Cached, without: vectors of the neighbour queries' passages
-(eq. 6, `passage_cache`) and the cross-encoder's edge features.
+In a round the queries of one fold, always with their twins (`Dataset.groups`), are out of the graph and the loss is
+taken on them alone: no query ever meets a passage vector that has seen it, or a query of its text.
+Live, with gradient: E_Q of the batch's queries and of the neighbour queries, E_P of the batch's passages (`texts`).
+Cached, without: vectors of the neighbour queries' passages (eq. 6, `passage_cache`) and the cross-encoder's edge
+features.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
+from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GNN, GnnConfig
@@ -27,7 +28,7 @@ from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.gradient_cache import by_rows
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.texts import FrozenGnnEncoder, LiveTexts, Texts
 
@@ -62,7 +63,7 @@ class MaskedGraphTraining:
         neighbours = np.unique(graph.edges[graph.edges >= 0])
         self.cache = PassageCache(passage_vectors, neighbours, self.texts.passage_vectors)
         self.node = np.searchsorted(graph.queries, examples.query)
-        self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
+        self.known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
         self.features = EdgeFeatures(graph)
         unit_length = self.texts.unit_length or model.gnn.config.normalize_passages
         self.scale = loss_scale(settings.score_scale, unit_length)
@@ -74,8 +75,9 @@ class MaskedGraphTraining:
         """The rounds and their batches."""
         s = self.settings
         return MaskedBatches(
-            self.examples, self.node, len(self.graph.queries), schedule=s.mask, fraction=s.mask_fraction,
-            batch_size=s.batch_size, negatives=s.negatives, known=self.known, seed=s.seed,
+            self.examples, self.node, self.dataset.groups[self.graph.queries],
+            schedule=s.mask, fraction=s.mask_fraction, batch_size=s.batch_size,
+            negatives=s.negatives, known=self.known, seed=s.seed,
         )  # fmt: skip
 
     def neighbourhood(self, batch: Batch) -> Neighbourhood:
@@ -196,10 +198,10 @@ def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, 
         UserError: fewer than two queries are left.
     """
     examples = graph_examples(examples)
-    if len(np.unique(examples.query)) < 2:
-        raise UserError("masked training needs at least two training queries with a positive")
+    if len(np.unique(data.groups[examples.query])) < 2:
+        raise UserError("masked training needs at least two training queries of different text with a positive")
     if settings.hard_negatives == "retrieved":
-        known = KnownPositives.of(data.split_qrels("train"), examples)
+        known = KnownPositives.of(data, "train", examples.query, examples.positive)
         examples = replace(examples, negatives=retrieved_negatives(examples, graph, known))
     return examples
 
