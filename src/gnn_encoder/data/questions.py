@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
-from gnn_encoder.data.columns import duplicates, encodable
+from gnn_encoder.data.columns import blank, duplicates, encodable
 from gnn_encoder.data.rows import QueryRows, Source
 from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import twin_groups
-from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
 from gnn_encoder.settings import Ingest
 
 QUERIES = pa.schema(
@@ -75,8 +75,8 @@ class Questions:
         found._settle_splits(settings.dev_fraction, problems)
         found._draw_training(settings.max_train_queries, settings.seed)
         found._find_twins(settings.twin_similarity)
-        train = _numbers(found.queries["split"])[found.query[found.positive]] == TRAIN
-        if not train.any() and not problems.count(Kind.MISSING_FILE):
+        train = found.answered & (_numbers(found.queries["split"]) == TRAIN)
+        if train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.NO_TRAINING, source.name)
         return found
 
@@ -181,7 +181,8 @@ def _tables(source: Source, problems: Problems) -> tuple[pa.Table, pa.Table]:
         texts = [rows.ids, rows.texts] if isinstance(rows, QueryRows) else [rows.query_ids, rows.passage_ids]
         third: list[Any] = rows.answers if isinstance(rows, QueryRows) else rows.relevance
         schema, parts = (QUERIES, queries) if isinstance(rows, QueryRows) else (LABELS, labels)
-        kept = encodable(texts, rows.file, rows.lines, problems)
+        answers = [["".join(given) for given in rows.answers]] if isinstance(rows, QueryRows) else []
+        kept = encodable([*texts, *answers], rows.file, rows.lines, problems)
         if kept is not None:
             texts, third = [[column[i] for i in kept] for column in texts], [third[i] for i in kept]
         lines = np.asarray(rows.lines, dtype=np.int32)
@@ -200,7 +201,7 @@ def _tables(source: Source, problems: Problems) -> tuple[pa.Table, pa.Table]:
 
 def _usable(queries: pa.Table, problems: Problems) -> pa.Table:
     """Queries that have a text and are the first of their id."""
-    empty = pc.equal(pc.utf8_trim_whitespace(queries["text"]), "").to_numpy()
+    empty = blank(queries["text"])
     repeated = duplicates(queries["id"])
     _count(problems, Kind.EMPTY_QUERY, queries, empty, "id")
     _count(problems, Kind.DUPLICATE_QUERY, queries, repeated, "id")

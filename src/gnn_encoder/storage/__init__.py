@@ -28,7 +28,7 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
         UserError: nothing complete is there, or the store cannot be used.
     """
     if not is_remote(path):
-        return Path(path).expanduser()
+        return Path(os.path.expanduser(path))  # noqa: PTH111  # leaves ~nobody as it is, where Path raises
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
     return cached_folder(path, cache, Transfer(f"fetching {path}"), indexed=indexed)
 
