@@ -154,6 +154,22 @@ def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, A
     assert "wJalrXUtnFEMI" not in text and "hunter22" not in text
 
 
+def test_images_are_pulled_as_the_file_says(tmp_path: Path) -> None:
+    cluster = Cluster.model_validate({"images": {"cpu": "a", "pull_secrets": ["one", "two"], "pull_policy": "Always"}})
+    _, spec, platforms = packaged(cluster, tmp_path)
+    check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(executors) == len(STEPS)
+    for on in executors.values():
+        assert [each["secretName"] for each in on["imagePullSecret"]] == ["one", "two"]
+        assert on["imagePullPolicy"] == "Always"
+
+
+def test_without_caching_the_package_says_so(tmp_path: Path) -> None:
+    _, spec, _ = packaged(Cluster(caching=False), tmp_path)
+    assert not any(task["cachingOptions"].get("enableCache") for task in spec["root"]["dag"]["tasks"].values())
+
+
 def test_a_retry_without_pauses(tmp_path: Path) -> None:
     cluster = Cluster.model_validate({"steps": {"ingest": {"retries": {"count": 2}}}})
     _, spec, _ = packaged(cluster, tmp_path)
