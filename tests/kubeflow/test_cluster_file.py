@@ -9,7 +9,7 @@ from kfp_api import EXAMPLE
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster_file
 from gnn_encoder.settings import STEPS
-from gnn_encoder.settings.cluster import Cluster, StepNeeds
+from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
 
 
 def test_a_step_is_laid_over_the_defaults() -> None:
@@ -46,6 +46,7 @@ def test_a_step_is_laid_over_the_defaults() -> None:
 def test_the_example_says_every_key() -> None:
     cluster = cluster_file.load_cluster(EXAMPLE)
     assert cluster.model_fields_set == set(Cluster.model_fields)
+    assert cluster.images.model_fields_set == set(Images.model_fields)
     said = set().union(*(needs.model_fields_set for needs in (cluster.defaults, *cluster.steps.values())))
     assert said == set(StepNeeds.model_fields)
     heavy = {step for step in STEPS if step.startswith("train_")}

@@ -301,7 +301,7 @@ def _pod(nodes: Set[str], task: str) -> str:
 
     KFP names no pod. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the FNV-1a hash
     of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). Names and templates are
-    those of KFP 2.17's compiler.
+    those of KFP 2.17's compiler; where an administrator's Argo adds retries to every node, they are others.
     """
     workflow = next(iter(nodes), "").rpartition("-")[0]
     if task == f"root{DRIVER}":
