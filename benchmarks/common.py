@@ -46,7 +46,7 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], cap
 
 def machine() -> str:
     """Processor or GPU, threads, and the packages' versions."""
-    from gnn_encoder.encoding import native_bf16
+    from gnn_encoder.inference.encoding import native_bf16
 
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     packages = ("torch", "transformers", "sentence-transformers", "torch-geometric", "faiss-cpu", "bm25s", "numpy")

@@ -17,10 +17,10 @@ import torch
 from common import documentation, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.encoding import encode_texts, inference_dtype, native_bf16
+from gnn_encoder.inference.encoding import encode_texts, inference_dtype, native_bf16
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.tokens import Tokens
 
 MAX_LENGTH = 256
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from common import documentation, show
 from update import run_steps, write_models
 
-from gnn_encoder import jobs
-from gnn_encoder.supervision import Event
+from gnn_encoder.runs import pipelines
+from gnn_encoder.runs.supervision import Event
 
 
 def empty_component_seconds(folder: Path, steps: int = 5) -> float:
@@ -62,10 +62,10 @@ def main() -> None:
         run_steps(data, models, since, "auto")
         (since / "dataset").symlink_to(data)
         listener = Listener()
-        outcome = jobs.update(since, None, [], folder / "root", listener)
+        outcome = pipelines.update(since, None, [], folder / "root", listener)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
-    t, steps = listener.times, jobs.UPDATED
+    t, steps = listener.times, pipelines.UPDATED
     rows = []
     for step, after in zip(steps, (*steps[1:], ""), strict=True):
         begin, work, end = (t[step, event] for event in ("starting", "started", "finished"))

@@ -17,11 +17,11 @@ import torch
 from common import documentation, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.encoding import inference_dtype, native_bf16
+from gnn_encoder.inference.encoding import inference_dtype, native_bf16
+from gnn_encoder.inference.scoring import PairTokens, score_pairs
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.scoring import PairTokens, score_pairs
-from gnn_encoder.tokens import Tokens
 
 LENGTH = 160
 

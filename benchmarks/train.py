@@ -18,12 +18,12 @@ import torch
 from common import documentation, show
 
 from gnn_encoder.artifacts import Dataset, TrainingSet
-from gnn_encoder.context import CHECKPOINTS, Context
-from gnn_encoder.encoding import native_bf16
+from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import TrainDualEncoder
-from gnn_encoder.tracking import StepRun
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.mlflow_runs import StepRun
 from gnn_encoder.training.contrastive import train_contrastive
 
 RATE, SCALE = 2e-5, 20.0

@@ -20,7 +20,7 @@ from common import documentation, show
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.encoding import autocast
+from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder

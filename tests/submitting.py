@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_cli import call
+from command_line import call
 
 IMAGES = "images: {cpu: registry.example.com/gnn-encoder-python:0.1.0}\n"
 """The least that a cluster file says."""

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from trained_root import Trained
 
-from gnn_encoder import cli, jobs
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
-from gnn_encoder.registry import CHAMPION, open_registry
+from gnn_encoder.cli import app
+from gnn_encoder.promotion.registry import CHAMPION, open_registry
+from gnn_encoder.runs import pipelines
 from gnn_encoder.settings import STEPS
 
 pytestmark = pytest.mark.timeout(400)
@@ -51,7 +52,7 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
         bundle = str(trained.root / "latest" / "bundle")
         patch.setattr(sys, "argv", ["gnn-encoder", "search", "what is the old river", "--bundle", bundle, "-k", "3"])
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            app.main()
     assert not caught.value.code
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
 
@@ -66,7 +67,7 @@ def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytes
             sys, "argv", ["gnn-encoder", "search", question, "--bundle", str(latest / "bundle"), "--fuse", "-k", "3"]
         )
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            app.main()
     assert not caught.value.code
     shown = capsys.readouterr().out
     assert "tuned on dev" in shown
@@ -80,7 +81,7 @@ def explain(trained: Trained, question: str) -> int:
         bundle = str(trained.root / "latest" / "bundle")
         patch.setattr(sys, "argv", ["gnn-encoder", "explain", question, "--bundle", bundle, "-k", "3"])
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            app.main()
     return int(caught.value.code or 0)
 
 
@@ -106,8 +107,8 @@ def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) 
 
 
 def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = ["from gnn_encoder.cli import main; main()", "retrain", *trained.command[1:], *more]
-    package = str(Path(cli.__file__).parents[1])
+    command = ["from gnn_encoder.cli.app import main; main()", "retrain", *trained.command[1:], *more]
+    package = str(Path(app.__file__).parents[2])
     return subprocess.run(
         [sys.executable, "-c", *command],
         capture_output=True,
@@ -149,10 +150,10 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", *command, *own])
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            app.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    assert shown.count("  cached  ") == len(jobs.COMMON) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(pipelines.COMMON) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):
@@ -174,14 +175,14 @@ def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) ->
     corpus[7] = json.dumps({**json.loads(corpus[7]), "text": "an old letter about a garden"})
     corpus.append(json.dumps({"_id": "new", "title": "", "text": "the copper violin is hidden in a cloud"}))
     (changed / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
-    before = {name: (trained.root / "latest" / name).resolve() for name in jobs.KEPT}
+    before = {name: (trained.root / "latest" / name).resolve() for name in pipelines.KEPT}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", "update", "--dataset", str(changed), "--root", str(trained.root)])
         with pytest.raises(SystemExit) as caught:
-            cli.main()
+            app.main()
     assert caught.value.code == 0
-    after = {name: (trained.root / "latest" / name).resolve() for name in jobs.KEPT}
-    assert {name for name in before if before[name] == after[name]} == {"report", *jobs.MODELS}
+    after = {name: (trained.root / "latest" / name).resolve() for name in pipelines.KEPT}
+    assert {name for name in before if before[name] == after[name]} == {"report", *pipelines.MODELS}
     worked = read_manifest(after["bundle"])
     assert worked.rows["passages"] == 101 and worked.metrics["encoded"] == 2
     assert 2 <= worked.metrics["propagated"] < 60

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts import Draft
-from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
+from gnn_encoder.runs.step import step
 from gnn_encoder.settings import Bm25Retrieve, Ingest
-from gnn_encoder.steps.step import StepArguments, step
+from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.tracking.context import Context
 
 
 def _behave(name: str, context: Context, output: Draft) -> None:
@@ -91,9 +92,9 @@ def main(root: Path, pipeline: Path, *settings: str, docker: bool = False) -> in
     """A launcher in a process of its own, to be interrupted and killed."""
     from rich.console import Console
 
-    from gnn_encoder.console import open_console
-    from gnn_encoder.containers import Containers
-    from gnn_encoder.local_run import run_pipeline
+    from gnn_encoder.cli.console import open_console
+    from gnn_encoder.runs.containers import Containers
+    from gnn_encoder.runs.local_run import run_pipeline
 
     with open_console(["ingest", "bm25_retrieve"], Console()) as audience:
         values = dict(setting.split("=") for setting in settings)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gnn_encoder import cli, jobs
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.local_run import Outcome
+from gnn_encoder.cli import app
+from gnn_encoder.runs import pipelines
+from gnn_encoder.runs.local_run import Outcome
 
 
 def write_beir(dataset: Dataset, folder: Path) -> Path:
@@ -68,10 +69,10 @@ class Trained:
     def run(self, *more: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["gnn-encoder", *self.command, *more])
-            real = jobs.run
-            patch.setattr(jobs, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
+            real = pipelines.run
+            patch.setattr(pipelines, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
             with pytest.raises(SystemExit) as caught:
-                cli.main()
+                app.main()
         outcome = self.outcomes[-1]
         assert caught.value.code == outcome.exit_code
         return outcome

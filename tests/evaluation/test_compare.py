@@ -10,7 +10,7 @@ import pytest
 import pytrec_eval
 from rich.console import Console
 
-from gnn_encoder import cli
+from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare, comparison_table, notes
 from gnn_encoder.evaluation.significance import paired_randomization
@@ -115,7 +115,7 @@ def test_the_command(
         sys, "argv", ["gnn-encoder", "evaluate", *options, "--qrels", str(qrels), "--measures", "AP,R@5"]
     )
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        app.main()
     assert not caught.value.code
     out = capsys.readouterr().out
     assert "MAP" in out and "R@5" in out and "nDCG" not in out

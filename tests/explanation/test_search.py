@@ -12,12 +12,12 @@ import torch
 from rich.console import Console
 from tiny_graph import encode, write_models
 
-from gnn_encoder import cli
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
-from gnn_encoder.evaluation.explanation_page import render_explanation
+from gnn_encoder.cli import app
 from gnn_encoder.explanation.passages import NEEDED
 from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks
 from gnn_encoder.explanation.table import show_hit
+from gnn_encoder.report.explanation_page import render_explanation
 from gnn_encoder.retrieval.search import Searcher
 
 QUESTION = "what is the old river"
@@ -96,7 +96,7 @@ def test_ranks_in_any_chunk_and_with_ties(monkeypatch: pytest.MonkeyPatch) -> No
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["gnn-encoder", "explain", *arguments])
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        app.main()
     return int(caught.value.code or 0)
 
 

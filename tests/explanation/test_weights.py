@@ -10,9 +10,9 @@ from tiny_graph import DE, VARIANTS, D, K, M, N, random_graph
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.explanation.weights import Explainer, Explanation
-from gnn_encoder.graph.edge_features import EdgeFeatures
-from gnn_encoder.graph.propagation import Propagation
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
+from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.query_graph.propagation import Propagation
 
 CROWDED, APART = M - 10, M - 1  # a passage that half of the queries reach, and one that none does
 

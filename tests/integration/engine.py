@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from integration.ceph import wait_for
 
-from gnn_encoder import launch
-from gnn_encoder.containers import check_engine
 from gnn_encoder.errors import UserError
+from gnn_encoder.runs import launch
+from gnn_encoder.runs.containers import check_engine
 
 PACKAGES = ("containerd", "debootstrap", "docker.io", "iptables")
 PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap")

@@ -13,10 +13,10 @@ from integration import training
 from integration.ceph import Ceph, wait_for
 from safetensors.torch import load_file
 
-from gnn_encoder import tracking
-from gnn_encoder.context import CHECKPOINTS
+from gnn_encoder.storage.folders import versions
 from gnn_encoder.storage.s3 import Address, client
-from gnn_encoder.storage.versions import versions
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 CALL = "test-key"
@@ -25,7 +25,7 @@ CALL = "test-key"
 def start(folder: Path, checkpoints: str) -> subprocess.Popen[bytes]:
     """A training on a machine of its own: whatever it leaves on its disk is not there for the next."""
     folder.mkdir()
-    source = Path(tracking.__file__).parents[1]
+    source = Path(mlflow_runs.__file__).parents[2]
     paths = os.pathsep.join(map(str, (source, Path(__file__).parents[1])))
     environment = {**os.environ, CHECKPOINTS: checkpoints, "TMPDIR": str(folder), "PYTHONPATH": paths}
     environment.pop("MLFLOW_TRACKING_URI", None)

@@ -14,10 +14,11 @@ import tiny_pipeline
 from integration.engine import BASE, Engine
 from test_launch import Recorder, tracked, wait_for
 
-from gnn_encoder import cli, launch, lifeline
-from gnn_encoder.containers import CERTIFICATES, ContainerRun, Containers, check_engine, settings_of
+from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
-from gnn_encoder.local_run import Outcome, run_pipeline
+from gnn_encoder.runs import launch, lifeline
+from gnn_encoder.runs.containers import CERTIFICATES, ContainerRun, Containers, check_engine, settings_of
+from gnn_encoder.runs.local_run import Outcome, run_pipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -121,7 +122,7 @@ def test_nothing_survives_the_launcher(
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
-    monkeypatch.setenv("PYTHONPATH", f"{Path(lifeline.__file__).parents[1]}:{TESTS}")
+    monkeypatch.setenv("PYTHONPATH", f"{Path(lifeline.__file__).parents[2]}:{TESTS}")
     command = [sys.executable, str(TESTS / "tiny_pipeline.py"), "--docker", str(root), str(pipeline), "dataset=slow"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     events = root / "logs" / f"tiny-{process.pid}.events.jsonl"
@@ -151,7 +152,7 @@ def test_what_cannot_work_is_refused_before_the_first_step(engine: Engine, monke
         check_engine(launch.image_of("train"))
     monkeypatch.setattr(sys, "argv", ["gnn-encoder", "run", "--preset", "quickstart", "--runner", "podman"])
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        app.main()
     assert caught.value.code == 2
 
 

@@ -10,15 +10,15 @@ from integration.kfp_launcher import Launcher, store_environment
 from integration.tracking_server import TrackingServer
 from trained_root import Trained, tiny_settings
 
-from gnn_encoder import launch
 from gnn_encoder.artifacts import Report
-from gnn_encoder.context import CHECKPOINTS
-from gnn_encoder.presets import load_settings
-from gnn_encoder.provenance import step_arguments
+from gnn_encoder.runs import launch
+from gnn_encoder.runs.provenance import step_arguments
 from gnn_encoder.settings import STEPS
+from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
-from gnn_encoder.tracking import PARENT_RUN, create_run, experiment_id, reaching
+from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.tracking.mlflow_runs import PARENT_RUN, create_run, experiment_id, reaching
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

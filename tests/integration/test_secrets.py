@@ -16,8 +16,8 @@ from integration.tracking_server import TrackingServer
 from kfp_api import EXAMPLE
 from trained_root import tiny_settings, write_beir
 
-from gnn_encoder import cli
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.cli import app
 from gnn_encoder.storage import put_folder
 from gnn_encoder.storage.s3 import Address, client
 
@@ -85,8 +85,8 @@ class Watch(threading.Thread):
 
 def gnn_encoder(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-c", "from gnn_encoder.cli import main; main()", *arguments],
-        capture_output=True, env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1]), **environment},
+        [sys.executable, "-c", "from gnn_encoder.cli.app import main; main()", *arguments],
+        capture_output=True, env={**os.environ, "PYTHONPATH": str(Path(app.__file__).parents[2]), **environment},
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from kfp_api import EXAMPLE, check_pipeline
 
-from gnn_encoder import launch
 from gnn_encoder.kubeflow.cluster_file import load_cluster
 from gnn_encoder.kubeflow.package import write_package
-from gnn_encoder.settings import STEPS
+from gnn_encoder.runs import launch
+from gnn_encoder.settings import STEPS, Settings, calls
 from gnn_encoder.settings.cluster import Cluster
 
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
@@ -143,7 +143,7 @@ def test_without_a_file_nothing_is_asked_for(tmp_path: Path) -> None:
 def test_kfp_reads_it_and_has_every_field(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     text, spec, platforms = package
     component = kfp.components.load_component_from_text(text)
-    assert set(component.component_spec.inputs) == set(STEPS)
+    assert set(component.component_spec.inputs) == set(calls(Settings(), STEPS))
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
     executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     executors[label("ingest")]["nodeSelektor"] = {}

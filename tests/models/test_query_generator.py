@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 
 PASSAGES = ["the old river", "a bright violin and the narrow copper garden in winter", "stone", "what about the market"]
@@ -20,9 +21,9 @@ def generator(request: pytest.FixtureRequest) -> QueryGenerator:
     model = QueryGenerator.from_pretrained(str(request.getfixturevalue(request.param)), 20, 12).train()
     model.model.generation_config.no_repeat_ngram_size = None
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    passages, queries = model.passage_tokens(PASSAGES), model.query_tokens(QUERIES)
+    passages, queries = passage_ids(model, PASSAGES), query_ids(model, QUERIES)
     for _ in range(120):
-        model(*model.batch(passages, queries, np.arange(4))).backward()
+        model(*pair_batch(model, passages, queries, np.arange(4))).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
@@ -35,8 +36,8 @@ def next_token_logits(generator: QueryGenerator, passage: int, begun: list[int])
 
 
 def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerator) -> None:
-    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
-    loss = generator(*generator.batch(passages, queries, np.arange(4)))
+    passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
+    loss = generator(*pair_batch(generator, passages, queries, np.arange(4)))
     start, total, tokens = generator.model.config.decoder_start_token_id, 0.0, 0
     for passage, query in enumerate(QUERIES):
         target = generator.tokenizer(query)["input_ids"]
@@ -51,13 +52,13 @@ def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerato
 
 
 def test_labels_end_and_do_not_repeat_the_start(generator: QueryGenerator) -> None:
-    tokens = generator.query_tokens(["what is the river"])
+    tokens = query_ids(generator, ["what is the river"])
     assert tokens.ids[-1] == generator.tokenizer.sep_token_id
     assert tokens.ids[0] != generator.model.config.decoder_start_token_id
 
 
 def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerator) -> None:
-    written = generator.generate(generator.passage_tokens(PASSAGES), precision="fp32", tokens_per_batch=30)
+    written = generate(generator, passage_ids(generator, PASSAGES), precision="fp32", tokens_per_batch=30)
     for passage in range(len(PASSAGES)):
         begun = [generator.model.config.decoder_start_token_id]
         while len(begun) < 12 and (len(begun) == 1 or begun[-1] != generator.tokenizer.sep_token_id):
@@ -70,26 +71,26 @@ def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerat
 
 
 def test_loss_of_the_right_pairs_is_lower(generator: QueryGenerator) -> None:
-    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
-    right = generator(*generator.batch(passages, queries, np.arange(4)))
-    wrong = generator(*generator.batch(passages, generator.query_tokens(QUERIES[::-1]), np.arange(4)))
+    passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
+    right = generator(*pair_batch(generator, passages, queries, np.arange(4)))
+    wrong = generator(*pair_batch(generator, passages, query_ids(generator, QUERIES[::-1]), np.arange(4)))
     assert right.item() < wrong.item() / 5
 
 
 def test_writing_does_not_depend_on_batches_or_dropout(generator: QueryGenerator) -> None:
-    tokens = generator.passage_tokens(PASSAGES)
+    tokens = passage_ids(generator, PASSAGES)
     for module in generator.modules():  # BERT's modules, and BART's plain numbers
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.9
         elif isinstance(getattr(module, "dropout", None), float):
             module.dropout = 0.9
     generator.train()
-    one = generator.generate(tokens, precision="fp32", tokens_per_batch=1)
-    assert generator.generate(tokens, precision="fp32", tokens_per_batch=10_000) == one
+    one = generate(generator, tokens, precision="fp32", tokens_per_batch=1)
+    assert generate(generator, tokens, precision="fp32", tokens_per_batch=10_000) == one
     assert generator.training
     generator.eval()
     assert all(p.dtype is torch.float32 for p in generator.parameters())
-    beams = generator.generate(tokens, precision="fp32", beams=3)
+    beams = generate(generator, tokens, precision="fp32", beams=3)
     assert len(beams) == len(PASSAGES)
 
 
@@ -98,10 +99,10 @@ def test_save_and_load(generator: QueryGenerator, tmp_path: Path) -> None:
     assert not [p.name for p in tmp_path.iterdir() if p.suffix in (".bin", ".pt", ".pkl", ".pth")]
     loaded = QueryGenerator.load(tmp_path).eval()
     assert (loaded.passage_length, loaded.query_length) == (20, 12)
-    passages, queries = generator.passage_tokens(PASSAGES), generator.query_tokens(QUERIES)
-    batch = generator.batch(passages, queries, np.arange(4))
+    passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
+    batch = pair_batch(generator, passages, queries, np.arange(4))
     assert loaded(*batch).item() == pytest.approx(generator(*batch).item(), rel=1e-6)
-    assert loaded.generate(passages, precision="fp32") == generator.generate(passages, precision="fp32")
+    assert generate(loaded, passages, precision="fp32") == generate(generator, passages, precision="fp32")
 
 
 def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbone: Path) -> None:

@@ -7,10 +7,10 @@ from bm25s.tokenization import Tokenized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_encoder import tokens as module
+from gnn_encoder.inference import tokens as module
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.retrieval import postings
 from gnn_encoder.retrieval.postings import bm25_index
-from gnn_encoder.tokens import Tokens
 
 VOCABULARY = 12
 

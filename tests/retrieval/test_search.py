@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
-from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25, Bm25Kind
 from gnn_encoder.retrieval.fused import fused_search

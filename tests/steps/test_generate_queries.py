@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores, drafting, pair_keys, read_manifest
-from gnn_encoder.denoising import Pairs
-from gnn_encoder.encoding import encode_texts
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import GenerateQueries
 from gnn_encoder.steps.generate_queries import choose_triples, cosines, generate_queries
+from gnn_encoder.training.denoising import Pairs
 
 
 def write_pair_scores(draft: Draft, dataset: Dataset, per_query: int = 12) -> None:
@@ -66,7 +67,7 @@ def test_artifact_is_what_a_loop_makes(
 
     generator, encoder = QueryGenerator.load(inputs["query_generator"]), TextEncoder.from_backbone(str(tiny_backbone))
     texts = tiny_dataset.passages.take(out.passage).full_texts()
-    assert out.text == generator.generate(generator.passage_tokens(texts), precision="fp32")
+    assert out.text == generate(generator, passage_ids(generator, texts), precision="fp32")
     assert len(set(out.text)) > 1
     for row in (0, len(expected) // 2, len(expected) - 1):
         text = out.text[out.passage.tolist().index(out.negative[row])]

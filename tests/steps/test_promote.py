@@ -11,9 +11,9 @@ from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.registry import CHAMPION, PREVIOUS
+from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS
+from gnn_encoder.settings.arguments import StepArguments
 from gnn_encoder.steps.promote import promote
-from gnn_encoder.steps.step import StepArguments
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.inference.scoring import pair_tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.settings import TrainCrossEncoder
-from gnn_encoder.steps.train_cross_encoder import dev_figures, pair_tokens
+from gnn_encoder.steps.train_cross_encoder import dev_figures
 
 
 def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset, tiny_backbone: Path) -> None:

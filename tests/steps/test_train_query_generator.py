@@ -8,11 +8,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
 
 from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
-from gnn_encoder.context import CHECKPOINTS
+from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings import TrainQueryGenerator
 from gnn_encoder.steps import train_query_generator as module
 from gnn_encoder.steps.train_query_generator import rouge, split_pairs, train_query_generator
+from gnn_encoder.tracking.context import CHECKPOINTS
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_learns_and_reports(tmp_path: Path, tiny_dataset: Dataset, kind: str, re
     assert metrics["headline"].startswith("ROUGE-L")
     model = QueryGenerator.load(tmp_path / "generator")
     assert (model.passage_length, model.query_length) == (24, 24)
-    assert model.generate(model.passage_tokens(["the old river"]))[0].startswith("what is the")
+    assert generate(model, passage_ids(model, ["the old river"]))[0].startswith("what is the")
 
 
 class Killed(BaseException):

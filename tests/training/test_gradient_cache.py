@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.context import CHECKPOINTS, Context
-from gnn_encoder.encoding import autocast
+from gnn_encoder.inference.encoding import autocast
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainDpr, TrainGnn
-from gnn_encoder.tokens import Tokens
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import embed as embedding
 from gnn_encoder.training import gradient_cache, losses, masked_graph
 from gnn_encoder.training.contrastive import train_contrastive
@@ -172,7 +172,7 @@ def test_the_setting_reaches_contrastive_training(
     )  # fmt: skip
     settings = TrainDpr(epochs=1, batch_size=8, dev_queries=0, gradient_cache=on)
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
-    with tracking.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_run("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         train_contrastive(copy.deepcopy(encoders), examples, tiny_dataset, settings, context)
     assert bool(parts) == on

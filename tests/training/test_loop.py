@@ -9,11 +9,11 @@ import torch
 from small_disk import small_disk
 from torch import nn
 
-from gnn_encoder import tracking
-from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.errors import UserError
-from gnn_encoder.progress import Progress
 from gnn_encoder.settings import Optimization
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.loop import fit, linear_schedule, set_dropout
 
@@ -55,7 +55,7 @@ def train(
         steps += 1
         return net(batch).square().mean()
 
-    with tracking.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_run("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         result = fit(net, Batches(), loss, SETTINGS.model_copy(update={"workers": workers}), context)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.progress import Progress
 from gnn_encoder.settings import TrainGnn
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.prefetch import made
@@ -50,7 +50,7 @@ def job(tiny_dataset: Dataset, tiny_backbone: Path) -> MaskedGraphTraining:
 
 
 def fit(job: MaskedGraphTraining) -> dict[str, torch.Tensor]:
-    with tracking.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_run("test", params={}, tags={}) as run:
         job.fit(Context("test", run, "key"))
     return {name: value.clone() for name, value in job.model.state_dict().items()}
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Graph, TrainingSet, reverse_csr
-from gnn_encoder.graph.neighborhoods import Neighbourhood, neighbourhood
+from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.training.batches import Batch, ExampleBatches, MaskedBatches
 from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import SampledBatches

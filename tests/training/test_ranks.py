@@ -12,13 +12,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
-from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainDpr, TrainGnn
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import ranks
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
@@ -51,7 +51,7 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     size = -(-len(examples.query) // 5)  # five batches an epoch
     dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, **common)
     joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
-    with tracking.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_run("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
             assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
         vectors = generator.standard_normal((100, 32)).astype(np.float32)

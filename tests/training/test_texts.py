@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder import tracking
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
-from gnn_encoder.context import CHECKPOINTS, Context
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.settings import TrainGnn
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts
 
@@ -59,7 +59,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
             FrozenGnnEncoder(texts, gnn), tiny_dataset, examples, graph, vectors, settings
         )  # fmt: skip
         seen: dict[str, float] = {}
-        with tracking.step_run("test", params={}, tags={}) as run:
+        with mlflow_runs.step_run("test", params={}, tags={}) as run:
             context = Context("test", run, f"{rate}")
             monkeypatch.setattr(Context, "metric", lambda self, name, value, at: seen.update({name: value}))
             return training.fit(context).loss, seen

@@ -44,7 +44,7 @@ def read_vectors(path: str | Path) -> np.ndarray:
 class Contents:
     """What the rows of an artifact were made from, so that a later run finds again what has not changed.
 
-    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.changes`); `models`: digests and settings of all that
+    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.update.changes`); `models`: digests and settings of all that
     turned texts into rows.
     """
 

@@ -31,6 +31,8 @@ VERSIONS = {
     "encoding": 1,
     "bundle": 1,
     "report": 2,
+    "evaluation": 1,
+    "latency": 1,
     "decision": 2,
     "figures": 1,
 }

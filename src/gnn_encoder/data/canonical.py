@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.data.corpus import Corpus
+from gnn_encoder.data.findings import DataReport
 from gnn_encoder.data.questions import Questions
-from gnn_encoder.data.report import DataReport
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError

@@ -1,1 +1,4 @@
-"""Measures, significance, and the report that shows them."""
+"""Runs and labels in, figures out: measures, significance, comparison of any runs. Knows no model.
+
+Imports `artifacts` and what lies below.
+"""

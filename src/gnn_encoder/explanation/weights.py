@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
-from gnn_encoder.graph.edge_features import EdgeFeatures
-from gnn_encoder.graph.neighborhoods import neighbourhood
-from gnn_encoder.graph.propagation import neighbour_vectors, tensor
 from gnn_encoder.models.gnn import GNN
+from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.query_graph.neighborhoods import neighbourhood
+from gnn_encoder.query_graph.propagation import neighbour_vectors, tensor
 
 CHUNK = 512
 """Queries whose edge features are in memory together."""

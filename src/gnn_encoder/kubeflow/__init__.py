@@ -1,1 +1,4 @@
-"""Training on a Kubeflow cluster: what it is told, what is sent there, and how the run is followed."""
+"""A Kubeflow cluster: what a run needs there, what is sent, and how the run is followed.
+
+Imports `runs`, `promotion` and what lies below them.
+"""

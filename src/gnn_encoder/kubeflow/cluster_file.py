@@ -5,8 +5,8 @@ from pathlib import Path
 import pydantic
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.presets import read_yaml_file
 from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.settings.presets import read_yaml_file
 
 
 def load_cluster(path: Path | None) -> Cluster:

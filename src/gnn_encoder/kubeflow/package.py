@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gnn_encoder import launch
+from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
 
 
@@ -30,7 +30,7 @@ def package(cluster: Cluster) -> list[dict[str, Any]]:
     platforms = json_format.ParseDict(more[0] if more else {}, messages.PlatformSpec())
     deployment = json_format.ParseDict(compiled["deploymentSpec"], messages.PipelineDeploymentConfig())
     for name, task in spec.root.dag.tasks.items():
-        step = name.replace("-", "_")
+        step = launch.step_of(name)
         needs, label = cluster.needs(step), spec.components[task.component_ref.name].executor_label
         container = deployment.executors[label].container
         container.image = cluster.image(step) or container.image

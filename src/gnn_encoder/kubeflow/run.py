@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 import typer
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow.jobs import ClusterTraining
 from gnn_encoder.kubeflow.server import DRIVER, Run, Server, follow
+from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.settings.cluster import Cluster
 
 

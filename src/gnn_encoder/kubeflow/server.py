@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
-from gnn_encoder.settings import STEPS
+from gnn_encoder.runs import launch
+from gnn_encoder.settings import TRAINING
 from gnn_encoder.settings.cluster import Cluster
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
@@ -279,8 +280,7 @@ def _as_run(found: Any) -> Run:
     # A task without a state is one that Argo has left out, or has not come to.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
-    names = {step: step.replace("_", "-") for step in STEPS}
-    may_fail = (f"root{DRIVER}", *(name + end for name in names.values() for end in (DRIVER, "")))
+    failed = [name for name, state in states.items() if state == "FAILED"]
     return Run(
         run_id=str(found.run_id),
         name=str(found.display_name),
@@ -289,8 +289,12 @@ def _as_run(found: Any) -> Run:
         created=found.created_at,
         # A run that goes on has the epoch for its end.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={step: states[name] for step, name in names.items() if name in states},
-        failed={name: _pod(nodes, name) for name in may_fail if states.get(name) == "FAILED"},
+        steps={name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in TRAINING},
+        failed={
+            name: _pod(nodes, name)
+            for name in failed
+            if name == f"root{DRIVER}" or launch.step_of(name.removesuffix(DRIVER)) in TRAINING
+        },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
         error=one_line(found.error.message) if found.error and found.error.message else "",
     )

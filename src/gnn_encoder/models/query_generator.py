@@ -6,20 +6,13 @@ embeddings are the output matrix).
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from gnn_encoder.encoding import budget_batches, inference_dtype
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import load_pretrained, load_tokenizer
-from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.progress import Progress
-from gnn_encoder.tokens import Tokens
 
 LAYOUT = "query_generator.json"
 IGNORED = -100
@@ -55,29 +48,6 @@ class QueryGenerator(nn.Module):
             model = _pair(name, tokenizer)
         return cls(model.float(), tokenizer, passage_length, query_length)
 
-    def passage_tokens(self, texts: Sequence[str]) -> Tokens:
-        """What the encoder reads of passages."""
-        return Tokens.of(self.tokenizer, texts, self.passage_length)
-
-    def query_tokens(self, texts: Sequence[str]) -> Tokens:
-        """What the decoder is to write: the query and its end.
-
-        A first token that is the decoder's own start is left out: the model is shown that one anyway.
-        """
-        if not texts:
-            return Tokens.flatten([])
-        ids = self.tokenizer(text_target=list(texts), truncation=True, max_length=self.query_length)["input_ids"]
-        start = self.model.config.decoder_start_token_id
-        return Tokens.flatten([line[1:] if line[:1] == [start] else line for line in ids])
-
-    def batch(self, passages: Tokens, queries: Tokens, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Passage ids and mask [b, l], and labels [b, t] with `IGNORED` as padding, of some pairs."""
-        ids, mask = passages.padded(rows, self.tokenizer.pad_token_id)
-        labels, real = queries.padded(rows, self.tokenizer.pad_token_id)
-        labels[real == 0] = IGNORED
-        where = device()
-        return torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where), torch.from_numpy(labels).to(where)
-
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy (nats) summed over the label tokens: −Σ log P(tok_t | tok_<t, passage)."""
         begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
@@ -85,40 +55,6 @@ class QueryGenerator(nn.Module):
         real = labels != IGNORED
         # Only real positions are widened to fp32: with 50,000 words, the padding would cost most.
         return nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="sum")
-
-    def generate(
-        self,
-        passages: Tokens,
-        *,
-        beams: int = 1,
-        precision: str = "auto",
-        tokens_per_batch: int = 4096,
-        progress: Progress | None = None,
-    ) -> list[str]:
-        """A query for each of n tokenized passages: the likeliest next token, or beam search.
-
-        Deterministic; passages of like length go together, and a beam counts as a passage in the budget.
-        """
-        where = device()
-        was_training = self.training
-        self.to(device=where, dtype=inference_dtype(precision)).eval()
-        texts = [""] * len(passages)
-        with torch.inference_mode():
-            for rows in budget_batches(passages.lengths, max(1, tokens_per_batch // beams)):
-                ids, mask = passages.padded(rows, self.tokenizer.pad_token_id)
-                written = self.model.generate(
-                    input_ids=torch.from_numpy(ids).to(where),
-                    attention_mask=torch.from_numpy(mask).to(where),
-                    max_length=self.query_length,
-                    num_beams=beams,
-                    do_sample=False,
-                )
-                for row, text in zip(rows, self.tokenizer.batch_decode(written, skip_special_tokens=True), strict=True):
-                    texts[row] = " ".join(text.split())
-                if progress:
-                    progress.advance(len(rows))
-        self.float().train(was_training)
-        return texts
 
     def save(self, folder: Path) -> None:
         """Write config, tokenizer, safetensors and the lengths."""

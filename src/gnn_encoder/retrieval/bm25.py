@@ -16,10 +16,10 @@ from bm25s.tokenization import Tokenizer
 
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
-from gnn_encoder.progress import Progress
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.retrieval.postings import bm25_index, load_postings, save_postings
 from gnn_encoder.settings import Lexical
-from gnn_encoder.tokens import Tokens
+from gnn_encoder.tracking.progress import Progress
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),

@@ -10,7 +10,7 @@ are no tie here, and which bit comes out depends on the BLAS and on `CHUNK`.
 import faiss
 import numpy as np
 
-from gnn_encoder.progress import Progress
+from gnn_encoder.tracking.progress import Progress
 
 CHUNK = 65_536
 """Passages searched at a time."""

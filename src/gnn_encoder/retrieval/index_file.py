@@ -9,7 +9,6 @@
 All but the last are built with a chunk in memory at a time.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import faiss
 import numpy as np
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.machine.scratch import reserve
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
 
@@ -117,7 +117,7 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     with path.open("w+b") as file:
         file.write(head)
         file.flush()
-        os.posix_fallocate(file.fileno(), 0, len(head) + m * bytes_each)
+        reserve(file, len(head) + m * bytes_each)
         body = np.memmap(file, dtype=np.uint8, mode="r+", offset=len(head), shape=(m * bytes_each,))
         filled = np.zeros(lists, dtype=np.int64)
         for row, chunk in _chunks(vectors):

@@ -11,8 +11,8 @@ from typing import Any
 import bm25s
 import numpy as np
 
-from gnn_encoder.scratch import scratch
-from gnn_encoder.tokens import Tokens
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.machine.scratch import scratch
 
 ARRAYS = ("data", "indices", "indptr")
 """What bm25s calls scores, texts and where each term's postings begin."""

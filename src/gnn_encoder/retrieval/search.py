@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.encoding import encode_question
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import load_index, search_index
 

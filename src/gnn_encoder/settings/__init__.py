@@ -18,7 +18,7 @@ from gnn_encoder.settings.foundation import (
 )
 from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.outcome import EncodeCorpus, Evaluate, Promote
-from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
+from gnn_encoder.settings.pipeline import STEPS, STUDY, TITLES, TRAINING, Settings, calls, step_settings
 from gnn_encoder.settings.shared import (
     MINILM,
     ContrastiveTraining,
@@ -34,6 +34,8 @@ __all__ = [
     "MINILM",
     "STEPS",
     "STUDY",
+    "TITLES",
+    "TRAINING",
     "Bm25Retrieve",
     "BuildGraph",
     "CompareVariants",
@@ -60,5 +62,6 @@ __all__ = [
     "TrainQueryGenerator",
     "TryVariant",
     "WatchedTraining",
+    "calls",
     "step_settings",
 ]

@@ -15,7 +15,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings.pipeline import STEPS
+from gnn_encoder.settings.pipeline import TRAINING
 from gnn_encoder.settings.shared import known_names
 
 SECRET_WORDS = frozenset(
@@ -290,8 +290,8 @@ class Cluster(Section):
     @pydantic.model_validator(mode="after")
     def _every_step_is_known_and_whole(self) -> "Cluster":
         for step in self.steps:
-            if step not in STEPS:
-                raise ValueError(f"unknown step {step!r}: {known_names(step, STEPS)}")
+            if step not in TRAINING:
+                raise ValueError(f"unknown step {step!r}: {known_names(step, TRAINING)}")
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:  # what the defaults and the step say together

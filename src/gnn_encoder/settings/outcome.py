@@ -57,6 +57,10 @@ class Evaluate(Inference):
     """Of the paired randomization test against M_de."""
     resamples: PositiveInt = 2000
     """Of the queries, for the bootstrap's confidence intervals."""
+    baseline: str = "Dual encoder"
+    """The system that every other is compared with."""
+    candidate: str = "GNN-encoder"
+    """The system that the report is about: its headline, its won and lost queries, and what `promote` looks at."""
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder orders anew, another row of the table: about the best that a
     ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""

@@ -1,8 +1,10 @@
 """All steps' settings together, and the rules that hold between steps."""
 
+from collections.abc import Iterable
+
 import pydantic
 
-from gnn_encoder.settings import foundation, graph, outcome, study
+from gnn_encoder.settings import foundation, graph, outcome, ranking, study
 from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
@@ -74,8 +76,32 @@ STEPS: tuple[str, ...] = tuple(name for name in Settings.model_fields if name no
 """The training pipeline's steps, in its order."""
 
 
+def calls(settings: Settings, steps: Iterable[str]) -> dict[str, ranking.Call]:
+    """Parameter of a pipeline → the call that it holds, in the pipeline's order.
+
+    Each of `steps` is called with its own section's settings; `evaluate` brings the calls of `ranking_calls`.
+    """
+    made: dict[str, ranking.Call] = {}
+    for step in steps:
+        if step == "evaluate":
+            made |= ranking.ranking_calls(settings.evaluate, settings.train_dual_encoder)
+        else:
+            made[step] = ranking.Call(step, getattr(settings, step))
+    return made
+
+
 def step_settings(step: str) -> type[StepSettings]:
     """The settings class of a step."""
+    if step in ranking.CALLED:
+        return ranking.CALLED[step]
     annotation = Settings.model_fields[step].annotation
     assert isinstance(annotation, type)
     return annotation
+
+
+TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in calls(Settings(), STEPS).values()))
+"""The training pipeline's steps, in its order, those without a section of their own among them."""
+TITLES: tuple[str, ...] = tuple(
+    f"{call.step}: {call.label}" if call.label else call.step for call in calls(Settings(), STEPS).values()
+)
+"""What its calls are shown as."""

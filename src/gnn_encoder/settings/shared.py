@@ -37,7 +37,7 @@ class StepSettings(BaseModel):
 class Speed(TypedDict):
     """How models run over texts, as keyword arguments of the encoding functions."""
 
-    precision: str
+    precision: Precision
     tokens_per_batch: int
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
-from gnn_encoder.context import Context
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25, Bm25Kind
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import Bm25Retrieve
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 
 
 @step(bm25_run="run")
@@ -24,7 +24,7 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
         train_depth=settings.train_depth,
         eval_depth=settings.eval_depth,
     )
-    run.write(bm25_run)
+    run.write(bm25_run, "BM25")
     figures = dev_figures(data, run)
     return {
         "hits": len(run.query),

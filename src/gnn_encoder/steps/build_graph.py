@@ -20,20 +20,19 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
-from gnn_encoder.changes import carry_over, passage_digests, text_digests
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts, inference_dtype
-from gnn_encoder.graph.edge_features import EdgeFeatureWriter
-from gnn_encoder.graph.former import FormerGraph
+from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
+from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
+from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
-from gnn_encoder.scoring import PairTokens, score_pairs
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import BuildGraph
-from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.steps.train_cross_encoder import pair_tokens
-from gnn_encoder.tokens import Tokens, tokens_at
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.losses import KnownPositives
+from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
+from gnn_encoder.update.former import FormerGraph
 
 COPIED = 65_536
 """Edge features held in memory at a time."""

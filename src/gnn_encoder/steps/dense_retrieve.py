@@ -6,13 +6,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_passages, encode_texts
+from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import search
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import DenseRetrieve
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 
 
 @step(dpr_run="run")
@@ -35,7 +35,7 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
             return search(vectors, asked, k, progress=searching)
 
         run = search_splits(data, find, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
-    run.write(dpr_run)
+    run.write(dpr_run, "DPR")
     figures = dev_figures(data, run)
     quality = f"dev R@100 {figures['dev/R_at_100']:.3f}, " if figures else ""
     return {

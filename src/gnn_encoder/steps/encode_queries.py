@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, create_vectors, read_manifest
-from gnn_encoder.changes import text_digests
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_texts, inference_dtype
+from gnn_encoder.inference.encoding import encode_texts, inference_dtype
+from gnn_encoder.inference.tokens import SHARD
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import EncodeQueries
-from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.tokens import SHARD
+from gnn_encoder.tracking.context import Context
+from gnn_encoder.update.changes import text_digests
 
 
 @step(query_vectors="vectors")

@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
-from gnn_encoder.context import Context
-from gnn_encoder.denoising import Pairs, hard_negatives
-from gnn_encoder.encoding import encode_texts
 from gnn_encoder.evaluation.similarity import NAMES, distribution
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.generation import generate, passage_ids
+from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import GenerateQueries
-from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.tokens import SHARD, Tokens
+from gnn_encoder.tracking.context import Context
+from gnn_encoder.training.denoising import Pairs, hard_negatives
 
 
 @step(generated_queries="generated_queries")
@@ -36,9 +37,9 @@ def generate_queries(
     passages = np.unique(triples.passage)
     generator = QueryGenerator.load(query_generator)
     shards = (passages[start : start + SHARD] for start in range(0, len(passages), SHARD))
-    tokens = Tokens.join([generator.passage_tokens(data.passages.take(shard).full_texts()) for shard in shards])
+    tokens = Tokens.join([passage_ids(generator, data.passages.take(shard).full_texts()) for shard in shards])
     writing = context.progress("writing queries", len(passages), "queries")
-    texts = generator.generate(tokens, beams=settings.beams, progress=writing, **settings.speed)
+    texts = generate(generator, tokens, beams=settings.beams, progress=writing, **settings.speed)
     writing_rate = writing.rate
     similarity = similarities(data, triples, passages, texts, settings)
     GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)

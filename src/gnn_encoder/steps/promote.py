@@ -12,17 +12,18 @@ from typing import Any
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, naming_corrupt, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
-from gnn_encoder.context import Context
 from gnn_encoder.errors import Missing, UserError
-from gnn_encoder.evaluation.champion import compare_with_champion
-from gnn_encoder.evaluation.gate import KEEP, Comparison, Verdict, decide
-from gnn_encoder.evaluation.model_card import model_card
-from gnn_encoder.registry import BUNDLE, CHAMPION, DECISION, DIGEST, REASON, Registry, Version, registry_of
+from gnn_encoder.promotion.champion import compare_with_champion
+from gnn_encoder.promotion.gate import KEEP, Comparison, Verdict, decide
+from gnn_encoder.promotion.model_card import model_card
+from gnn_encoder.promotion.registry import BUNDLE, CHAMPION, DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import Evaluate, Promote
-from gnn_encoder.steps.step import ORIGIN, Metrics, step
+from gnn_encoder.settings.arguments import ORIGIN
 from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder
-from gnn_encoder.storage.listing import list_folder
+from gnn_encoder.storage.folders import list_folder
+from gnn_encoder.tracking.context import Context
 
 
 @step(decision="decision")
@@ -112,7 +113,7 @@ class _Challenger:
                 former = Searcher(Bundle.read(folder))
         except UserError as error:
             return f"{lost} ({error})"
-        settings = Evaluate.model_validate(self._report.manifest.settings)
+        settings = Evaluate.model_validate(read_history(self._report.path)["evaluate"].settings)
         measures = dict.fromkeys((*settings.measures, self._settings.measure, *self._settings.floors))
         return compare_with_champion(
             self._data, self._split, Searcher(Bundle.read(self._bundle)), former, champion.number, tuple(measures),

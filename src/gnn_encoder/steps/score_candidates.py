@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run
-from gnn_encoder.candidates import merge_candidates
-from gnn_encoder.context import Context
+from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.scoring import score_pairs
+from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import ScoreCandidates
-from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.steps.train_cross_encoder import pair_tokens
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.losses import KnownPositives
 
 

@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, GeneratedQueries, PairScores, TrainingSet, pair_keys
-from gnn_encoder.context import Context
-from gnn_encoder.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 from gnn_encoder.errors import UserError
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import SelectTrainingSet
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
+from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 
 LABELLED, DENOISED, SELECTED, GENERATED = range(len(ORIGINS))
 

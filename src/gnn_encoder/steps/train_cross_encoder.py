@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
-from gnn_encoder.candidates import merge_candidates
-from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.scoring import PairTokens, score_pairs
+from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainCrossEncoder
-from gnn_encoder.steps.step import Metrics, step
-from gnn_encoder.tokens import Tokens, passage_tokens
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.dev import reciprocal_rank
 from gnn_encoder.training.loop import fit, parameter_groups
 from gnn_encoder.training.losses import KnownPositives
@@ -60,14 +59,6 @@ def train_cross_encoder(
         **figures,
         "headline": f"loss {result.loss:.3f}, re-ranked dev MRR@10 {figures.get('dev/reranked_RR_at_10', 0.0):.3f}",
     }
-
-
-def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
-    """All queries and passages of a dataset, tokenized once for this cross-encoder."""
-    texts = dataset.queries.column("text").to_pylist()
-    queries = Tokens.of(model.tokenizer, texts, model.max_length)
-    passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
-    return PairTokens(model.tokenizer, queries, passages, model.max_length)
 
 
 def dev_figures(

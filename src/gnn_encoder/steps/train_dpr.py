@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, Run, TrainingSet
-from gnn_encoder.context import Context
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainDpr
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.losses import KnownPositives
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset, Draft, Qrels
-from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.generation import generate, passage_ids, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainQueryGenerator
-from gnn_encoder.steps.step import Metrics, step
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.generation import RowBatches, held_out_loss, token_loss
 from gnn_encoder.training.loop import fit
 
@@ -33,8 +34,8 @@ def train_query_generator(
         raise UserError("no labelled train pairs: the query generator has nothing to learn from")
     torch.manual_seed(settings.seed)  # before the model: its new weights are drawn
     model = QueryGenerator.from_pretrained(settings.generator, settings.passage_length, settings.query_length)
-    passages, queries = model.passage_tokens(positives(data, train)), model.query_tokens(questions(data, train))
-    seen, wanted = model.passage_tokens(positives(data, held_out)), model.query_tokens(questions(data, held_out))
+    passages, queries = passage_ids(model, positives(data, train)), query_ids(model, questions(data, train))
+    seen, wanted = passage_ids(model, positives(data, held_out)), query_ids(model, questions(data, held_out))
 
     def look(epoch: int) -> dict[str, float]:
         return {"held_out/loss": held_out_loss(model, seen, wanted, settings.precision)} if len(wanted) else {}
@@ -50,7 +51,7 @@ def train_query_generator(
     model.save(query_generator.path)
     figures = look(settings.epochs)  # before `generate`, which may leave the weights rounded to bf16
     writing = context.progress("writing held-out queries", len(seen), "queries")
-    written = model.generate(seen, precision=settings.precision, progress=writing)
+    written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions(data, held_out), written)
     quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result.loss:.3f}"
     return {

@@ -1,1 +1,4 @@
-"""The training loop, losses, checkpoints, and what a batch holds."""
+"""Training: one loop, the losses, the examples and batches, the gradient cache, checkpoints, several processes.
+
+Imports `query_graph`, `inference`, `models` and what lies below them.
+"""

@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, TrainingSet
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import encode_texts, encode_tokens
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_texts, encode_tokens
+from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.settings import ContrastiveTraining
-from gnn_encoder.tokens import Tokens, passage_tokens
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed

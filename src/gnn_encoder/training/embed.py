@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.encoding import budget_batches
+from gnn_encoder.inference.encoding import budget_batches
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder, device
-from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.gradient_cache import run_parts
 from gnn_encoder.training.ranks import shared
 

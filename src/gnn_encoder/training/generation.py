@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.encoding import autocast
+from gnn_encoder.inference.encoding import autocast
+from gnn_encoder.inference.generation import pair_batch
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.tokens import Tokens
 from gnn_encoder.training.embed import passes
 
 
@@ -38,7 +39,7 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
     """
     total = torch.zeros((), device=device())
     for part in passes(passages.lengths[rows]):
-        total = total + model(*model.batch(passages, queries, rows[part]))
+        total = total + model(*pair_batch(model, passages, queries, rows[part]))
     return total / int(queries.lengths[rows].sum())
 
 

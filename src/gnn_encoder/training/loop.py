@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.context import Context
-from gnn_encoder.encoding import autocast
+from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings import Optimization
+from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, made

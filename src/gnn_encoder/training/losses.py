@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Qrels, TrainingSet, pair_keys
-from gnn_encoder.ragged import ranges
+from gnn_encoder.artifacts.ragged import ranges
 from gnn_encoder.training.gradient_cache import by_rows
 
 SCORED = 2**19

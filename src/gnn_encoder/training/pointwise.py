@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Qrels
+from gnn_encoder.inference.scoring import PairTokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.scoring import PairTokens
 from gnn_encoder.training.batches import draw_negatives
 from gnn_encoder.training.embed import passes
 

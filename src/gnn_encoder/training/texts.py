@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.encoding import encode_tokens
+from gnn_encoder.inference.encoding import encode_tokens
+from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.settings import TrainGnn
-from gnn_encoder.tokens import Tokens, passage_tokens
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups
 

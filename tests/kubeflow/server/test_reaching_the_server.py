@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from command_line import call
 from kfp_api import EXAMPLE, KfpServer
 from private_ca import write_certificates
 from submitting import submit
-from test_cli import call
 
 from gnn_encoder.kubeflow import server as kubeflow_server
 

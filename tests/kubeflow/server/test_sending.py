@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from beir_folder import write_beir
+from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
 from submitting import IMAGES, submit
-from test_cli import call
 
-from gnn_encoder.presets import load_settings
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import STEPS, calls
+from gnn_encoder.settings.presets import load_settings
 
 
 def test_what_is_sent(
@@ -30,13 +30,17 @@ def test_what_is_sent(
     assert sent["service_account"] == "pipeline-runner"
     assert sent["runtime_config"]["pipeline_root"] == "s3://retrieval/pipelines"
     parameters = {step: json.loads(text) for step, text in sent["runtime_config"]["parameters"].items()}
-    expected = load_settings("quickstart", ["train_gnn.epochs=3"]).model_dump(mode="json")
-    assert {step: value["settings"] for step, value in parameters.items()} == {step: expected[step] for step in STEPS}
+    expected = calls(load_settings("quickstart", ["train_gnn.epochs=3"]), STEPS)
+    assert {name: value["settings"] for name, value in parameters.items()} == {
+        name: call.settings.model_dump(mode="json") for name, call in expected.items()
+    }
     assert all(value["code_digest"] for value in parameters.values())
     assert parameters["ingest"]["source_digests"]["dataset"]
     tasks = sent["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
     assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
-    assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == 15
+    assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == len(
+        tasks
+    )
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(server.requests)
     shown = capsys.readouterr().out
     assert f"run        {server.url}/#/runs/details/run-0\n" in shown

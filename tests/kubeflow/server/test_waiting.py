@@ -13,7 +13,7 @@ import pytest
 from kfp_api import EXAMPLE, WORKFLOW, KfpServer, at, check, node_hash
 from submitting import IMAGES, submit
 
-from gnn_encoder import cli
+from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
 from gnn_encoder.kubeflow.run import wait
 from gnn_encoder.kubeflow.server import Server
@@ -73,6 +73,16 @@ def test_a_failed_step_is_named_with_its_pod(
     pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
     log = f"kubectl logs -n kubeflow {pod} -c main"
     assert shown.err == f"error: train_dpr failed; why is in its log: {log}\n"
+
+
+def test_of_a_step_with_several_tasks_the_failed_one_is_named(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.progress = [at("FAILED", rank="Succeeded", rank_2="Failed")]
+    assert submit(monkeypatch, server.url, "--wait") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: rank_2 failed; ") and "rank_2                 failed\n" in shown.out
+    assert str(node_hash(f"{WORKFLOW}.root.rank-2.executor")) in shown.err
 
 
 def test_hashes_are_those_that_argo_gives() -> None:
@@ -197,11 +207,11 @@ def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
     server.progress = [at("RUNNING")]
     # Tests that run in the background, as in `make test &`, inherit from the shell that Ctrl-C means nothing.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = f"{heard}; from gnn_encoder.cli import main; main()"
+    command = f"{heard}; from gnn_encoder.cli.app import main; main()"
     submission = ["submit", "--preset", "quickstart", "--cluster", str(tmp_path / "cluster.yaml"), "--wait"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *submission, "--host", server.url],
-        env=os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(app.__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,
     )

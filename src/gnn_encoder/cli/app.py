@@ -1,0 +1,265 @@
+"""The command line: `gnn-encoder run · submit · update · retrain · ablate · models · data check · search · explain …`.
+
+Whatever is heavy is imported by the command that needs it; `--help` stays fast.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from gnn_encoder import __version__
+from gnn_encoder.cli import bundles, clusters, models
+from gnn_encoder.cli.evaluate import evaluate
+from gnn_encoder.cli.retrain import retrain
+from gnn_encoder.errors import UserError, without_password
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gnn_encoder.runs.local_run import Audience, Outcome
+
+app = typer.Typer(
+    help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
+app.add_typer(data, name="data")
+app.add_typer(models.models, name="models")
+
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT, else ./gnn-encoder-runs]."),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
+]
+
+
+@app.command()
+def run(
+    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    overrides: Overrides = None,
+    root: Root = None,
+    runner: Annotated[
+        str, typer.Option(help="subprocess, or docker: each step in its container (make images).")
+    ] = "subprocess",
+    memory: Annotated[str, typer.Option(help="What a container may take, as 6g; else all there is.")] = "",
+) -> None:
+    """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
+    from gnn_encoder.cli import endings
+    from gnn_encoder.runs import pipelines
+    from gnn_encoder.settings import TITLES
+
+    folder = root or pipelines.default_root()
+    job = partial(pipelines.run, preset, dataset, overrides or [], folder, runner=runner, memory=memory)
+    _follow(TITLES, job, partial(endings.show_results, folder))
+
+
+app.command()(clusters.submit)
+app.command()(clusters.runs)
+
+
+@app.command()
+def update(
+    dataset: Annotated[
+        str | None, typer.Option(help="Path or URI of the data as it is now; else where it was.")
+    ] = None,
+    since: Annotated[Path | None, typer.Option("--from", help="Folder of the run to go on from [ROOT/latest].")] = None,
+    overrides: Overrides = None,
+    root: Root = None,
+) -> None:
+    """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
+    from gnn_encoder.cli import endings
+    from gnn_encoder.runs import pipelines
+
+    folder = root or pipelines.default_root()
+    job = partial(pipelines.update, since or folder / "latest", dataset, overrides or [], folder)
+    _follow(pipelines.UPDATED, job, endings.show_update)
+
+
+@app.command()
+def ablate(
+    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
+    study: Annotated[
+        list[str] | None, typer.Option(help="parts, gate, neighbors, mask, edges; repeatable. All without --variant.")
+    ] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="One of your own; repeatable.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="frozen: over the dual encoder's vectors, in seconds; joint: the paper's training.")
+    ] = "frozen",
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each variant.")] = 3,
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    overrides: Overrides = None,
+    root: Root = None,
+) -> None:
+    """Compare variants of the model on one foundation: what each part gains, with its significance."""
+    from gnn_encoder.cli import endings
+    from gnn_encoder.runs import pipelines
+    from gnn_encoder.settings.studies import STUDIES
+
+    # Without --study and --variant: everything there is.
+    studies = study or ([] if variant else list(STUDIES))
+    changed = [f"try_variant.mode={mode}", *(overrides or [])]
+    folder = root or pipelines.default_root()
+    job = partial(pipelines.ablate, preset, dataset, changed, studies, variant or [], seeds, folder)
+    _follow((*pipelines.COMMON, "encode_queries"), job, endings.show_ablation)
+
+
+def _follow(
+    steps: Sequence[str],
+    job: Callable[["Audience"], "Outcome"],
+    show: Callable[["Console", "Outcome"], None],
+) -> NoReturn:
+    """Do the job before the reader's eyes, show how it ended, and exit."""
+    from rich.console import Console
+
+    from gnn_encoder.cli.console import open_console
+    from gnn_encoder.cli.endings import show_failure
+
+    screen = Console()
+    with open_console(steps, screen) as audience:
+        outcome = job(audience)
+    if outcome.status == "FINISHED":
+        show(screen, outcome)
+    else:
+        show_failure(outcome)
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
+def presets() -> None:
+    """List the presets, each with its data set."""
+    from gnn_encoder.settings.presets import load_settings, preset_names
+
+    for name in preset_names():
+        typer.echo(f"{name:<20} {load_settings(name).ingest.dataset or '(--dataset)'}")
+
+
+@app.command(name="compile")
+def compile_(
+    check: Annotated[bool, typer.Option("--check", help="Only say whether they are up to date.")] = False,
+) -> None:
+    """Compile the pipelines to the YAML files beside them, which are what runs."""
+    from gnn_encoder.runs import launch
+
+    for name in launch.PIPELINES:
+        target = f"pipelines/{name}.yaml"
+        if check:
+            if not launch.is_compiled(name):
+                raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
+            typer.echo(f"{target} is up to date")
+        else:
+            launch.compile_pipeline(name, launch.pipeline_file(name))
+            typer.echo(f"wrote {launch.pipeline_file(name)}")
+
+
+for command in (
+    retrain,
+    bundles.search,
+    bundles.copy,
+    bundles.explain,
+    evaluate,
+):
+    app.command()(command)
+
+
+@app.command()
+def dashboard(
+    root: Root = None,
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
+) -> None:
+    """Open MLflow's user interface on this root's runs."""
+    from gnn_encoder.runs.pipelines import default_root
+    from gnn_encoder.tracking.mlflow_runs import find_experiment, reaching
+    from gnn_encoder.tracking.pipeline_run import existing_store
+
+    folder = (root or default_root()).expanduser().resolve()
+    uri = existing_store(folder)
+    if uri.startswith("http"):
+        typer.echo(f"The runs are at {without_password(uri)}")
+        return
+    with reaching(uri) as client:
+        experiment = find_experiment(client)
+    runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
+    typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
+    sys.stdout.flush()
+    artifacts = (folder / "artifacts").as_uri()
+    command = ["-m", "mlflow", "ui", "--default-artifact-root", artifacts]
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # may hold a password, and a command line is for all to see
+    # One reader needs one worker, and none of the eight processes that run evaluation jobs.
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    os.execv(sys.executable, [sys.executable, *command, "--port", str(port), "--workers", "1"])
+
+
+@app.command()
+def doctor(root: Root = None) -> None:
+    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is named."""
+    from gnn_encoder.cli.doctor import examine
+    from gnn_encoder.runs.pipelines import default_root
+
+    wrong = 0
+    for finding in examine(root or default_root()):
+        wrong += bool(finding.advice)
+        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
+        if finding.advice:
+            typer.echo(f"  {'':<10} {finding.advice}")
+    if wrong:
+        raise UserError(f"{wrong} of these must be mended")
+
+
+@app.command(hidden=True)
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+@data.command()
+def check(
+    dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
+    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
+) -> None:
+    """Validate a data set: counts, and every kind of problem with file and line."""
+    from gnn_encoder.data import check as check_dataset
+    from gnn_encoder.settings.presets import parse_settings
+
+    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check")
+    report = check_dataset(settings.ingest)
+    lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
+    for split, count in report.queries.items():
+        unlabelled = report.without_positive.get(split, 0)
+        lines[split] = f"{count:,} queries, {report.labels.get(split, 0):,} labels, {unlabelled:,} without a positive"
+    lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
+    lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
+    for name, value in {**lines, **report.facts}.items():
+        typer.echo(f"{name:<10} {value}")
+    for line in (*report.problems, *report.remarks):
+        typer.echo(f"- {line}")
+    if report.problems:
+        mend = "mend it" if report.fatal else "mend it, or --set ingest.on_bad_rows=drop"
+        raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
+
+
+def main() -> None:
+    """Entry point: an error that the user can mend is one line and exit code 2 (as is a wrong option)."""
+    try:
+        if sys.platform == "win32":
+            raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")
+        app()
+    except UserError as error:
+        message = str(error)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        message = f"{error.strerror}: {error.filename or 'while writing'}"
+    typer.echo(f"error: {message}", err=True)
+    raise SystemExit(2)

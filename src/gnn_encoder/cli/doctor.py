@@ -1,0 +1,120 @@
+"""`gnn-encoder doctor`: whether this environment can do what the steps need, and what it has to do it with."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnn_encoder.errors import UserError, one_line
+
+DISTRIBUTION = "gnn-encoder"
+FAISS = ("faiss-cpu", "faiss-gpu")
+ROOM = 2 * 2**30
+"""Free bytes that a small run needs."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at and what was found; with `advice` where it must be mended."""
+
+    what: str
+    found: str
+    advice: str = ""
+
+
+def examine(root: Path) -> Iterator[Finding]:
+    """Every finding, the quick ones first.
+
+    Args:
+        root: where runs would go.
+    """
+    yield Finding("python", f"{platform.python_version()}, {sys.executable}")
+    yield _packages()
+    yield _faiss()
+    yield from _torch()
+    yield _room(root)
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        yield _tracking(uri)
+
+
+def _packages() -> Finding:
+    """Whether what this package requires is installed, in versions that it takes."""
+    from packaging.requirements import Requirement
+
+    missing = []
+    wanted = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    wanted = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
+    for requirement in wanted:
+        try:
+            found = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            # The GPU's build of FAISS is another distribution, of the same modules.
+            if requirement.name not in FAISS:
+                missing.append(requirement.name)
+        else:
+            if not requirement.specifier.contains(found, prereleases=True):
+                missing.append(f"{requirement} (here {found})")
+    advice = f"install {', '.join(missing)}" if missing else ""
+    return Finding(
+        "packages", f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, {len(wanted)} required", advice
+    )
+
+
+def _faiss() -> Finding:
+    import faiss
+    import numpy as np
+
+    builds = [name for name in FAISS if _installed(name)]
+    index = faiss.IndexFlatIP(4)
+    index.add(np.eye(4, dtype=np.float32))
+    _, found = index.search(np.eye(4, dtype=np.float32), 1)
+    wrong = found[:, 0].tolist() != [0, 1, 2, 3]
+    advice = f"have one of {' and '.join(FAISS)}" if len(builds) != 1 else "install it again" if wrong else ""
+    return Finding("faiss", f"{', '.join(builds) or 'no build'} {faiss.__version__}", advice)
+
+
+def _torch() -> Iterator[Finding]:
+    import torch
+
+    from gnn_encoder.inference.encoding import native_bf16
+
+    good = torch.equal(torch.eye(3) @ torch.ones(3, 1), torch.ones(3, 1))
+    yield Finding("torch", torch.__version__, "" if good else "install it again: it multiplies wrongly")
+    bf16 = "bf16 in hardware" if native_bf16() else "no bf16 in hardware: fp32 is used"
+    yield Finding("processor", f"{platform.machine()}, {torch.get_num_threads()} threads, {bf16}")
+    for number in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(number)
+        yield Finding(f"gpu {number}", f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+    if torch.version.cuda and not torch.cuda.is_available():
+        yield Finding("gpu", f"none, though torch is built for CUDA {torch.version.cuda}: the processor is used")
+
+
+def _room(root: Path) -> Finding:
+    there = next(folder for folder in (root.resolve(), *root.resolve().parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    advice = "" if free >= ROOM else f"free space: a small run needs {ROOM / 2**30:.0f} GiB"
+    return Finding("disk", f"{free / 2**30:.0f} GiB free for {root}", advice)
+
+
+def _tracking(uri: str) -> Finding:
+    from gnn_encoder.tracking.mlflow_runs import find_experiment, reaching
+    from gnn_encoder.tracking.pipeline_run import impatient
+
+    try:
+        with impatient(), reaching(uri) as client:
+            experiment = find_experiment(client)
+    except UserError as error:
+        return Finding("mlflow", "no answer", one_line(error))
+    return Finding("mlflow", "reached" if experiment else "reached, no runs yet")
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

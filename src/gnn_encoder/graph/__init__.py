@@ -1,1 +1,0 @@
-"""The query–passage graph: its neighbourhoods, its edges' features, and the vectors it propagates."""

@@ -1,0 +1,79 @@
+"""Batches dealt out to a replica of a model on each device, packed where the model and the device allow it."""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gnn_encoder.machine.threads import side_by_side
+from gnn_encoder.machine.transfers import streamed
+from gnn_encoder.models.packed import Row, first_position, pack, packed_attention, reads_packed
+
+
+def devices() -> list[torch.device]:
+    """Where models run: every visible GPU, else the CPU. A process that trains with others has its own GPU alone."""
+    if not torch.cuda.is_available():
+        return [torch.device("cpu")]
+    own = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
+    return [torch.device("cuda", number) for number in own]
+
+
+def read_batches(
+    model: nn.Module,
+    batches: Sequence[np.ndarray],
+    padded: Callable[[np.ndarray], tuple[np.ndarray, ...]],
+    store: Callable[..., None],
+    whole: int,
+) -> None:
+    """Call `store(rows, *results)` with what the model makes of each batch, in no order.
+
+    Args:
+        model: on the first of `devices`, with a `backbone`, a `forward` over padded batches and a `packed` over `Row`s.
+        batches: row numbers of each.
+        padded: ids, mask and maybe token types [b, l] of a batch; called in several threads where there are several
+            devices, as the model is. `store` is called by one at a time.
+        whole: tokens that a packed batch is filled up to, so that its results are the same whatever is read together
+            (`gnn_encoder.models.packed`). What has more has to be alone in its batch.
+
+    Raises:
+        Exception: what reading a batch raised; no batch is begun after it.
+    """
+    if not batches:
+        return
+    places = devices()[: len(batches)]
+    backbone: Any = model.backbone
+    attention = packed_attention(places[0], next(model.parameters()).dtype)
+    start = first_position(backbone, attention) if attention else None
+    replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
+    storing = Lock()
+
+    def work(number: int, stop: Event) -> None:
+        replica, where = replicas[number], places[number]
+
+        def given(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
+            return padded(rows) if start is None else pack(start, *padded(rows), whole=whole)
+
+        def results(*inputs: Any) -> tuple[Tensor, ...]:
+            found = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]
+            return found if isinstance(found, tuple) else (found,)
+
+        with ExitStack() as stack:
+            # Both hold for a thread alone.
+            stack.enter_context(torch.inference_mode())
+            if where.type == "cuda":
+                stack.enter_context(torch.cuda.device(where))
+            if start is not None:
+                stack.enter_context(reads_packed(replica.backbone))
+            # Dealt by number, not by who is free: a batch is read by the same device every time.
+            mine = ((rows, given(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
+            for rows, found in streamed(mine, results, where):
+                with storing:
+                    store(rows, *found)
+
+    side_by_side(work, len(places))

@@ -1,0 +1,97 @@
+"""Pairs of texts → cross-encoder scores and [CLS] vectors, both from one pass.
+
+Queries and passages are tokenized once each; a pair's tokens are put together from the two flat arrays
+when its batch comes up, so that n·k pairs never exist as text.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.inference.encoding import budget_batches, inference_copy
+from gnn_encoder.inference.replicas import read_batches
+from gnn_encoder.inference.tokens import Tokens, passage_tokens
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.tracking.progress import Progress
+
+
+class PairTokens:
+    """Token pairs `[CLS] first [SEP] second [SEP]`; the first is cut to half the length, the second to the rest."""
+
+    def __init__(self, tokenizer: Any, first: Tokens, second: Tokens, max_length: int) -> None:
+        self.pad = tokenizer.pad_token_id or 0
+        self.first, self.second, self.max_length = first, second, max_length
+        self.middle = _separator(tokenizer)
+
+    def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Tokens of each pair, int64 [r]."""
+        whole = self._first_lengths(first) + len(self.middle) + self.second.lengths[second] - 1
+        lengths: np.ndarray = np.minimum(whole, self.max_length)
+        return lengths
+
+    def _first_lengths(self, rows: np.ndarray) -> np.ndarray:
+        lengths: np.ndarray = np.minimum(self.first.lengths[rows], self.max_length // 2)
+        return lengths
+
+    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, mask and token types (0 first, 1 second), int64 [b, l], of the pairs (first[i], second[i])."""
+        head = self._first_lengths(first)
+        lengths = self.lengths(first, second)
+        columns = np.arange(int(lengths.max(initial=0)))[None, :]
+        mask = columns < lengths[:, None]
+        in_head = columns < head[:, None]
+        tail = head + len(self.middle)
+        in_tail = mask & (columns >= tail[:, None])
+        ids = np.full(mask.shape, self.pad, dtype=np.int64)
+        ids[in_head] = self.first.ids[(self.first.offsets[first][:, None] + columns)[in_head]]
+        for i, token in enumerate(self.middle):
+            np.put_along_axis(ids, (head + i)[:, None], token, axis=1)
+        # The second text's own [CLS] (position 0) is left out, hence the 1.
+        position = self.second.offsets[second][:, None] + 1 + columns - tail[:, None]
+        ids[in_tail] = self.second.ids[position[in_tail]]
+        # A cut text ends in its [SEP] all the same.
+        rows = np.arange(len(ids))
+        ids[rows, head - 1] = self.first.ids[self.first.offsets[first + 1] - 1]
+        ids[rows, lengths - 1] = self.second.ids[self.second.offsets[second + 1] - 1]
+        return ids, mask.astype(np.int64), in_tail.astype(np.int64)
+
+
+def _separator(tokenizer: Any) -> list[int]:
+    """Tokens that a tokenizer puts between two texts beyond the first one's last: none for BERT, one for RoBERTa."""
+    one = tokenizer("a")["input_ids"]
+    two = tokenizer("a", "a")["input_ids"]
+    middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
+    return middle
+
+
+def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
+    """All queries and passages of a dataset, tokenized once for this cross-encoder."""
+    texts = dataset.queries.column("text").to_pylist()
+    queries = Tokens.of(model.tokenizer, texts, model.max_length)
+    passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
+    return PairTokens(model.tokenizer, queries, passages, model.max_length)
+
+
+def score_pairs(
+    model: CrossEncoder,
+    pairs: PairTokens,
+    first: np.ndarray,
+    second: np.ndarray,
+    scores: np.ndarray,
+    cls: np.ndarray,
+    *,
+    precision: str = "auto",
+    tokens_per_batch: int = 4096,
+    progress: Progress | None = None,
+) -> None:
+    """Fill `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
+
+    def store(rows: np.ndarray, logits: np.ndarray, vectors: np.ndarray) -> None:
+        scores[rows], cls[rows] = logits, vectors
+        if progress:
+            progress.advance(len(rows))
+
+    with inference_copy(model, precision) as scorer:
+        batches = list(budget_batches(pairs.lengths(first, second), tokens_per_batch))
+        read_batches(scorer, batches, lambda rows: pairs.padded(first[rows], second[rows]), store, tokens_per_batch)

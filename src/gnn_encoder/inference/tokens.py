@@ -1,0 +1,160 @@
+"""Token ids of texts, without padding; those of a corpus are made once per tokenizer and length, and mapped after.
+
+Training, scoring and four encodings read the same passages: the first of them tokenizes, a row group in memory at
+a time. The files are a cache: what is deleted is made again.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts.folder import digest_of
+from gnn_encoder.artifacts.ragged import ranges
+from gnn_encoder.tracking.context import TOKENS
+
+SHARD = 65_536
+"""Texts tokenized together."""
+GATHERED = 20_000
+"""Texts of a stream whose ids are in memory together."""
+IDS, OFFSETS, PARTIAL = "ids.bin", "offsets.npy", ".partial-"
+FEW = 10
+"""Less than one passage in so many is tokenized by itself, without a file of them all."""
+
+
+class Tokens:
+    """Token ids of n texts without padding: `ids` int32 [total], `offsets` int64 [n + 1]."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def of(cls, tokenizer: Any, texts: Sequence[str], max_length: int) -> "Tokens":
+        """Tokenize with special tokens, cut to `max_length`; a shard at a time."""
+        shards = (list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD))
+        return cls.join(
+            [cls.flatten(tokenizer(s, truncation=True, max_length=max_length)["input_ids"]) for s in shards]
+        )
+
+    @classmethod
+    def flatten(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
+        """From one list of ids per text."""
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(s) for s in sequences], out=offsets[1:])
+        ids = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
+        return cls(ids, offsets)
+
+    @classmethod
+    def gather(cls, sequences: Iterable[Sequence[int]]) -> "Tokens":
+        """From a stream of one list of ids per text, of which `GATHERED` are held at a time; ids are memory-mapped."""
+        ids, lengths = array("i"), array("q", [0])
+        with tempfile.TemporaryFile() as file:
+            for sequence in sequences:
+                lengths.append(len(sequence))
+                ids.extend(sequence)
+                if len(lengths) % GATHERED == 0:
+                    ids.tofile(file)
+                    del ids[:]
+            ids.tofile(file)
+            file.flush()
+            return cls(_mapped(file), np.cumsum(np.frombuffer(lengths, dtype=np.int64)))
+
+    @classmethod
+    def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
+        """The texts of all parts, in order."""
+        sizes = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, np.int64)])
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        return cls(np.concatenate([part.ids for part in parts] or [np.zeros(0, np.int32)]), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: np.ndarray) -> "Tokens":
+        """The texts at `rows`, in that order."""
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(self.lengths[rows], out=offsets[1:])
+        return Tokens(self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])], offsets)
+
+    def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them, or to one."""
+        starts, lengths = self.offsets[rows], self.lengths[rows]
+        columns = np.arange(int(lengths.max(initial=1)))
+        mask = columns < lengths[:, None]
+        ids = np.full(mask.shape, pad, dtype=np.int64)
+        ids[mask] = self.ids[(starts[:, None] + columns)[mask]]
+        return ids, mask.astype(np.int64)
+
+
+def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> Tokens:
+    """All passages, title and text, with special tokens and cut to `max_length`; ids int32 are memory-mapped.
+
+    The file lies in the folder `GNN_ENCODER_TOKENS`; without one it is unlinked, for this process alone.
+    """
+    root = os.environ.get(TOKENS)
+    if not root:
+        with tempfile.TemporaryDirectory() as name:
+            _write(Path(name), tokenizer, passages, max_length)
+            return _read(Path(name))
+    key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length}
+    folder = Path(root) / digest_of(key)[:20]
+    if not folder.is_dir():
+        Path(root).mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
+        try:
+            _write(partial, tokenizer, passages, max_length)
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            if not folder.is_dir():  # else another process was faster
+                raise
+    return _read(folder)
+
+
+def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> tuple[Tokens, np.ndarray]:
+    """Tokens of the passages `rows` [r], and where among them each lies: of all passages unless `rows` are few."""
+    if len(rows) > len(passages) // FEW:
+        return passage_tokens(tokenizer, passages, max_length), rows
+    shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
+    parts = [Tokens.of(tokenizer, passages.take(shard).full_texts(), max_length) for shard in shards]
+    return Tokens.join(parts), np.arange(len(rows))
+
+
+def _write(folder: Path, tokenizer: Any, passages: PassageTable, max_length: int) -> None:
+    sizes = [np.zeros(1, np.int64)]
+    with (folder / IDS).open("wb") as file:
+        for batch in passages.stream():
+            part = Tokens.of(tokenizer, batch.full_texts(), max_length)
+            part.ids.tofile(file)
+            sizes.append(part.lengths)
+    np.save(folder / OFFSETS, np.cumsum(np.concatenate(sizes)), allow_pickle=False)
+
+
+def _read(folder: Path) -> Tokens:
+    with (folder / IDS).open("rb") as file:
+        return Tokens(_mapped(file), np.load(folder / OFFSETS))
+
+
+def _mapped(file: IO[bytes]) -> np.ndarray:
+    """The ids int32 in an open file, memory-mapped; an empty file cannot be."""
+    size = os.fstat(file.fileno()).st_size
+    return np.memmap(file, np.int32, mode="r") if size else np.empty(0, np.int32)
+
+
+def _digest(tokenizer: Any) -> str:
+    # How it last cut and padded is part of its state, and none of its identity.
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    return digest_of({name: value for name, value in state.items() if name not in ("truncation", "padding")})

@@ -1,0 +1,82 @@
+"""Neighbourhoods in the query–passage graph, gathered from its arrays: no Python loop per node or edge.
+
+A masked round's graph is never built: it is the whole graph and a boolean over queries.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts import Graph
+from gnn_encoder.artifacts.ragged import ranges
+
+CHUNK = 65_536
+"""Passages whose edges are looked at together."""
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The edges that reach t target passages.
+
+    `nodes` int64 [u]: the distinct graph queries they come from, ascending; `edges` int64 [2, e]: index
+    into `nodes` and index into the targets; `positions` int64 [e]: each edge's flat place in [n, k].
+    """
+
+    nodes: np.ndarray
+    edges: np.ndarray
+    positions: np.ndarray
+
+
+def neighbourhood(
+    graph: Graph,
+    passages: np.ndarray,
+    *,
+    masked: np.ndarray | None = None,
+    dropped: np.ndarray | None = None,
+    limit: int = 0,
+    generator: np.random.Generator | None = None,
+) -> Neighbourhood:
+    """The edges from queries to `passages` [t].
+
+    Args:
+        masked: bool [n], queries that are out of the graph in this round.
+        dropped: bool [n, k], edges that are out of the graph (`train_gnn.mask=drop_positives`).
+        limit: at most this many edges per passage, drawn by `generator`; 0: all.
+    """
+    target, positions = edges_into(graph, passages)
+    node = positions // graph.edges.shape[1]
+    keep = np.ones(len(positions), dtype=bool)
+    if masked is not None:
+        keep &= ~masked[node]
+    if dropped is not None:
+        keep &= ~dropped.reshape(-1)[positions]
+    target, positions, node = target[keep], positions[keep], node[keep]
+    if limit:
+        assert generator is not None
+        chosen = _draw_per_group(target, limit, generator)
+        target, positions, node = target[chosen], positions[chosen], node[chosen]
+    nodes, source = np.unique(node, return_inverse=True)
+    return Neighbourhood(nodes, np.stack([source, target]).astype(np.int64), positions)
+
+
+def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The edges that reach `passages` [t], int64 [e]: index into them, ascending, and flat place in [n, k]."""
+    starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
+    return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[ranges(starts, stops)]
+
+
+def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
+    """The queries with an edge to any of `passages` [t], int64, ascending."""
+    reached = np.zeros(len(graph.queries), dtype=bool)
+    for start in range(0, len(passages), CHUNK):
+        _, positions = edges_into(graph, passages[start : start + CHUNK])
+        reached[positions // graph.edges.shape[1]] = True
+    return np.flatnonzero(reached)
+
+
+def _draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:
+    """Rows, ascending, of up to `limit` random members of each group; `group` is ascending."""
+    order = np.lexsort((generator.random(len(group)), group))
+    first = np.searchsorted(group, group, side="left")
+    drawn: np.ndarray = np.sort(order[np.arange(len(group)) - first < limit])
+    return drawn

@@ -1,0 +1,168 @@
+"""h'_q and h'_p of the full graph, streamed over memory-mapped arrays by folded attention (eq. 3–10).
+
+After training an edge is H numbers per layer, a_eᵀW_e h_ij, and a query is to its passages H numbers
+and one projected vector, W_s h'_q. So one pass over the queries reads every edge feature, once, and the
+passages then need no edge feature and project no query again. What is kept in between lies in unlinked
+temporary files, not in the process's memory.
+
+A node's result depends on its own neighbours alone, so neither the chunk size nor the order of rows
+changes it.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_encoder.artifacts import Graph
+from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.machine.threads import chunk_by_core
+from gnn_encoder.models.gnn import GNN
+from gnn_encoder.query_graph.edge_features import EdgeFeatures, mapped
+from gnn_encoder.query_graph.neighborhoods import edges_into
+from gnn_encoder.tracking.progress import Progress
+
+
+class Propagation:
+    """The full graph as its passages see it: all queries propagated at construction (eq. 6–7).
+
+    Kept of them, n queries with k edges each: `projected` fp32 [H, n, d/H], W_s h'_q, a table per head;
+    `source_scalars` fp32 [n, H], a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H], a_eᵀW_e h_ij, None without edge
+    features. It works where the GNN's parameters lie.
+    """
+
+    def __init__(
+        self,
+        gnn: GNN,
+        graph: Graph,
+        query_vectors: np.ndarray,
+        cached_passages: np.ndarray,
+        *,
+        nodes: np.ndarray | None = None,
+        chunk: int = 128,
+        progress: Progress | None = None,
+    ) -> None:
+        """Read every edge feature and each query's k passage vectors, once.
+
+        Args:
+            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d], memory-mapped.
+            nodes: the queries to propagate, int64, where only passages that no other query reaches will be
+                asked for; None: all.
+            chunk: queries that a core has at a time.
+            progress: counts queries.
+        """
+        self.gnn, self.graph = gnn, graph
+        self._where = where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
+        if gnn.config.layers == 0:
+            return
+        self._features = features = EdgeFeatures(graph)
+        layer = gnn.passage_attention
+        (n, k), heads = graph.edges.shape, layer.heads
+        projected = scratch(heads, n, gnn.config.width // heads)
+        source_scalars = scratch(n, heads)
+        edge_scalars = None if layer.edge is None else scratch(n, k, heads)
+        with torch.inference_mode():
+            folded = _folded_edges(gnn)
+            folded_sources = gnn.query_attention.folded_source() if gnn.config.layers == 2 else torch.zeros(0, 0)
+
+        def propagate(start: int) -> int:
+            part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
+            with torch.inference_mode():
+                edge_features = tensor(features.of_queries(part), where)
+                scalars = torch.zeros(1, device=where)
+                if edge_features is not None and edge_scalars is not None:
+                    scalars = edge_features @ folded  # both layers' at once: reading the features takes the time
+                    edge_scalars[part] = scalars[..., -heads:].cpu().numpy()
+                queries = torch.from_numpy(query_vectors[part]).float().to(where)
+                if gnn.config.layers == 2:
+                    found = neighbour_vectors(graph, part, cached_passages)
+                    passages, exists = (torch.from_numpy(array).to(where) for array in found)
+                    arriving = passages @ folded_sources + scalars[..., :heads]
+                    loops = tensor(features.query_loops(part), where)
+                    queries = gnn.interactive_queries(queries, passages, exists, arriving, loops)
+                projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()
+                source_scalars[part] = layer.source_scalars(queries).cpu().numpy()
+            return len(queries)
+
+        chunk_by_core(propagate, range(0, n if nodes is None else len(nodes), chunk), where, progress)
+        self.projected = torch.from_numpy(projected).to(where)
+        self.source_scalars = torch.from_numpy(source_scalars).to(where)
+        self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)
+
+    def write(
+        self,
+        vectors: np.ndarray,
+        rows: np.ndarray,
+        passage_vectors: np.ndarray,
+        *,
+        chunk: int = 2048,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write h'_p of the passages `rows` [t] into their rows of `vectors` [m, d] (eq. 8–10).
+
+        Args:
+            passage_vectors: h_p [m, d], memory-mapped.
+            chunk: passages that a core has at a time.
+            progress: counts passages.
+        """
+
+        def propagate(start: int) -> int:
+            part = rows[start : start + chunk]
+            vectors[part] = self.passages(part, _gathered(passage_vectors, part).numpy())
+            return len(part)
+
+        chunk_by_core(propagate, range(0, len(rows), chunk), self._where, progress)
+
+    def passages(self, rows: np.ndarray, passage_vectors: np.ndarray) -> np.ndarray:
+        """h'_p fp32 [t, d] of the passages `rows` [t] from their h_p [t, d] (eq. 8–10)."""
+        gnn = self.gnn
+        with torch.inference_mode():
+            vectors = torch.from_numpy(np.ascontiguousarray(passage_vectors)).float().to(self._where)
+            passages = gnn.scaled(vectors) if gnn.config.layers == 0 else self._interactive(rows, vectors)
+            found: np.ndarray = passages.cpu().numpy()
+        return found
+
+    def _interactive(self, rows: np.ndarray, vectors: Tensor) -> Tensor:
+        gnn, layer, where = self.gnn, self.gnn.passage_attention, self._where
+        into, positions = edges_into(self.graph, rows)
+        # Edges come ordered by passage: where each passage's begin is all that a sum over them needs.
+        begins = torch.from_numpy(np.searchsorted(into, np.arange(len(rows)))).to(where)
+        target, position = torch.from_numpy(into).to(where), torch.from_numpy(positions).to(where)
+        source = position // self.graph.edges.shape[1]
+        arriving = self.source_scalars[source]
+        if self.edge_scalars is not None:
+            arriving = arriving + self.edge_scalars[position]
+        loops = gnn.loop_features(tensor(self._features.passage_loops(rows), where))
+        incoming, itself = layer.weights(vectors, arriving, target, loops)
+        mixed = itself[..., None] * layer.project(vectors)
+        for head, table in enumerate(self.projected):
+            mixed[:, head] += torch.nn.functional.embedding_bag(
+                source, table, begins, mode="sum", per_sample_weights=incoming[:, head].contiguous()
+            )
+        return gnn.gated(layer.activate(mixed), vectors)
+
+
+def _folded_edges(gnn: GNN) -> Tensor:
+    """a_eᵀW_e of every head of every layer, the passages' layer last: [d_e, layers · H]; empty without features."""
+    layers = [gnn.query_attention] if gnn.config.layers == 2 else []
+    folded = [layer.folded_edge() for layer in (*layers, gnn.passage_attention)]
+    return torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
+
+
+def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
+    """The array as a tensor on a device; None stays None."""
+    return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(like)
+
+
+def neighbour_vectors(
+    graph: Graph, nodes: np.ndarray | slice, passage_vectors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors fp32 [u, k, d] of the passages that queries `nodes` [u] retrieved, and which edges exist, bool [u, k]."""
+    neighbours = graph.edges[nodes]
+    exists = neighbours >= 0
+    vectors = _gathered(passage_vectors, np.where(exists, neighbours, 0).ravel())
+    return vectors.view(*neighbours.shape, passage_vectors.shape[1]).numpy(), exists
+
+
+def _gathered(vectors: np.ndarray, rows: np.ndarray) -> Tensor:
+    """`vectors[rows]` in fp32. torch lets other threads go on while it waits for the disk; NumPy does not."""
+    return torch.index_select(mapped(vectors), 0, torch.from_numpy(rows)).float()

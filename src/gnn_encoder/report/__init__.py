@@ -1,0 +1,4 @@
+"""Figures in; pages, plots and tables out.
+
+Imports `evaluation`, `explanation` and what lies below them.
+"""

@@ -1,0 +1,122 @@
+"""Variants of one model side by side: means over seeds, and how surely each differs from the full model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from gnn_encoder.artifacts import Figures
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.results import corrected, means, p_values
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.report.table import figures_table
+from gnn_encoder.settings import TryVariant
+
+SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
+"""Measures of the terminal's table, which 80 columns hold."""
+SWEEPS = {
+    "neighbors": ("k, passages per query", frozenset({"neighbors", "edges"})),
+    "mask_fraction": ("β, share of queries masked in a round", frozenset({"mask_fraction", "mask"})),
+    "gate_alpha": ("α of a fixed gate", frozenset({"gate_alpha", "gate"})),
+}
+"""Setting → what its axis says, and the settings that may differ from the full model's along it."""
+LEAST = 3
+"""Points that make a curve."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant: its settings, and each seed's figures [seeds, queries, measures] of every split."""
+
+    settings: TryVariant
+    values: dict[str, np.ndarray]
+
+    def means(self, split: str) -> np.ndarray:
+        """Each seed's means [seeds, measures]."""
+        found: np.ndarray = self.values[split].mean(axis=1)
+        return found
+
+
+def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
+    """Variants by name, in the order of their first figures.
+
+    Raises:
+        UserError: figures of different queries.
+    """
+    by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
+    queries: list[list[int]] = []
+    for each in figures:
+        table = each.per_query
+        queries.append(table.column("query").to_pylist())
+        if queries[-1] != queries[0]:
+            raise UserError("the variants' figures are of different queries: run them over one data set")
+        splits = np.asarray(table.column("split"))
+        values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
+        settings = TryVariant.model_validate(each.manifest.settings)
+        by_split = {str(split): values[splits == split] for split in dict.fromkeys(splits.tolist())}
+        by_name.setdefault(settings.variant, []).append((settings, by_split))
+    return {
+        name: Variant(seeds[0][0], {split: np.stack([values[split] for _, values in seeds]) for split in seeds[0][1]})
+        for name, seeds in by_name.items()
+    }
+
+
+def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
+    """`results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: figure}}}.
+
+    Results are means over seeds and queries; deviations are those of the seeds' means, missing where there is one
+    seed. p is against the full model, of queries' means over the seeds, then corrected for the number of variants.
+    """
+    found: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
+    for split in variants[full].values:
+        per_query = {name: variant.values[split].mean(axis=0) for name, variant in variants.items()}
+        found["results"][split] = means(per_query)
+        found["deviations"][split] = {
+            name: dict(zip(NAMES, of_seeds.std(axis=0, ddof=1).tolist(), strict=True))
+            for name, variant in variants.items()
+            if len(of_seeds := variant.means(split)) > 1
+        }
+        found["p_values"][split] = p = p_values(per_query, permutations, seed, baseline=full)
+        found["p_holm"][split] = corrected(p)
+    return found
+
+
+def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
+    """(value, variant) of those that differ from the full model along one setting alone, ascending.
+
+    The full model is among them where it lies on the same curve.
+    """
+    _, free = SWEEPS[setting]
+    model = variants[full].settings
+    ignored = {"variant", "seed", *free}
+    fixed = model.model_dump(exclude=ignored)
+    on_curve = {name: v.settings for name, v in variants.items() if v.settings.model_dump(exclude=ignored) == fixed}
+    companions = free - {setting}
+    kinds = [tuple(getattr(s, other) for other in companions) for n, s in on_curve.items() if n != full]
+    if kinds:
+        kind = max(set(kinds), key=kinds.count)
+        on_curve = {n: s for n, s in on_curve.items() if tuple(getattr(s, other) for other in companions) == kind}
+    return sorted((float(getattr(s, setting)), name) for name, s in on_curve.items())
+
+
+def ablation_table(metrics: dict[str, Any]) -> Table:
+    """Variants × measures, a block for each split; ± is the deviation over seeds."""
+    full = metrics["full"]
+    caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
+    table = figures_table(SHOWN, caption)
+    for split, variants in metrics["results"].items():
+        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
+        for name in variants:
+            table.add_row(name, *(_cell(metrics, split, name, measure) for measure in SHOWN))
+        table.add_section()
+    return table
+
+
+def _cell(metrics: dict[str, Any], split: str, variant: str, measure: str) -> str:
+    deviation = metrics["deviations"][split].get(variant, {}).get(measure)
+    p = metrics["p_holm"][split].get(variant, {}).get(measure, 1.0)
+    spread = "" if deviation is None else f"±{deviation:.3f}".replace("±0.", "±.")
+    return f"{metrics['results'][split][variant][measure]:.3f}{spread}" + ("*" if p < SIGNIFICANT else " ")

@@ -1,0 +1,84 @@
+"""The report of an evaluation as one HTML page that needs no network and no other file."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts.history import History
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
+from gnn_encoder.explanation.passages import LEGEND
+from gnn_encoder.report.examples import Example
+from gnn_encoder.report.table import is_best, is_significant
+from gnn_encoder.report.templates import page_environment
+from gnn_encoder.settings import StepSettings
+
+TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A PNG and what it shows in words."""
+
+    image: bytes
+    caption: str
+
+    @property
+    def data_uri(self) -> str:
+        """The image inside the page."""
+        return "data:image/png;base64," + base64.b64encode(self.image).decode()
+
+
+def render_page(
+    metrics: dict[str, Any],
+    *,
+    headline: str,
+    plots: Mapping[str, Plot],
+    won: list[Example],
+    lost: list[Example],
+    manifests: Mapping[str, Manifest],
+    history: History,
+) -> str:
+    """The page.
+
+    Args:
+        metrics: of the report.
+        headline: its one sentence.
+        plots: by name; those of the data and of the training stand in sections of their own.
+        won, lost: queries of the headline split.
+        manifests: of the artifacts evaluated, by name.
+        history: of the steps that made them.
+    """
+    template = page_environment().get_template(TEMPLATE)
+    return template.render(
+        metrics=metrics,
+        headline=headline,
+        plots=plots,
+        examples={"won": won, "lost": lost},
+        manifests=manifests,
+        history=history,
+        similarity=beside_paper(generated.metrics) if (generated := history.get("generate_queries")) else None,
+        paper_triples=PAPER_TRIPLES,
+        legend=LEGEND,
+        explained_by_graph=any(found.why for each in (*won, *lost) for of in each.rankings.values() for found in of),
+        mean_name=mean_name,
+        significant=SIGNIFICANT,
+        is_best=is_best,
+        is_significant=is_significant,
+    )
+
+
+def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
+    """The page of an ablation; `settings` are the full model's."""
+    template = page_environment().get_template(ABLATION)
+    return template.render(
+        metrics=metrics,
+        headline=headline,
+        plots=plots,
+        settings=settings.model_dump(),
+        mean_name=mean_name,
+        significant=SIGNIFICANT,
+    )

@@ -1,0 +1,73 @@
+"""What the data look like to a GNN-encoder: how long texts are, how many labels there are, how many queries a passage
+has for neighbours, and whether those passages that test queries look for have any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Graph
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.evaluation.measures import labelled_queries
+
+TEXTS = 20_000
+"""Texts of a kind, at most, whose words are counted: the first ones."""
+QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
+
+
+@dataclass(frozen=True)
+class DataProfile:
+    """What `report.html` says of the data; `facts` is what `metrics.json` holds of it."""
+
+    words: dict[str, np.ndarray]
+    """Words of each text, by kind: `passages`, and the queries of each split."""
+    degrees: np.ndarray
+    """Training queries with an edge to a passage [m]."""
+    facts: dict[str, Any]
+
+
+def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
+    """Counts, words and degrees.
+
+    `facts`: `passages`; `splits`, with the queries of each, those with a positive label and those labels; `words` and
+    `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, by
+    split, the share of its positive labels whose passage has one.
+    """
+    some = np.arange(min(len(dataset.passages), TEXTS))
+    words = {"passages": _words(dataset.passages.take(some).texts)}
+    degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
+    splits, reached = {}, {}
+    for split in SPLITS:
+        rows, qrels = dataset.query_rows(split), dataset.split_qrels(split)
+        positive = qrels.positive().passage
+        splits[split] = {"queries": len(rows), "labelled": len(labelled_queries(qrels)), "labels": len(positive)}
+        if len(rows):
+            words[f"{split} queries"] = _words(dataset.query_texts(rows[:TEXTS]))
+        if len(positive):
+            reached[split] = float((degrees[positive] > 0).mean())
+    return DataProfile(
+        words,
+        degrees,
+        {
+            "passages": len(dataset.passages),
+            "splits": splits,
+            "words": {kind: _summary(counts) for kind, counts in words.items()},
+            "degrees": _summary(degrees),
+            "isolated": float((degrees == 0).mean()),
+            "labels_with_neighbors": reached,
+        },
+    )
+
+
+def _words(texts: Sequence[str]) -> np.ndarray:
+    return np.fromiter((len(text.split()) for text in texts), np.int64, len(texts))
+
+
+def _summary(counts: np.ndarray) -> dict[str, float]:
+    quantiles = np.quantile(counts, list(QUANTILES.values()))
+    return {
+        "mean": float(counts.mean()),
+        **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
+        "most": int(counts.max()),
+    }

@@ -1,0 +1,83 @@
+"""The result table on a terminal."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.results import in_table
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+
+
+def results_table(metrics: dict[str, Any]) -> Table:
+    """Systems × measures, a block for each split (its queries in brackets), from a report's metrics.
+
+    The best figure of a column is bold; `*` marks a difference from the baseline that is
+    significant. Below a dense system stands what it gives together with BM25. 80 columns suffice.
+    """
+    baseline = metrics["baseline"]
+    caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
+    if metrics["fusions"]:
+        lexical = next(iter(metrics["fusions"].values()))["lexical"]
+        caption += f"\n+ {lexical}: the scores of the system above and {lexical}'s together, {_weights(metrics)}"
+    table = figures_table(metrics["measures"], caption)
+    for split, systems in metrics["results"].items():
+        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
+        for system, label in _rows(metrics, split):
+            table.add_row(label, *(cell(metrics, split, system, measure) for measure in systems[system]))
+        table.add_section()
+    return table
+
+
+def figures_table(measures: Iterable[str], caption: str) -> Table:
+    """An empty table with a first column for names and one for each measure, as compact as 80 columns want."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        caption=caption,
+        caption_justify="left",
+    )
+    table.add_column("")
+    for measure in measures:
+        table.add_column(mean_name(measure), justify="right", no_wrap=True)
+    return table
+
+
+def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
+    """Systems and what they are called, a fused one after the dense one in it."""
+    shown, fusions = in_table(metrics, split), metrics["fusions"]
+    for system in shown:
+        if system not in fusions:
+            yield system, system
+            for other in shown:
+                if other in fusions and fusions[other]["dense"] == system:
+                    yield other, f"  + {fusions[other]['lexical']}"
+
+
+def _weights(metrics: dict[str, Any]) -> str:
+    tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())
+    return "weighed on dev" if tuned else "half and half"
+
+
+def cell(metrics: dict[str, Any], split: str, system: str, measure: str) -> str:
+    """One figure, in rich markup, marked if it is the best or significantly different."""
+    shown = in_table(metrics, split)
+    value = f"{metrics['results'][split][system][measure]:.3f}"
+    text = f"[bold]{value}[/bold]" if is_best(metrics, split, system, measure, shown) else value
+    return text + ("*" if is_significant(metrics, split, system, measure) else " ")
+
+
+def is_best(metrics: dict[str, Any], split: str, system: str, measure: str, among: Iterable[str] | None = None) -> bool:
+    """Whether no system (of `among`) has a higher figure."""
+    systems = metrics["results"][split]
+    return bool(systems[system][measure] >= max(systems[other][measure] for other in among or systems))
+
+
+def is_significant(metrics: dict[str, Any], split: str, system: str, measure: str) -> bool:
+    """Whether the system differs significantly from the baseline, corrected for the number of systems."""
+    p_value = metrics["p_holm"][split].get(system, {}).get(measure)
+    return p_value is not None and p_value < SIGNIFICANT

@@ -1,0 +1,228 @@
+"""What a step's result depends on besides its inputs and settings: code, data source, backbones.
+
+KFP's cache looks at arguments alone, so digests of all three are among them. The code digest is per
+step, over the modules that the step's module imports, directly or not: a change in the report does
+not train anything again, and neither does a comment.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
+from gnn_encoder.errors import without_password
+from gnn_encoder.settings import Ingest, Settings, StepSettings, calls
+from gnn_encoder.settings.arguments import ORIGIN, StepArguments
+
+PACKAGE = "gnn_encoder"
+SOURCE = Path(__file__).parents[1]
+OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings", "storage", "tracking", "runs.lifeline"))
+"""Rooms and modules that no result depends on: they watch, hold values that are among the arguments themselves, or
+carry bytes whose digests are."""
+BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
+"""Settings that name a pretrained model."""
+
+PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
+"""Artifacts of an earlier run that a step carries over from."""
+
+
+def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
+    """Parameter of a pipeline → the JSON that a component is called with.
+
+    Args:
+        settings: of all steps.
+        steps: the steps of the pipeline (`settings.calls` adds those that have no section of their own).
+        registry: the URI of the model registry.
+
+    Raises:
+        UserError: the data source, a local backbone or the earlier run is not there.
+    """
+    made = {
+        parameter: StepArguments(
+            settings=call.settings.model_dump(mode="json"),
+            code_digest=code_digest(f"{PACKAGE}.steps.{call.step}"),
+            source_digests=source_digests(call.step, call.settings, registry),
+            label=call.label,
+        )
+        for parameter, call in calls(settings, steps).items()
+    }
+    if "promote" in made:
+        made["promote"].source_digests.update(_origin(made))
+    return {parameter: call.model_dump_json() for parameter, call in made.items()}
+
+
+def _origin(made: Mapping[str, StepArguments]) -> dict[str, str]:
+    """Digests of the data, the settings with their backbones, and the code of a whole run, by the names of `ORIGIN`.
+
+    Where the data lie means nothing, nor does where models are registered.
+    """
+    elsewhere = {"dataset", "registry"}
+    data, settings, models, code = {}, {}, {}, {}
+    for step, call in made.items():
+        if step == "report":
+            continue  # a page's looks are no reason to train anew
+        data[step] = call.source_digests.get("dataset")
+        models[step] = {name: digest for name, digest in call.source_digests.items() if name not in elsewhere}
+        settings[step] = {name: value for name, value in call.settings.items() if name != "dataset"}
+        code[step] = call.code_digest
+    digests = (digest_of(data), digest_of({"settings": settings, "models": models}), digest_of(code))
+    return dict(zip(ORIGIN, digests, strict=True))
+
+
+def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[str, str]:
+    """Digests of what a step reads, or changes, outside the pipeline, by a name for it."""
+    digests = {}
+    if step == "ingest":
+        from gnn_encoder.data import source_digest
+
+        assert isinstance(values, Ingest)
+        digests["dataset"] = source_digest(values)
+    if step == "promote":  # a bundle registered in one store is not yet in another
+        # Without its password, which a digest would let people guess at.
+        digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
+    if previous := getattr(values, "previous", ""):
+        digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
+    for name in BACKBONES:
+        if model := getattr(values, name, ""):
+            digests[name] = backbone_digest(model)
+    return digests
+
+
+def package_digest() -> str:
+    """Digest of all of this package's source, by which an image is known to hold the same."""
+    folder = SOURCE
+    files = sorted(path for kind in ("*.py", "*.j2") for path in folder.rglob(kind))
+    return digest_of({path.relative_to(folder).as_posix(): sha256(path) for path in files})
+
+
+@functools.cache
+def backbone_digest(name: str) -> str:
+    """Digest of a local model folder's contents; a hub name stands for itself."""
+    from gnn_encoder.models.backbone import MINILM_SHA256, resolve_backbone
+    from gnn_encoder.settings import MINILM
+
+    resolved = resolve_backbone(name)
+    if name == MINILM:
+        return MINILM_SHA256  # which `resolve_backbone` has just checked
+    return folder_digest(Path(resolved)) if Path(resolved).is_dir() else resolved
+
+
+@functools.cache
+def code_digest(module: str) -> str:
+    """Digest of a module, the package's modules that it imports, their templates, and the versions of other packages.
+
+    Docstrings and comments do not count; the Python version does, to the minor.
+    """
+    modules, others = closure(module)
+    versions = {name: _version(name) for name in others}
+    sources = {name: _source_digest(name) for name in modules}
+    sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
+    return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
+
+
+def _templates(source: Path) -> set[Path]:
+    """The templates that a module names, and those that these name, beside it."""
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        named = re.findall(r"[\w.]+\.j2\b", waiting.pop().read_text(encoding="utf-8"))
+        new = {path for path in map(source.with_name, named) if path.is_file()} - found
+        found |= new
+        waiting += new
+    return found
+
+
+@functools.cache
+def _source_digest(module: str) -> str:
+    return hashlib.sha256(_meaning(_source(module)).encode()).hexdigest()
+
+
+def closure(module: str) -> tuple[set[str], set[str]]:
+    """The package's modules that `module` needs, itself included, and the other packages they import."""
+    modules: set[str] = set()
+    others: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in modules or f"{name}.".startswith(tuple(f"{each}." for each in OBSERVERS)):
+            continue
+        modules.add(name)
+        for imported in _imports(name):
+            top = imported.partition(".")[0]
+            if top == PACKAGE:
+                waiting.append(imported)
+            elif top not in sys.stdlib_module_names:
+                others.add(top)
+    return modules, others
+
+
+@functools.cache
+def _imports(module: str) -> tuple[str, ...]:
+    """Modules named by the import statements of a module, those inside functions too."""
+    return tuple(_named(module, ast.parse(_source(module).read_bytes())))
+
+
+def _named(module: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parents(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".") if _source(module).name == "__init__.py" else module.split(".")[:-1]
+                base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+            yield from _with_parents(base)
+            for alias in node.names:  # `from package import module`
+                if base.startswith(PACKAGE) and _find(f"{base}.{alias.name}"):
+                    yield f"{base}.{alias.name}"
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """A module and the packages whose `__init__` runs when it is imported, except the root's, which does nothing."""
+    parts = name.split(".")
+    if parts[0] != PACKAGE:
+        yield parts[0]
+        return
+    for end in range(2, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _find(module: str) -> Path | None:
+    path = SOURCE.joinpath(*module.split(".")[1:])
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+def _source(module: str) -> Path:
+    found = _find(module)
+    if found is None:
+        raise ModuleNotFoundError(f"{module} is imported by a step but is not in {SOURCE}")
+    return found
+
+
+def _meaning(source: Path) -> str:
+    """A source file without what cannot change a result: layout, comments, docstrings."""
+    tree = ast.parse(source.read_bytes())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+            node.body = kept  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+@functools.cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(importlib.metadata.packages_distributions())
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Versions of the distributions that provide a top-level package, `none` where it is not installed."""
+    names = sorted(set(_distributions().get(package, ())))
+    return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"

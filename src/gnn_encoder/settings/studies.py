@@ -1,0 +1,127 @@
+"""The paper's studies as changes to a preset: what `gnn-encoder ablate` tries (Table 3, Fig. 3, Fig. 4)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings import BuildGraph, GraphShape, Settings, TrainGnn, TryVariant
+from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
+
+FULL, BEFORE = "full", "dual encoder"
+"""The variants that others are compared with: the preset as it is, and M_de before any of this."""
+
+Changes = dict[str, Any]
+"""`step.setting` → value, of `build_graph`, `train_gnn` or `try_variant`."""
+
+STUDIES: dict[str, dict[str, Changes]] = {
+    "parts": {
+        "without GNN": {"train_gnn.layers": 0},
+        "without edges": {"build_graph.edges": "none"},
+        "without MGT": {"train_gnn.mask": "drop_positives"},
+        "without MGT, no edge dropped": {"train_gnn.mask": "none"},
+        "without edge features": {"build_graph.edge_features": "none"},
+        "one layer": {"train_gnn.layers": 1},
+        "two layers": {"train_gnn.layers": 2},
+        "cross-encoder self-loops": {"build_graph.self_loop_features": "cross_encoder"},
+        "refreshed passage cache": {"train_gnn.cache_refreshes": 4},
+    },
+    "gate": {
+        f"without filter gate, α = {alpha}": {"train_gnn.gate": "fixed", "train_gnn.gate_alpha": alpha}
+        for alpha in (0.1, 0.25, 0.5, 0.75, 1.0)
+    },
+    "neighbors": {
+        f"k = {k}": {"build_graph.edges": "retrieved", "build_graph.neighbors": k} for k in (5, 10, 15, 20, 25, 35, 50)
+    },
+    "mask": {
+        f"β = {fraction:.0%}": {"train_gnn.mask": "sample", "train_gnn.mask_fraction": fraction}
+        for fraction in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+    },
+    "edges": {
+        "retrieved edges alone": {"build_graph.edges": "retrieved"},
+        "labelled edges too": {"build_graph.edges": "retrieved+labelled"},
+        "labelled edges alone": {"build_graph.edges": "labelled"},
+        "h'_p as eq. 10 has it": {"train_gnn.normalize_passages": "no"},
+        "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
+    },
+}
+"""Study → variant → what it changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask` Fig. 4;
+`edges` are this project's own choices."""
+
+SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
+"""Setting of a variant → the step where it is set."""
+OWN = settable("try_variant")
+
+
+def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
+    """The full model, M_de, and every variant of the studies and of the user's own, each once.
+
+    Args:
+        own: as `NAME: step.setting=value step.setting=value`.
+
+    Raises:
+        UserError: unknown study, setting or value.
+    """
+    wanted: dict[str, Changes] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
+    for study in studies:
+        if study not in STUDIES:
+            raise UserError(f"no study {study!r}: choose of {', '.join(STUDIES)}")
+        wanted |= STUDIES[study]
+    wanted |= dict(parse_variant(text) for text in own)
+    found: dict[str, TryVariant] = {}
+    for name, changes in wanted.items():
+        variant = _variant(settings, name, changes)
+        # A sweep passes the preset's own value: one run serves both.
+        found.setdefault(variant.model_copy(update={"variant": ""}).model_dump_json(), variant)
+    return list(found.values())
+
+
+def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
+    """The variant once for each seed, from its own on; what is not trained needs one."""
+    count = 1 if variant.mode == "untrained" else seeds
+    return [variant.model_copy(update={"seed": variant.seed + i}) for i in range(count)]
+
+
+def parse_variant(text: str) -> tuple[str, Changes]:
+    """A variant of the user's own.
+
+    Raises:
+        UserError: it is not written so.
+    """
+    name, colon, rest = text.partition(":")
+    changes = dict(part.partition("=")[::2] for part in rest.split())
+    if not (colon and name.strip() and changes and all(changes.values())):
+        raise UserError(f"--variant {text!r}: write it as 'NAME: step.setting=value …'")
+    try:
+        return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
+
+
+def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
+    """Settings of a graph from which every wanted one can be cut (`graph_variant`)."""
+    shapes = [settings, *wanted]
+    kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
+    return settings.model_copy(update={
+        "neighbors": max(shape.neighbors for shape in shapes),
+        "retrieved": max(shape.retrieved for shape in shapes),
+        "edges": "+".join(sorted(kinds, reverse=True)) or "none",
+        **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
+           if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
+    })  # fmt: skip
+
+
+def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
+    tree: dict[str, dict[str, Any]] = {step: getattr(settings, step).model_dump() for step in set(SHARED.values())}
+    tree["try_variant"] = settings.try_variant.model_dump(include=OWN)
+    for key, value in changes.items():
+        step, _, setting = key.partition(".")
+        if step not in tree:
+            raise UserError(f"variant {name!r}: {key} is none of {', '.join(sorted(tree))}: all before is shared")
+        tree[step][setting] = value
+    whole = parse_settings(tree, source=f"variant {name!r}")
+    shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
+    if whole.try_variant.mode != "joint" or shared["layers"] < 2:
+        shared["cache_refreshes"] = 0  # no encoder is trained, so no vector goes stale, or eq. 6 is left out
+    return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

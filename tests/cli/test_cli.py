@@ -1,0 +1,164 @@
+"""The command line: help, exit codes, one line per mistake."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_line import call
+
+from gnn_encoder.cli import app
+from gnn_encoder.cli.endings import show_failure
+from gnn_encoder.runs import launch
+from gnn_encoder.runs.local_run import Outcome
+
+
+def fresh(source: str) -> subprocess.CompletedProcess[str]:
+    package = str(Path(app.__file__).parents[2])
+    source = f"import sys; sys.path.insert(0, {package!r}); {source}"
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'mlflow', 'kfp', 'numpy', 'pandas', 'pyarrow'}"
+    began = time.monotonic()
+    ended = fresh(
+        "sys.argv[1:] = ['--help']\nfrom gnn_encoder.cli.app import main\ntry: main()\n"
+        f"finally: print('heavy:', {heavy} & set(sys.modules))"
+    )
+    assert time.monotonic() - began < 5  # 0.5 s on an idle machine; the line below is the guard
+    assert ended.returncode == 0
+    assert "heavy: set()" in ended.stdout
+    commands = (
+        "run",
+        "submit",
+        "runs",
+        "update",
+        "retrain",
+        "ablate",
+        "models",
+        "data",
+        "compile",
+        "search",
+        "copy",
+        "explain",
+        "evaluate",
+        "dashboard",
+        "presets",
+    )
+    for command in commands:
+        assert command in ended.stdout
+
+
+def test_the_library_imports_without_kfp() -> None:
+    ended = fresh(
+        "sys.modules['kfp'] = None\n"
+        "import importlib, pkgutil, gnn_encoder\n"
+        "for module in pkgutil.walk_packages(gnn_encoder.__path__, 'gnn_encoder.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "    print(module.name)\n"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "gnn_encoder.runs.launch" in ended.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--preset", "quikstart"], "error: no preset 'quikstart': choose one of"),
+        (
+            ["run", "--preset", "quickstart", "--set", "train_gnn.epoch=3"],
+            "unknown setting train_gnn.epoch: did you mean",
+        ),
+        (["run", "--preset", "quickstart", "--set", "train_gnn.epochs=none"], "train_gnn.epochs"),
+        (["run", "--preset", "quickstart", "--dataset", "no/such/folder"], "no/such/folder"),
+        (["run", "--preset", "obliqa"], "no data set: give one with --dataset"),
+        (["run", "--preset", "quickstart", "--set", "train_gnn.heads=5"], "train_gnn.heads = 5: must divide"),
+        (["run", "--preset", "quickstart", "--set", "shared.backbone=/no/model"], "/no/model"),
+        (["data", "check", "no/such/folder"], "no/such/folder"),
+        (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),
+        (["search", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
+        (["search", "what", "--bundle", "~no-such-user/bundle"], "no bundle ~no-such-user/bundle"),
+        (["explain", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
+        (["dashboard", "--root", "no/such/root"], "no runs under"),
+        (["models", "list"], "no runs under"),
+        (["search", "what", "--bundle", "models:/gnn-encoder@champion"], "no runs under"),
+        (["retrain", "--preset", "obliqa"], "no data set: give one with --dataset"),
+        (["evaluate", "--run", "no/run", "--qrels", "no/qrels"], "No such file or directory: no/qrels"),
+        (["evaluate", "--run", "a", "--qrels", "b", "--measures", "AP MRR"], "--measures 'AP MRR': MRR is no measure"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert call(monkeypatch, *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+    assert not (tmp_path / "gnn-encoder-runs" / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize("arguments", [["rum"], ["run"], ["search"], ["search", "x", "--bundle", "b", "-k", "0"]])
+def test_wrong_usage_is_exit_code_2(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unwritable_root_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert call(monkeypatch, "run", "--preset", "quickstart", "--root", str(tmp_path / "file" / "root")) == 2
+    assert "cannot write to" in capsys.readouterr().err
+
+
+def test_presets_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "presets") == 0
+    assert "quickstart" in capsys.readouterr().out
+
+
+def test_a_failure_is_one_block_that_says_how_to_go_on(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    failed = Outcome("FAILED", tmp_path / "a.log", failed_step="ingest", message="it is wrong", user_error=True)
+    show_failure(failed)
+    shown = capsys.readouterr().err
+    assert "error: ingest: it is wrong\n" in shown
+    assert str(tmp_path / "a.log") in shown
+    assert "The same command goes on" in shown
+    codes = [
+        Outcome(status, user_error=user).exit_code for status, user in (("FINISHED", 0), ("FAILED", 0), ("KILLED", 0))
+    ]
+    assert [*codes, failed.exit_code] == [0, 1, 130, 2]
+
+
+def test_the_committed_pipelines_are_what_their_sources_compile_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert all(map(launch.is_compiled, launch.PIPELINES))
+    for name in launch.PIPELINES:
+        stale = launch.pipeline_file(name).read_text("utf-8").replace("build-graph", "make-graph")
+        (tmp_path / f"{name}.yaml").write_text(stale, "utf-8")
+    monkeypatch.setattr(launch, "pipeline_file", lambda name: tmp_path / f"{name}.yaml")
+    assert not any(map(launch.is_compiled, launch.PIPELINES))
+    assert call(monkeypatch, "compile", "--check") == 2
+    assert call(monkeypatch, "compile") == 0
+    assert all(map(launch.is_compiled, launch.PIPELINES))
+
+
+def test_an_update_refuses_what_it_would_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "update", "--root", str(tmp_path)) == 2
+    assert "no finished run at" in capsys.readouterr().err
+    assert call(monkeypatch, "update", "--root", str(tmp_path), "--set", "train_gnn.epochs=9") == 2
+    assert "an update runs ingest, build_graph, encode_corpus alone" in capsys.readouterr().err

@@ -1,0 +1,14 @@
+"""The command line, called in this process."""
+
+import sys
+
+import pytest
+
+from gnn_encoder.cli import app
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gnn-encoder", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    return int(caught.value.code or 0)

@@ -1,0 +1,55 @@
+"""A corpus is tokenized once per tokenizer and length, and every reader sees what the tokenizer itself gives."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.inference import tokens as module
+from gnn_encoder.inference.tokens import passage_tokens
+from gnn_encoder.models.backbone import load_tokenizer
+from gnn_encoder.tracking.context import TOKENS
+
+
+def test_made_once_and_mapped(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKENS, str(tmp_path / "tokens"))
+    tokenizer = load_tokenizer(str(tiny_backbone))
+    texts = tiny_dataset.passages.take(np.arange(100)).full_texts()
+    expected = tokenizer(texts, truncation=True, max_length=8)["input_ids"]
+    tokens = passage_tokens(tokenizer, tiny_dataset.passages, 8)
+    assert isinstance(tokens.ids, np.memmap)
+    assert [tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets, tokens.offsets[1:], strict=False)] == expected
+    rows = np.array([7, 99, 7, 0])
+    taken = tokens.take(rows)
+    assert [taken.ids[a:b].tolist() for a, b in zip(taken.offsets, taken.offsets[1:], strict=False)] == [
+        expected[row] for row in rows
+    ]
+
+    made = []
+    monkeypatch.setattr(module, "_write", lambda *a: made.append(a) or write(*a))
+    tokenizer("the state of a tokenizer that has cut and padded", truncation=True, max_length=4, padding="max_length")
+    assert np.array_equal(passage_tokens(tokenizer, tiny_dataset.passages, 8).ids, tokens.ids) and not made
+    passage_tokens(tokenizer, tiny_dataset.passages, 9)
+    assert len(made) == 1
+    tokenizer.add_tokens(["river"])
+    passage_tokens(tokenizer, tiny_dataset.passages, 8)
+    assert len(made) == 2
+    shutil.rmtree(tmp_path / "tokens")
+    passage_tokens(tokenizer, tiny_dataset.passages, 8)
+    assert len(made) == 3 and not list((tmp_path / "tokens").glob(".partial-*"))
+
+
+write = module._write
+
+
+def test_without_a_folder_it_is_this_process_own(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKENS, raising=False)
+    tokenizer = load_tokenizer(str(tiny_backbone))
+    tokens = passage_tokens(tokenizer, tiny_dataset.passages, 8)
+    assert len(tokens) == 100 and not Path(str(tokens.ids.filename)).exists()

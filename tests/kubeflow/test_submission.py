@@ -1,0 +1,181 @@
+"""`gnn-encoder retrain --host`: a server that plays KFP, whose runs are the real gate before a real MLflow store."""
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import call
+from gate_inputs import write_inputs
+from kfp_api import KfpServer, at
+
+from gnn_encoder import data
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.kubeflow import server as kubeflow_server
+from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
+from gnn_encoder.steps.promote import promote
+
+CALM = ("--set", "promote.largest_latency_ratio=100")  # what the clock says is not what is tried here
+digest = functools.cache(data.source_digest)  # a second of every plan
+
+
+class Cluster:
+    """Runs the last step of what is submitted, over a bundle that finds so many test queries' passages."""
+
+    def __init__(self, folder: Path, dataset: Dataset, backbone: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder, self._dataset, self._backbone, self._patch = folder, dataset, backbone, patch
+        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.file = folder / "cluster.yaml"
+        self.found = 8
+        self.name({"MLFLOW_TRACKING_URI": self.uri})
+
+    def name(self, environment: dict[str, str]) -> None:
+        """Write the cluster file."""
+        self.file.write_text(
+            yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"environment": environment}}), "utf-8"
+        )
+
+    @property
+    def models(self) -> Registry:
+        return open_registry(self.uri, "gnn-encoder")
+
+    def execute(self, parameters: dict[str, str]) -> None:
+        folder = self._folder / f"run-{self.found}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MLFLOW_TRACKING_URI", self.uri)
+            inputs = write_inputs(folder, self._dataset, self._backbone, self.found)
+            promote(parameters["promote"], **inputs, decision=folder / "decision")
+
+    def retrain(self, host: str, *more: str) -> int:
+        arguments = ("retrain", "--preset", "quickstart", "--cluster", str(self.file), *CALM, *more)
+        return call(self._patch, *arguments, *(("--host", host) if host else ()))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "KF_PIPELINES_ENDPOINT", "GITHUB_STEP_SUMMARY", "GNN_ENCODER_KFP_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(kubeflow_server, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(data, "source_digest", digest)
+    return Cluster(tmp_path, tiny_dataset, tiny_backbone, monkeypatch)
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> Iterator[KfpServer]:
+    progress = [at("RUNNING"), at("SUCCEEDED")]
+    with KfpServer(execute=cluster.execute, progress=progress) as started:
+        yield started
+        assert started.problems == []
+
+
+def test_new_models_are_made_on_the_cluster_and_compared(
+    cluster: Cluster,
+    server: KfpServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'another.db'}")  # the cluster's is meant
+    assert cluster.retrain(server.url) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("no version of gnn-encoder is registered yet\nsubmitted  quickstart-2")
+    assert "succeeded\n" in shown.out
+    assert page.read_text() in shown.out and page.read_text().startswith("\n## gnn-encoder: promote\n")
+    assert "| MRR@10 | 0.4000 |" in page.read_text()
+    assert cluster.models.find(CHAMPION).number == "1"
+
+    # The same again: no server is asked, and none need be there.
+    asked = len(server.requests)
+    assert cluster.retrain("http://127.0.0.1:1", "--fail-on-keep") == 0
+    nothing = "nothing to do: data, settings and code are those of version 1, the champion\n"
+    assert capsys.readouterr().out == nothing and page.read_text().endswith(nothing)
+    assert len(server.requests) == asked
+
+    # Worse by other settings: both models in the summary, the decision of the second and not of the first.
+    cluster.found = 5
+    page.unlink()
+    assert cluster.retrain(server.url, "--set", "train_gnn.epochs=3", "--fail-on-keep") == 3
+    assert "changed since version 1, the champion: settings\n" in capsys.readouterr().out
+    summary = page.read_text()
+    assert (
+        summary.startswith("\n## gnn-encoder: keep\n") and "20 queries | version 1 | version 2 | difference" in summary
+    )
+    assert "| MRR@10 | 0.4000 | 0.2500 | -0.1500 |" in summary
+    assert f"- registered: {cluster.uri}\n- bundle: {tmp_path / 'run-5' / 'bundle'}\n" in summary
+    assert summary.endswith(f"- run: {server.url}/#/runs/details/run-1\n")
+    assert cluster.models.find(CHAMPION).number == "1"
+
+    # With another version registered, KFP must not reuse the former decision; all else it may.
+    first, second = (each["runtime_config"]["parameters"] for each in server.seen("POST", ".*/runs"))
+    registries = [json.loads(each["promote"])["source_digests"]["registry"] for each in (first, second)]
+    assert registries[0] != registries[1]
+    assert {step for step in first if first[step] != second[step]} == {"promote", "train_gnn"}
+
+
+def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.execute = lambda parameters: None
+    server.progress = [at("FAILED", train_gnn="Failed")]
+    assert cluster.retrain(server.url, "--fail-on-keep") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: train_gnn failed; ") and "##" not in shown.out
+
+
+def test_a_run_that_registers_nothing_new(
+    cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.execute = lambda parameters: cluster.models.register("s3://a/b", {"run.data": "other"}, {}, "")
+    assert cluster.retrain(server.url) == 2
+    told = capsys.readouterr().err
+    assert f"no new version of gnn-encoder is in {cluster.uri}: KFP reused" in told and told.count("\n") == 1
+
+
+def test_a_decision_that_was_not_logged(
+    cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def register(parameters: dict[str, str]) -> None:
+        tags = {**json.loads(parameters["promote"])["source_digests"], "decision": "keep", "reason": "it is worse"}
+        cluster.models.register("s3://a/b", tags, {}, "")
+
+    server.execute = register
+    assert cluster.retrain(server.url) == 2
+    told = capsys.readouterr().err
+    assert "version 1 is registered (keep: it is worse), but not its decision's figures" in told
+    assert told.count("\n") == 1
+
+
+def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster.retrain("") == 2  # a cluster file asks for a cluster
+    assert "no server: give --host, or set KF_PIPELINES_ENDPOINT" in capsys.readouterr().err
+    monkeypatch.setenv("KF_PIPELINES_ENDPOINT", "http://127.0.0.1:1")
+    assert cluster.retrain("") == 2
+    assert "cannot reach http://127.0.0.1:1" in capsys.readouterr().err
+    cluster.name({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
+    assert cluster.retrain("") == 2
+    assert "cannot use the MLflow store http://127.0.0.1:1: " in capsys.readouterr().err
+    # Here a wrong root is what it stumbles over.
+    assert cluster.retrain("", "--local", "--root", str(cluster.file)) == 2
+    assert f"cannot write to {cluster.file}" in capsys.readouterr().err
+
+
+def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
+    cluster: Cluster, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.name({})
+    assert cluster.retrain(server.url) == 2
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
+    assert cluster.retrain(server.url) == 2
+    told = capsys.readouterr().err
+    assert told.count("share: name MLFLOW_TRACKING_URI in the cluster file under defaults.environment") == 2
+    assert server.requests == []
+    # The steps get it from a config map: this side has to name the same.
+    kept = {"retrieval-settings": {"mlflow": "MLFLOW_TRACKING_URI"}}
+    cluster.file.write_text(yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"config_maps": kept}}), "utf-8")
+    assert cluster.retrain(server.url) == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert cluster.retrain(server.url) == 2
+    assert "set it here too" in capsys.readouterr().err

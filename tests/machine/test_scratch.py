@@ -1,0 +1,21 @@
+"""Arrays in unlinked files."""
+
+import errno
+
+import numpy as np
+import pytest
+
+from gnn_encoder.machine.scratch import scratch
+
+
+def test_scratch_holds_what_is_written_and_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = scratch(3, 4)
+    array[:] = np.arange(12).reshape(3, 4)
+    assert array.sum() == 66 and scratch(0, 4).shape == (0, 4)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        scratch(3, 4)

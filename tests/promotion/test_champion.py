@@ -1,0 +1,86 @@
+"""Two bundles on the present queries, whatever the champion's corpus was."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import write_tiny_dataset
+from gate_inputs import write_bundle
+
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
+from gnn_encoder.promotion.bundle_figures import present_rows
+from gnn_encoder.promotion.champion import compare_with_champion
+from gnn_encoder.promotion.gate import Comparison
+from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.settings import Evaluate
+from gnn_encoder.tracking.progress import Progress
+
+MEASURES = ("RR@10", "R@1000")
+
+
+def searcher(path: Path, data: Dataset, backbone: Path, found: int) -> Searcher:
+    return Searcher(Bundle.read(write_bundle(path, data, backbone, found)))
+
+
+def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> Comparison:
+    settings = Evaluate(permutations=200, precision="fp32")
+
+    def progress(name: str, total: int) -> Progress:
+        return Progress("promote", name, total, "queries")
+
+    return compare_with_champion(data, "test", challenger, champion, "7", MEASURES, settings, progress)
+
+
+def test_the_same_bundle_twice_makes_no_difference(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
+    one = searcher(tmp_path / "one", tiny_dataset, tiny_backbone, 8)
+    found = compared(tiny_dataset, one, one)
+    assert found.challenger.means == found.champion.means == {"RR@10": 8 / 20, "R@1000": 1.0}
+    assert found.p_values == {"RR@10": 1.0, "R@1000": 1.0}
+    assert found.challenger.index_bytes == found.champion.index_bytes > 4 * 32
+    assert found.challenger.query_ms > 0
+    assert (found.version, found.queries, found.gone) == ("7", 20, 0)
+
+
+def test_the_better_one_is_seen(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
+    few, many = (searcher(tmp_path / str(n), tiny_dataset, tiny_backbone, n) for n in (5, 19))
+    found = compared(tiny_dataset, many, few)
+    assert found.difference("RR@10") == pytest.approx(14 / 20)
+    assert found.p_values["RR@10"] < 0.05
+    assert compared(tiny_dataset, few, many).difference("RR@10") == pytest.approx(-14 / 20)
+
+
+def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The champion's corpus had another order, and passages that are gone: three of them it found first."""
+    former = Dataset(write_tiny_dataset(tmp_path / "former"))
+    passages, labels = next(former.passages.stream()), former.split_qrels("test")
+    gone = set(labels.passage[:3].tolist())
+    kept = [row for row in reversed(range(100)) if row not in gone]
+    place = {row: i for i, row in enumerate(kept)}
+    with drafting(tmp_path / "present", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        columns = (passages.ids, passages.titles, passages.texts)
+        writer.passages(*([column[row] for row in kept] for column in columns))
+        queries = former.queries.to_pydict()
+        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
+        # The three queries are answered by another passage now, of which the champion does not know.
+        pairs = [(q, p if p not in gone else kept[0]) for q, p in zip(labels.query, labels.passage, strict=True)]
+        rows, there = [int(q) for q, _ in pairs], [place[p] for _, p in pairs]
+        ids = [queries["query_id"][row] for row in rows], [passages.ids[p] for _, p in pairs]
+        writer.qrels(*ids, [1] * len(rows), rows, there)
+        writer.close()
+    present = Dataset(tmp_path / "present")
+    champion = searcher(tmp_path / "champion", former, tiny_backbone, 10)
+    found = compared(present, searcher(tmp_path / "challenger", present, tiny_backbone, 20), champion)
+    assert found.gone == 3
+    assert found.champion.means["RR@10"] == pytest.approx(7 / 20, abs=0.02)
+    assert found.champion.means["R@1000"] == 1.0
+    assert found.challenger.means["RR@10"] > 0.8
+
+
+def test_rows_of_passages_that_are_gone_come_after_all() -> None:
+    rows, ids = present_rows(pa.chunked_array([["b", "x"], ["a", "y"]]), pa.chunked_array([["a"], ["b", "c"]]))
+    np.testing.assert_array_equal(rows, [1, 3, 0, 4])
+    assert ids.to_pylist() == ["a", "b", "c", "x", "y"]
+    rows, ids = present_rows(pa.chunked_array([["a"]]), pa.chunked_array([["a"]]))
+    assert rows.tolist() == [0] and ids.to_pylist() == ["a"]

@@ -1,0 +1,160 @@
+"""When a retraining has nothing to do, and what it says of one that had. With training: tests/test_pipeline.py."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from trained_root import tiny_settings, write_beir
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.cli import app
+from gnn_encoder.promotion import retraining
+from gnn_encoder.promotion.registry import Registry, open_registry
+from gnn_encoder.runs import pipelines
+from gnn_encoder.settings.arguments import ORIGIN
+
+WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "retrain.yml"
+
+
+class Root:
+    """A root, a preset and a data set to retrain with."""
+
+    def __init__(self, folder: Path, dataset: Dataset, backbone: Path, seq2seq: Path) -> None:
+        self.folder, self.preset = folder, folder / "tiny.yaml"
+        self.preset.write_text(yaml.safe_dump(tiny_settings(backbone, seq2seq)))
+        self.beir = write_beir(dataset, folder / "beir")
+
+    @property
+    def models(self) -> Registry:
+        return open_registry(f"sqlite:///{self.folder.resolve() / 'root' / 'mlflow.db'}", "gnn-encoder")
+
+    def plan(self, *overrides: str, dataset: Path | None = None) -> retraining.Plan:
+        data = str(dataset or self.beir)
+        return retraining.plan(pipelines.training(str(self.preset), data, overrides, self.folder / "root"))
+
+    def register(self, plan: retraining.Plan, decision: str, **changes: str) -> str:
+        digests = json.loads(plan.arguments["promote"])["source_digests"]
+        tags = {**{name: digests[name] for name in ORIGIN}, **changes, "decision": decision, "reason": "so it was"}
+        number = self.models.register("/bundle", tags, {}, "")
+        if decision == "promote":
+            self.models.promote(number)
+        return number
+
+
+@pytest.fixture
+def root(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, tiny_seq2seq: Path, monkeypatch: pytest.MonkeyPatch
+) -> Root:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Root(tmp_path, tiny_dataset, tiny_backbone, tiny_seq2seq)
+
+
+def test_it_trains_unless_the_champion_or_the_newest_is_of_the_same(root: Root) -> None:
+    first = root.plan()
+    assert first.same is None and first.news == "no version of gnn-encoder is registered yet"
+    root.register(first, "promote")
+    second = root.plan()
+    assert second.same and second.news == (
+        "nothing to do: data, settings and code are those of version 1, the champion"
+    )
+
+    # Other data, refused by the gate: to train on them again, or on the champion's, gives nothing.
+    labels = root.beir / "qrels" / "train.tsv"
+    before = labels.read_bytes()
+    other = before.replace(b"\tp1\t", b"\tp2\t")
+    labels.write_bytes(other)
+    changed = root.plan()
+    assert changed.same is None and changed.news == "changed since version 1, the champion: data"
+    root.register(changed, "keep")
+    assert root.plan().news == (
+        "nothing to do: data, settings and code are those of version 2, which was kept back (so it was)"
+    )
+    labels.write_bytes(before)
+    assert root.plan().same is not None
+
+    # From the newest somebody rolled back: to train on its data again would only bring it back.
+    labels.write_bytes(other)
+    root.register(root.plan(), "promote")
+    root.models.roll_back()
+    assert root.plan().news.endswith("those of version 3, which is not the champion any more")
+
+
+def test_each_thing_that_a_run_is_made_of_counts(root: Root, tmp_path: Path) -> None:
+    plan = root.plan()
+    root.register(plan, "promote", **{"run.code": "older"})
+    assert root.plan().news == "changed since version 1, the champion: code"
+    root.register(plan, "promote")
+    assert root.plan("train_gnn.epochs=2").news == "changed since version 2, the champion: settings"
+    assert root.plan("promote.smallest_effect=0.1").news == "changed since version 2, the champion: settings"
+    moved = root.beir.rename(tmp_path / "elsewhere")
+    assert root.plan(dataset=moved).same, "where the data lie means nothing"
+
+
+def test_with_more_registered_the_gate_decides_anew(root: Root) -> None:
+    plan = root.plan()
+    root.register(plan, "keep", **{"run.data": "other"})
+    later = root.plan()
+    differing = {step for step in plan.arguments if plan.arguments[step] != later.arguments[step]}
+    assert differing == {"promote"}
+
+
+COMPARISON = {
+    "version": "3", "queries": 1200, "gone": 7,
+    "challenger": {"means": {"RR@10": 0.45}, "query_ms": 12.0, "index_bytes": 1536.0},
+    "champion": {"means": {"RR@10": 0.4}, "query_ms": 10.0, "index_bytes": 1536.0},
+    "p_values": {"RR@10": 0.0123},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("comparison", [COMPARISON, None])
+def test_the_summary_has_old_against_new(comparison: dict[str, Any] | None) -> None:
+    facts = {
+        "decision": "promote", "reason": "it is better", "split": "test", "model_name": "m", "version": "4",
+        "figures": {"test/RR@10": 0.45}, "comparison": comparison, "bundle": "s3://b/c",
+    }  # fmt: skip
+    news = "changed since version 3, the champion: data"
+    shown = retraining.summary(news, facts, "https://me:secret@host", {"log": Path("a.log")})
+    assert shown.startswith("## m: promote\n\nit is better.\n\nTrained because: changed since version 3")
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+    if comparison:
+        assert rows[0] == "| 1,200 queries | version 3 | version 4 | difference | p |"
+        assert rows[2] == "| MRR@10 | 0.4000 | 0.4500 | +0.0500 | 0.012 |"
+        assert rows[3] == "| ms for a question | 10.0 | 12.0 | × 1.20 | |"
+        assert "7 of the former champion's passages" in shown
+    else:
+        assert rows == ["| test | version 4 |", "|---|---|", "| MRR@10 | 0.4500 |"]
+    assert (
+        "- registered: https://host/#/models/m/versions/4\n- bundle: s3://b/c\n- log: a.log\n" in shown
+        and "secret" not in shown
+    )
+
+
+def workflow() -> dict[Any, Any]:
+    read: dict[Any, Any] = yaml.safe_load(WORKFLOW.read_text("utf-8"))
+    return read
+
+
+def test_the_workflow_runs_one_retraining_at_a_time() -> None:
+    found = workflow()
+    triggers = found[True]  # YAML 1.1 takes the key `on` for a boolean
+    assert set(triggers) == {"schedule", "workflow_dispatch", "repository_dispatch"}
+    assert triggers["schedule"][0]["cron"] and triggers["repository_dispatch"]["types"] == ["new-data"]
+    assert found["concurrency"] == {"group": "retrain", "cancel-in-progress": False}
+    assert found["permissions"] == {"contents": "read"}
+
+
+def test_what_the_workflow_calls_is_a_command() -> None:
+    (job,) = workflow()["jobs"].values()
+    script = next(step["run"] for step in job["steps"] if "gnn-encoder retrain" in step.get("run", ""))
+    assert "${{" not in script, "what somebody else wrote must not be part of a script"
+    words = shlex.split(next(line for line in script.splitlines() if "gnn-encoder retrain" in line), comments=True)
+    arguments = words[words.index("retrain") + 1 :]
+    retrain = typer.main.get_group(app.app).commands["retrain"]
+    retrain.make_context("retrain", [word.strip('"') for word in arguments if word != "${arguments[@]}"])
+    options = {option for parameter in retrain.params for option in parameter.opts}
+    used = {word for word in shlex.split(script.replace("(", " ").replace(")", " ")) if word.startswith("--")}
+    assert used <= options and "--fail-on-keep" in used

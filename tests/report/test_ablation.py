@@ -1,0 +1,72 @@
+"""The table of an ablation against plain loops; its curves."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gnn_encoder.artifacts import Figures, Manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.report.ablation import ablation_table, compared, gathered, sweep
+from gnn_encoder.settings import TryVariant
+from gnn_encoder.settings.studies import FULL
+
+N = 30
+
+
+def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settings: Any) -> Figures:
+    generator = np.random.default_rng(seed)
+    values = np.clip(generator.random((N, len(NAMES))) + gain, 0, 1)
+    split = ["dev"] * 10 + ["test"] * (N - 10)
+    columns = {"split": split, "query": pa.array(range(first, first + N), pa.int32())}
+    table = pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
+    chosen = TryVariant(variant=variant, seed=seed, **settings).model_dump(mode="json")
+    return Figures(Manifest("figures", 1, settings=chosen), table)
+
+
+def test_means_deviations_and_p_values() -> None:
+    all_ = [figures(FULL, 0), figures(FULL, 1), figures("worse", 0, -0.2), figures("worse", 1, -0.2), figures("one", 5)]
+    variants = gathered(all_)
+    found = compared(variants, FULL, permutations=500, seed=3)
+    deviations, p_values, p_holm = (found[kind]["test"] for kind in ("deviations", "p_values", "p_holm"))
+    for name, of in {FULL: all_[:2], "worse": all_[2:4], "one": all_[4:]}.items():
+        for measure in NAMES:
+            means = [np.mean(each.per_query.column(measure).to_pylist()[10:]) for each in of]
+            assert found["results"]["test"][name][measure] == pytest.approx(np.mean(means))
+            spread = pytest.approx(np.std(means, ddof=1)) if len(of) > 1 else None
+            assert deviations.get(name, {}).get(measure) == spread
+            assert (name in p_values) == (name in p_holm) == (name != FULL)
+            if name != FULL:
+                p = {other: p_values[other][measure] for other in ("worse", "one")}
+                smallest = min(p.values())
+                expected = min(2 * smallest, 1) if p[name] == smallest else min(max(p[name], 2 * smallest), 1)
+                assert p_holm[name][measure] == pytest.approx(expected)
+            if name == "worse":
+                a, b = (
+                    np.mean([each.per_query.column(measure).to_pylist()[10:] for each in side], axis=0)
+                    for side in (all_[2:4], all_[:2])
+                )
+                assert abs(p_values[name][measure] - paired_randomization((a - b)[:, None], 500, 3)[0]) < 0.03
+    assert p_values["worse"]["RR@10"] < 0.05 < p_values["one"]["RR@10"]
+    metrics = {"full": FULL, "queries": {"dev": 10, "test": 20}, **found}
+    assert ablation_table(metrics).row_count == 8
+
+
+def test_figures_of_other_queries_are_refused() -> None:
+    with pytest.raises(UserError, match="different queries"):
+        gathered([figures(FULL, 0), figures("other", 0, first=1)])
+
+
+def test_a_curve_holds_what_differs_along_it_alone() -> None:
+    variants = gathered([
+        figures(FULL, 0, neighbors=10), figures("k 5", 0, neighbors=5), figures("k 20", 0, neighbors=20),
+        figures("k 5, one layer", 0, neighbors=5, layers=1),
+        figures("b 1", 0, neighbors=10, mask="sample", mask_fraction=0.01),
+        figures("b 2", 0, neighbors=10, mask="sample", mask_fraction=0.5),
+    ])  # fmt: skip
+    assert sweep(variants, FULL, "neighbors") == [(5, "k 5"), (10, FULL), (20, "k 20")]
+    assert sweep(variants, FULL, "mask_fraction") == [(0.01, "b 1"), (0.5, "b 2")]
+    assert sweep(variants, FULL, "gate_alpha") == [(0.5, FULL)]

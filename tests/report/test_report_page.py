@@ -1,0 +1,211 @@
+import io
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Manifest
+from gnn_encoder.artifacts.history import Record
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.results import block
+from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
+from gnn_encoder.report.data_and_training_plots import training_plot
+from gnn_encoder.report.examples import Example, Found, most_changed
+from gnn_encoder.report.page import Plot, render_page
+from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.report.table import results_table
+
+BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
+VOID = {"meta", "img", "br", "link", "input"}
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def fabricated_metrics() -> dict:
+    generator = np.random.default_rng(0)
+    base = generator.random((300, len(NAMES)))
+    convex, reciprocal = "BM25 + GNN-encoder", "BM25 + GNN-encoder (RRF)"
+    parts = {"lexical": "BM25", "dense": CANDIDATE}
+    values = {"BM25": base * 0.5, BASELINE: base, CANDIDATE: np.clip(base + 0.001, 0, 1)}
+    values |= {convex: base * 0.999, reciprocal: base * 1.01}
+    statistics = {"permutations": 200, "resamples": 100, "seed": 0}
+    answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
+    judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
+    took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
+    return {
+        **block({"dev": values, "test": values}, NAMES, baseline=BASELINE, **statistics),
+        "baseline": BASELINE,
+        "candidate": CANDIDATE,
+        "headline_split": "test",
+        "unlabelled_queries": {"dev": 0, "test": 7},
+        "digests": {"dev": "d" * 64, "test": "e" * 64},
+        "fusions": {
+            convex: {
+                "method": CONVEX, **parts, "weight": 0.35,
+                "tuned_on": "dev", "tuned_by": "RR@10", "tuned_queries": 300,
+            },
+            reciprocal: {"method": RECIPROCAL, **parts, "k": 60},
+        },
+        "judged": block(judged, ("Judged@10",), baseline=BASELINE, **{**statistics, "permutations": 0}),
+        "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), baseline=BASELINE, **statistics),
+        "latency": {
+            "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
+            "systems": {BASELINE: took, CANDIDATE: {**took, "passage_propagate_ms": 1.0}},
+        },
+        "profile": {
+            "passages": 1234,
+            "splits": {"train": {"queries": 10, "labelled": 9, "labels": 12}},
+            "words": {"passages": {"mean": 51.2, "median": 40.0, "most": 99}},
+            "degrees": {"mean": 1.5, "median": 1.0, "most": 7},
+            "isolated": 0.25,
+            "labels_with_neighbors": {"train": 1.0},
+        },
+        **statistics,
+    }  # fmt: skip
+
+
+def history() -> dict[str, Record]:
+    took = {"seconds": 12.5, "peak_memory_gib": 0.75, "headline": "fifty queries"}
+    likeness = dict(zip(SIMILARITIES, (40.0, 30.0, 20.0, 10.0), strict=True))
+    trained = {"loss": [(1, 2.0), (2, 1.0)], "dev_pool/RR_at_10": [(1, 0.5)]}
+    return {
+        "generate_queries": Record({"beams": 1}, {"dataset": "abc"}, metrics={**took, **likeness, "triples": 77}),
+        "train_gnn": Record({"heads": 4}, metrics=took, code_digest="c0de", curves=trained),
+    }
+
+
+class Structure(HTMLParser):
+    """Checks that every element is closed where it must be, and collects what is referred to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.references += [value or "" for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def render(
+    query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
+) -> str:
+    found = [Found(1, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
+    example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
+    return render_page(
+        metrics or fabricated_metrics(),
+        headline="GNN-encoder MRR@10 0.5",
+        plots={name: Plot(PNG, f"a plot of {name}") for name in ("systems", "data", "training")},
+        won=[example],
+        lost=[],
+        manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
+        history=history() if made_by is None else made_by,
+    )
+
+
+def test_page_is_well_formed_and_refers_to_nothing_outside() -> None:
+    structure = Structure()
+    page = render()
+    structure.feed(page)
+    assert structure.open == []
+    assert {"main", "table", "caption", "figure", "details"} <= structure.seen
+    assert structure.references
+    assert all(reference.startswith("data:image/png;base64,") for reference in structure.references)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_page_shows_data_as_text() -> None:
+    page = render(query="<script>alert('x')</script>")
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "the &lt;b&gt;old&lt;/b&gt; stone" in page
+    assert "x" * 400 not in page
+
+
+def test_page_marks_significant_differences_by_direction() -> None:
+    page = render()
+    # BM25 and the convex fusion, dev and test, and both in the answers' table.
+    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3
+    assert "▲</td>" not in page  # a mark is followed by its p-value
+    assert "▼<small>p 0.0" in page
+    assert "7 without a positive label left out" in page
+
+
+def test_page_says_how_sure_and_how_it_was_made() -> None:
+    metrics, page = fabricated_metrics(), " ".join(render().split())
+    low, high = metrics["intervals"]["test"][BASELINE]["RR@10"]
+    assert f"<small>{low:.3f}–{high:.3f}</small>" in page
+    assert "weight 0.35 on GNN-encoder and 0.65 on BM25, tuned by MRR@10 on 300 dev queries" in page
+    assert "1 / (60 + rank)" in page
+    assert "<th>12.34" not in page and "<td>12.34</td>" in page and "<td>–</td>" in page
+    for name in ("Judged@10", "Answer@100", "Holm-corrected", "BM25 + GNN-encoder (RRF)"):
+        assert name in page
+
+
+def test_page_tells_how_it_was_made() -> None:
+    page = " ".join(render().split())
+    assert page.count("a plot of") == 2 * 3  # each in its place, with its words read out
+    assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
+    assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
+    assert "77 triples" in page and "<td>40.00</td><td>20.17</td>" in page
+    assert "25 % of the passages are not" in page and "<td>51.2</td>" in page
+
+
+def test_page_of_artifacts_that_no_step_made() -> None:
+    assert training_plot({}) is None
+    assert "SS-BERT" not in render(made_by={})
+
+
+def test_untuned_weights_are_said_to_be() -> None:
+    metrics = fabricated_metrics()
+    (convex, *_) = metrics["fusions"].values()
+    convex |= {"weight": 0.5, "tuned_on": None}
+    assert "not tuned: there are no labelled dev queries" in render(metrics=metrics)
+
+
+def test_plots_are_pngs_and_repeatable() -> None:
+    metrics = fabricated_metrics()
+    gains = np.random.default_rng(1).normal(0, 0.3, 50).round(1)
+    ranks = np.random.default_rng(2).choice([0.0, 0.5, 1.0], (2, 50))
+    for make in (
+        lambda: systems_plot(metrics, "test"),
+        lambda: gains_plot(gains, "RR@10", CANDIDATE, BASELINE),
+        lambda: scatter_plot(*ranks, "RR@10", BASELINE, CANDIDATE),
+        lambda: training_plot(history()),
+    ):
+        image = make()
+        assert image.startswith(PNG)
+        assert image == make()
+    assert gains_plot(np.zeros(3), "RR@10", CANDIDATE, BASELINE).startswith(PNG)
+
+
+def test_table_fits_a_terminal_and_marks_significance() -> None:
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(results_table(fabricated_metrics()))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    bm25 = [line for line in lines if line.startswith("BM25")]
+    assert len(bm25) == 2
+    assert bm25[0].count("*") == len(NAMES)
+    assert [line.count("*") for line in lines if line.startswith(BASELINE)] == [0, 0]
+    labels = [line[:14].rstrip() for line in lines if "0." in line]
+    assert labels[:4] == ["BM25", BASELINE, CANDIDATE, "  + BM25"]
+    assert len(labels) == 2 * 4 + 1  # and the caption's p; reciprocal rank fusion is not in the table
+    assert "Holm-corrected" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert any("MRR@10" in line and "R@1000" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("gains", "won", "lost"),
+    [([0.1, -0.5, 0.0, 0.9], [3, 0], [1]), ([0.0, 0.0], [], []), ([0.2, 0.2, 0.2], [0, 1], [])],
+)
+def test_most_changed(gains: list[float], won: list[int], lost: list[int]) -> None:
+    best, worst = most_changed(np.array(gains), 2)
+    assert (best.tolist(), worst.tolist()) == (won, lost)

@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.inference import scorers
+from gnn_encoder.inference.scorers import CrossEncoderScorer
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.retrieval.reranking import reranked
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Path) -> CrossEncoder:
+    torch.manual_seed(0)
+    model = CrossEncoder.from_backbone(str(tiny_backbone), 48).eval()
+    torch.nn.init.normal_(model.head.weight, std=1.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    generator = np.random.default_rng(0)
+    passages = generator.permuted(np.tile(np.arange(100), (6, 1)), axis=1)[:, :12]
+    passages[2, 3:] = -1  # fewer hits than are looked at
+    return Run.from_hits(np.array([3, 5, 8, 61, 62, 90]), passages, -np.sort(-generator.random((6, 12)), axis=1))
+
+
+def by_hand(model: CrossEncoder, data: Dataset, query: int, passages: list[int]) -> list[float]:
+    """One pair at a time through the tokenizer's own pairing."""
+    (question,) = data.query_texts(np.array([query]))
+    scores = []
+    for text in data.passages.take(np.array(passages)).full_texts():
+        with torch.inference_mode():
+            scores.append(float(model(**model.tokenizer(question, text, return_tensors="pt"))[0]))
+    return scores
+
+
+@pytest.mark.parametrize("pairs", [7, 100_000])
+def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
+    model: CrossEncoder, run: Run, tiny_dataset: Dataset, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scorers, "PAIRS", pairs)
+    found = reranked(CrossEncoderScorer(model), tiny_dataset, run, 5, precision="fp32")
+    np.testing.assert_array_equal(found.query, run.query)
+    np.testing.assert_array_equal(found.rank, run.rank)
+    changed = 0
+    for query in np.unique(run.query):
+        before, after = run.passage[run.query == query].tolist(), found.passage[found.query == query].tolist()
+        scores = by_hand(model, tiny_dataset, int(query), before[:5])
+        assert after[:5] == [before[i] for i in np.argsort(-np.array(scores), kind="stable")]
+        assert after[5:] == before[5:]
+        kept = found.score[found.query == query]
+        np.testing.assert_allclose(kept[:5], sorted(scores, reverse=True), atol=1e-4)
+        assert (np.diff(kept) <= 0).all()
+        changed += after != before
+    assert changed >= 4  # the control: it is another order

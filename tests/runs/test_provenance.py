@@ -1,0 +1,161 @@
+"""What makes a step run again, and what must not."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.backbone import MINILM_SHA256
+from gnn_encoder.runs import provenance
+from gnn_encoder.settings import STEPS, TRAINING, Settings, calls
+from gnn_encoder.settings.arguments import ORIGIN
+from gnn_encoder.settings.presets import parse_settings
+
+PACKAGE = Path(provenance.__file__).parents[1]
+
+
+def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
+    evaluate, _ = provenance.closure("gnn_encoder.steps.evaluate")
+    train_gnn, packages = provenance.closure("gnn_encoder.steps.train_gnn")
+    report, _ = provenance.closure("gnn_encoder.steps.report")
+    assert "gnn_encoder.report.page" in report
+    assert not {"gnn_encoder.report.page", "gnn_encoder.models", "gnn_encoder.inference"} & evaluate
+    assert "gnn_encoder.report.page" not in train_gnn
+    assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn_encoder"} <= train_gnn
+    assert "torch" in packages
+    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.settings", "gnn_encoder.runs.launch", "kfp"} & (
+        train_gnn | packages
+    )
+
+
+def test_a_stores_password_is_no_part_of_a_digest() -> None:
+    first, other, elsewhere = (
+        provenance.source_digests("promote", Settings().promote, f"http://{where}")
+        for where in ("me:one@host", "me:two@host", "me:one@elsewhere")
+    )
+    assert first == other != elsewhere
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_no_step_imports_kfp_or_the_launcher(step: str) -> None:
+    modules, packages = provenance.closure(f"gnn_encoder.steps.{step}")
+    assert "kfp" not in packages
+    assert (
+        not {
+            "gnn_encoder.runs.launch",
+            "gnn_encoder.runs.local_run",
+            "gnn_encoder.runs.pipelines",
+            "gnn_encoder.cli.app",
+        }
+        & modules
+    )
+
+
+def test_every_way_to_import_is_seen() -> None:
+    source = """
+import gnn_encoder.artifacts.folder
+def inside():
+    from gnn_encoder.models import backbone
+    from . import lifeline
+    from ..data.beir import x
+    import numpy.linalg
+"""
+    found = set(provenance._named("gnn_encoder.runs.launch", ast.parse(source)))
+    assert found >= {
+        "gnn_encoder.artifacts", "gnn_encoder.artifacts.folder", "gnn_encoder.models", "gnn_encoder.models.backbone",
+        "gnn_encoder.runs.lifeline", "gnn_encoder.data.beir", "numpy",
+    }  # fmt: skip
+
+
+def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) -> None:
+    def meaning(source: str) -> str:
+        (tmp_path / "m.py").write_text(source)
+        return provenance._meaning(tmp_path / "m.py")
+
+    code = meaning('"""One."""\nX = 1\n\n\ndef f() -> int:\n    """Two."""\n    return X  # three\n')
+    assert code == meaning("X = 1\ndef f() -> int:\n    return (X)\n")
+    assert code != meaning("X = 2\ndef f() -> int:\n    return X\n")
+
+
+def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests() -> dict[str, str]:
+        return {step: provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}") for step in TRAINING}
+
+    before, digest = digests(), provenance.sha256
+
+    def changed(template: str) -> set[str]:
+        monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == template else digest(path))
+        return {step for step, value in digests().items() if value != before[step]}
+
+    assert changed("none.html.j2") == set()
+    assert changed("report.html.j2") == changed("influences.html.j2") == {"report"}
+    assert changed("model_card.md.j2") == {"promote"}
+    assert changed("explanation.html.j2") == set()
+
+
+def test_all_modules_can_be_followed() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(["gnn_encoder", *(p for p in parts if p != "__init__")])
+        assert name == "gnn_encoder" or provenance._source(name) == path
+
+
+def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("1")
+    shared = {"backbone": str(tmp_path / "model"), "generator": "facebook/bart-base"}
+    settings = parse_settings({"shared": shared})
+    digests = provenance.source_digests("train_dpr", settings.train_dpr)
+    assert provenance.source_digests("train_dual_encoder", settings.train_dual_encoder) == digests
+    assert provenance.source_digests("train_query_generator", settings.train_query_generator) == {
+        "generator": "facebook/bart-base"
+    }
+    assert provenance.source_digests("generate_queries", settings.generate_queries) == {
+        "sentence_encoder": MINILM_SHA256
+    }
+    (tmp_path / "model" / "weights").write_text("2")
+    provenance.backbone_digest.cache_clear()
+    assert provenance.source_digests("train_dpr", settings.train_dpr) != digests
+    first, second = (
+        provenance.source_digests("promote", settings.promote, uri) for uri in ("sqlite:///a", "sqlite:///b")
+    )
+    assert first != second
+
+
+def test_the_last_step_knows_what_the_whole_run_is_made_of(tmp_path: Path) -> None:
+    tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
+
+    def origin(*overrides: str, steps: tuple[str, ...] = STEPS) -> dict[str, str]:
+        arguments = provenance.step_arguments(parse_settings(tree, overrides), steps, registry=str(tmp_path))
+        digests = json.loads(arguments["promote"])["source_digests"]
+        return {name: digests[name] for name in ORIGIN}
+
+    data, settings, code = origin().values()
+    assert len({data, settings, code}) == 3
+    longer = origin("train_gnn.epochs=9")
+    assert (longer["run.data"], longer["run.code"]) == (data, code) and longer["run.settings"] != settings
+    packages = origin("ingest.packages=[numpy]")
+    assert packages["run.data"] != data and packages["run.code"] == code
+    assert origin(steps=STEPS[1:])["run.code"] != code
+
+
+def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:
+    settings = parse_settings({"shared": {"backbone": "/no/such/model"}, "ingest": {"dataset": "python-docs"}})
+    with pytest.raises(UserError, match="/no/such/model"):
+        provenance.step_arguments(settings, STEPS)
+
+
+def test_step_arguments_are_what_steps_parse() -> None:
+    tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
+    arguments = provenance.step_arguments(parse_settings(tree), STEPS)
+    assert list(arguments) == list(calls(Settings(), STEPS))
+    ranked = json.loads(arguments["rank_untrained"])
+    assert (ranked["label"], ranked["settings"]["system"]) == ("Untrained", "Untrained")
+    assert ranked["source_digests"] == {"backbone": MINILM_SHA256}
+    call = json.loads(arguments["train_dpr"])
+    assert call["settings"]["backbone"] == "minilm"
+    assert call["source_digests"] == {"backbone": MINILM_SHA256}
+    assert call["code_digest"] == provenance.code_digest("gnn_encoder.steps.train_dpr")
+    assert Settings.model_validate({step: json.loads(arguments[step])["settings"] for step in STEPS})

@@ -1,0 +1,101 @@
+"""Presets and overrides: what is taken, and what is refused before anything runs."""
+
+from pathlib import Path
+
+import ir_measures
+import pytest
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.settings import Settings
+from gnn_encoder.settings.measures import checked
+from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
+
+
+def override(*settings: str) -> Settings:
+    return load_settings("quickstart", settings)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid(name: str) -> None:
+    assert (load_settings(name).ingest.dataset == "python-docs") == (name == "quickstart")
+
+
+@pytest.mark.parametrize(("written", "read"), [("no", "no"), ("yes", "yes"), ("auto", "auto"), ("'no'", "no")])
+def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
+    assert override(f"train_gnn.normalize_passages={written}").train_gnn.normalize_passages == read
+    assert parse_settings({"train_dpr": {"normalize": read == "yes"}}).train_dpr.normalize in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train_gnn.epochs=true"], "train_gnn.epochs = true"),
+        (["ingest.dataset=2024-13-45"], "'2024-13-45' is not a YAML value"),
+        (["train_gnn.mask_fraction=0.6"], "mask_fraction above 0.5 needs mask: sample"),
+        (["dense_retrieve.eval_depth=100"], "dense_retrieve.eval_depth must be at least evaluate.depth"),
+        (["train_dual_encoder.passage_length=256"], "train_dual_encoder.passage_length must equal train_dpr"),
+        (["evaluate.depth=100"], "evaluate.depth = 100"),
+        (["promote.measure=MRR@10"], 'promote.measure = "MRR@10": MRR@10 is no measure known here: write RR@k'),
+        (["promote.measure=P@3"], "promote.measure (P@3) must be one of evaluate.measures (RR@10, "),
+        (["evaluate.measures=[RR@10, recall]"], 'evaluate.measures = "recall": recall is no measure known here'),
+        (["evaluate.measures=[]"], "name at least one measure"),
+        (["evaluate.measures=RR@10 RR@10"], "each of them once"),
+        (["evaluate.measures=RR@10 R@2000"], "R@2000, which needs depth: 2000 (it is 1000)"),
+        (["promote.model_name=a/b"], "promote.model_name"),
+        (["promote.floors={MRR@10: 0.1}"], "MRR@10 is no measure known here"),
+        (["promote.floors={R@100: -0.1}"], "promote.floors"),
+        (["promote.bundle_store=/a/folder"], "promote.bundle_store"),
+        (["generate_queries.negative_below=0.2"], "must be equal"),
+    ],
+)
+def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        override(*settings)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_same_values_are_taken_where_they_fit() -> None:
+    override("train_gnn.mask_fraction=0.6", "train_gnn.mask=sample")
+    override("dense_retrieve.eval_depth=2000", "bm25_retrieve.eval_depth=2000", "evaluate.depth=2000")
+    override("train_dual_encoder.passage_length=256", "train_dual_encoder.start_from=backbone")
+
+
+@pytest.mark.parametrize("written", ["3e-5", "3.0e-5", "0.00003", "3E-05"])
+def test_a_number_may_be_written_as_everywhere(written: str, tmp_path: Path) -> None:
+    assert override(f"train_gnn.learning_rate={written}").train_gnn.learning_rate == 3e-5
+    (tmp_path / "own.yaml").write_text(f"train_gnn: {{learning_rate: {written}}}\nshared: {{backbone: 1e5-model}}")
+    own = load_settings(str(tmp_path / "own.yaml"))
+    assert (own.train_gnn.learning_rate, own.train_dpr.backbone) == (3e-5, "1e5-model")
+
+
+def test_the_bundles_bm25_scores_as_the_retrievals_unless_it_is_told_otherwise() -> None:
+    scifact, both = load_settings("scifact"), override("bm25_retrieve.k1=0.9", "encode_corpus.b=0.4")
+    assert scifact.encode_corpus.fields == scifact.bm25_retrieve.fields == "separate"
+    assert (both.encode_corpus.k1, both.encode_corpus.b, both.bm25_retrieve.b) == (0.9, 0.4, 0.75)
+    assert override("shared.k1=0.8", "bm25_retrieve.k1=1.2").encode_corpus.k1 == 1.2
+
+
+def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> None:
+    assert Settings().evaluate.measures == NAMES
+    assert Settings().promote.measure in NAMES
+    chosen = override("evaluate.measures=AP(rel=2) R@100, Judged@5", "promote.measure=R@100")
+    assert chosen.evaluate.measures == ("AP(rel=2)", "R@100", "Judged@5")
+    assert override("evaluate.measures=[nDCG, RR@10]").evaluate.measures == ("nDCG", "RR@10")
+    assert override("promote.floors={R@100: 0.02, P@3: 0}").promote.floors == {"R@100": 0.02, "P@3": 0.0}
+    assert override("promote.bundle_store=s3://bucket/models").promote.bundle_store == "s3://bucket/models"
+
+
+@pytest.mark.parametrize(
+    "name", ["RR", "RR@1000", "RR(rel=2)@10", "nDCG@3", "AP@7", "AP(rel=3)", "Rprec", "P@1", "Success@5"]
+)
+def test_every_form_of_a_measure_is_one_of_ir_measures(name: str) -> None:
+    assert checked(name) == name == str(ir_measures.parse_measure(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["R", "P", "Judged", "nDCG(rel=2)@10", "RR@0", "RR@-1", "rr@10", "map", "", "RR@10 ", "AP(rel=0)"]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no measure known here: write RR@k"):
+        checked(name)

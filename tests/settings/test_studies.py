@@ -1,0 +1,64 @@
+"""Which variants a study has, and how they are asked for."""
+
+import pytest
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.query_graph.narrowing import _refuse_more
+from gnn_encoder.settings import Settings
+from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
+from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, largest_graph, variants, with_seeds
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_study_of_every_preset(preset: str) -> None:
+    settings = load_settings(preset)
+    found = variants(settings, STUDIES, [])
+    names = [variant.variant for variant in found]
+    assert names[:2] == [FULL, BEFORE] and len(set(names)) == len(names)
+    full = found[0].model_dump(exclude={"variant"})
+    assert all(variant.model_dump(exclude={"variant"}) != full for variant in found[1:])
+    for name in ("neighbors", "layers", "mask", "learning_rate", "edges"):
+        assert full[name] == {**settings.build_graph.model_dump(), **settings.train_gnn.model_dump()}[name]
+    largest = largest_graph(settings.build_graph, found)
+    for variant in found:
+        _refuse_more(largest, variant)
+
+
+@pytest.mark.parametrize(("layers", "missing"), [(1, {"one layer", "refreshed passage cache"}), (2, {"two layers"})])
+def test_what_changes_nothing_is_no_variant(layers: int, missing: set[str]) -> None:
+    settings = parse_settings({"train_gnn": {"layers": layers}, "try_variant": {"mode": "joint"}})
+    names = {variant.variant for variant in variants(settings, ["parts"], [])}
+    assert STUDIES["parts"].keys() - names == missing
+
+
+def test_variants_of_ones_own() -> None:
+    settings = Settings()
+    (_, _, mine) = variants(settings, [], ["few: build_graph.neighbors=3 train_gnn.gate=fixed try_variant.mode=joint"])
+    assert (mine.variant, mine.neighbors, mine.gate, mine.mode) == ("few", 3, "fixed", "joint")
+    assert [each.seed for each in with_seeds(mine, 3)] == [0, 1, 2]
+    assert len(with_seeds(variants(settings, [], [])[1], 3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("study", "own", "words"),
+    [
+        (["part"], [], "no study 'part': choose of parts, gate"),
+        ([], ["few"], "write it as 'NAME: step.setting=value"),
+        ([], ["few: build_graph.neighbors"], "write it as"),
+        ([], ["few: build_graph.neighbours=3"], "did you mean 'neighbors'"),
+        ([], ["few: build_graph.neighbors=[1"], "a value in it is not YAML"),
+        ([], ["few: build_graph.neighbors=none"], "build_graph.neighbors"),
+        ([], ["few: train_dpr.epochs=1"], "train_dpr.epochs is none of build_graph, train_gnn, try_variant"),
+        ([], ["few: try_variant.layers=1"], "unknown setting try_variant.layers"),
+    ],
+)
+def test_mistakes_are_named(study: list[str], own: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        variants(Settings(), study, own)
+
+
+def test_a_variants_graph_is_set_where_the_pipelines_is() -> None:
+    with pytest.raises(UserError, match=r"unknown setting try_variant\.neighbors"):
+        parse_settings({"try_variant": {"neighbors": 3}})
+    shared = parse_settings({"shared": {"precision": "fp32"}})
+    assert {shared.train_gnn.precision, shared.encode_queries.precision} == {"fp32"}

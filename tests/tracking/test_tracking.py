@@ -1,0 +1,176 @@
+"""Steps' runs, against a real MLflow store on SQLite."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnn_encoder.artifacts.folder import Manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.promotion.registry import registry_of
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.pipeline_run import PipelineRun
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", mlflow_runs.PARENT_RUN):
+            patch.delenv(name, raising=False)
+        yield tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture
+def parent(store: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineRun:
+    """A pipeline's run, with the environment that its steps see."""
+    run = PipelineRun(store, "quickstart-1", {"preset": "quickstart", "train_gnn.epochs": 3}, {})
+    for name, value in run.environment().items():
+        monkeypatch.setenv(name, value)
+    return run
+
+
+def client(store: Path) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
+
+
+def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: PipelineRun, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("<p>")
+    settings = {"epochs": 3, "pooling": "auto", "packages": ["numpy"], "long": "x" * 9000}
+    with mlflow_runs.step_run("train_dpr", params=settings, tags={"input.dataset": "abc"}) as run:
+        for at in range(2500):  # more than MLflow takes in one call
+            run.metric("loss", 1 / (at + 1), at)
+        run.metrics({"R@100": 0.5})
+        run.artifact(tmp_path / "report.html", "report")
+    logged = client(store).get_run(run.run_id)
+    assert logged.info.status == "FINISHED"
+    assert logged.info.run_name == "train_dpr"
+    assert logged.data.tags["mlflow.parentRunId"] == parent.run_id
+    assert logged.data.tags["input.dataset"] == "abc"
+    assert logged.data.params["epochs"] == "3"
+    assert logged.data.params["packages"] == '["numpy"]'
+    assert logged.data.metrics["R_at_100"] == 0.5
+    points = client(store).get_metric_history(run.run_id, "loss")
+    assert [(p.step, p.value) for p in sorted(points, key=lambda p: p.step)] == [(i, 1 / (i + 1)) for i in range(2500)]
+    assert list((store / "artifacts").glob(f"{run.run_id}/artifacts/report/report.html"))
+    parent.finish("FINISHED")
+    assert client(store).get_run(parent.run_id).data.params["train_gnn.epochs"] == "3"
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("a\nb"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
+def test_a_step_that_does_not_end_well_says_so(
+    store: Path, parent: PipelineRun, error: BaseException, status: str
+) -> None:
+    with pytest.raises(type(error)), mlflow_runs.step_run("train_gnn", params={}, tags={}) as run:
+        run.metric("loss", 2.0, at=1)
+        raise error
+    logged = client(store).get_run(run.run_id)
+    assert logged.info.status == status
+    assert logged.data.metrics == {"loss": 2.0}
+    assert logged.data.tags["error"] == ("a b" if status == "FAILED" else "KeyboardInterrupt")
+    parent.finish(status)
+
+
+def test_logging_a_point_does_not_wait_for_the_store(
+    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mlflow_runs, "FLUSH_SECONDS", 0.05)
+    with mlflow_runs.step_run("train_dpr", params={}, tags={}) as run:
+
+        class Slow:
+            calls = 0
+
+            def log_batch(self, run_id: str, metrics: Any) -> None:
+                Slow.calls += 1
+                time.sleep(0.4)
+                raise OSError("the store went away")
+
+            def set_terminated(self, run_id: str, status: str) -> None:
+                """The run's end is not what is tried here."""
+
+        run.client = Slow()
+        run.metric("loss", 1.0, at=1)
+        while Slow.calls == 0:
+            time.sleep(0.01)
+        slowest = 0.0
+        for at in range(1000):
+            moment = time.monotonic()
+            run.metric("loss", 1.0, at=at)
+            slowest = max(slowest, time.monotonic() - moment)
+        assert slowest < 0.3  # a call that waited would take 0.4 s
+    assert "warning: MLflow log_batch failed: the store went away" in capsys.readouterr().err
+
+
+def test_a_run_that_the_cluster_opened_is_adopted_and_left_open(
+    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injected = client(store).create_run("1", run_name="from KFP").info.run_id
+    monkeypatch.setenv("MLFLOW_RUN_ID", injected)
+    with mlflow_runs.step_run("ingest", params={"seed": 1}, tags={}) as run:
+        assert run.run_id != injected  # the launcher's word counts more
+    monkeypatch.delenv(mlflow_runs.PARENT_RUN)
+    with mlflow_runs.step_run("ingest", params={"seed": 1}, tags={}) as run:
+        assert run.run_id == injected
+    logged = client(store).get_run(injected)
+    assert logged.info.status == "RUNNING"
+    assert logged.data.params == {"seed": "1"}
+    parent.finish("FINISHED")
+
+
+def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with mlflow_runs.step_run("ingest", params={}, tags={}) as run:
+        run.metric("loss", 1.0, at=1)
+        run.artifact(tmp_path)
+        assert run.run_id is None
+        assert registry_of(run, "m") is None
+
+
+def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineRun) -> None:
+    made = Manifest(
+        "run", 1, step="bm25_retrieve", settings={"k1": 1.5}, inputs={"dataset": "abc"}, digest="def",
+        metrics={"R@100": 0.5, "seconds": 7.0, "headline": "R@100 0.50"},
+    )  # fmt: skip
+    parent.cached_step("bm25_retrieve", made)
+    parent.finish("FINISHED")
+    (logged,) = client(store).search_runs(["1"], f"tags.mlflow.parentRunId = '{parent.run_id}'")
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params == {"k1": "1.5"}
+    assert logged.data.metrics == {"R_at_100": 0.5, "seconds": 7.0}
+    assert {"cached": "true", "input.dataset": "abc", "output_digest": "def"}.items() <= logged.data.tags.items()
+
+
+def test_runs_that_a_killed_launcher_left_open_are_closed_by_the_next(store: Path, parent: PipelineRun) -> None:
+    step = client(store).create_run("1", tags={"mlflow.parentRunId": parent.run_id}, run_name="train_gnn")
+    stranger = client(store).create_run("1", tags={"root": "/elsewhere"}, run_name="another root's")
+    following = PipelineRun(store, "quickstart-2", {}, {})
+    runs = (parent.run_id, step.info.run_id, following.run_id, stranger.info.run_id)
+    statuses = [client(store).get_run(run).info.status for run in runs]
+    assert statuses == ["KILLED", "KILLED", "RUNNING", "RUNNING"]
+    following.finish("FINISHED")
+
+
+def test_an_unreachable_server_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:  # bound, but not listening: a port where surely nothing answers
+        taken.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        began = time.monotonic()
+        with pytest.raises(UserError, match="cannot use the MLflow store http://127") as caught:
+            PipelineRun(tmp_path, "run", {}, {})
+    assert time.monotonic() - began < 20
+    assert "\n" not in str(caught.value)
+    assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ  # steps have MLflow's own patience
+
+
+def test_a_password_in_the_uri_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for password, words in (("secret", "cannot use the MLflow store"), ("begin@secret", "write an @ .* as %40")):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"nonsense://me:{password}@host/db")
+        with pytest.raises(UserError, match=words) as caught:
+            PipelineRun(tmp_path, "run", {}, {})
+        assert "nonsense://host/db" in str(caught.value) and "secret" not in str(caught.value)
