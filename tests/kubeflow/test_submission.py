@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command_line import call
 from gate_inputs import write_inputs
-from kfp_api import KfpServer
+from kfp_api import KfpServer, at
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
@@ -33,7 +33,9 @@ class Cluster:
 
     def name(self, environment: dict[str, str]) -> None:
         """Write the cluster file."""
-        self.file.write_text(yaml.safe_dump({"defaults": {"environment": environment}}), "utf-8")
+        self.file.write_text(
+            yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"environment": environment}}), "utf-8"
+        )
 
     @property
     def models(self) -> Registry:
@@ -63,7 +65,7 @@ def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypa
 
 @pytest.fixture
 def server(cluster: Cluster) -> Iterator[KfpServer]:
-    progress = [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
+    progress = [at("RUNNING"), at("SUCCEEDED")]
     with KfpServer(execute=cluster.execute, progress=progress) as started:
         yield started
         assert started.problems == []
@@ -116,12 +118,11 @@ def test_new_models_are_made_on_the_cluster_and_compared(
 
 
 def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = {"display_name": "train-gnn", "state": "FAILED", "error": {"code": 13, "message": "out of memory"}}
     server.execute = lambda parameters: None
-    server.progress = [{"state": "FAILED", "run_details": {"task_details": [failed]}}]
+    server.progress = [at("FAILED", train_gnn="Failed")]
     assert cluster.retrain(server.url, "--fail-on-keep") == 1
     shown = capsys.readouterr()
-    assert shown.err == "error: train_gnn: out of memory\n" and "##" not in shown.out
+    assert shown.err.startswith("error: train_gnn failed; ") and "##" not in shown.out
 
 
 def test_a_run_that_registers_nothing_new(
@@ -156,12 +157,25 @@ def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
     cluster.name({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
     assert cluster.retrain("") == 2
     assert "cannot use the MLflow store http://127.0.0.1:1: " in capsys.readouterr().err
-    cluster.name({})
-    assert cluster.retrain("") == 2
-    assert "no MLflow whose champion could be compared: name MLFLOW_TRACKING_URI" in capsys.readouterr().err
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
-    assert cluster.retrain("") == 2
-    assert "cannot reach http://127.0.0.1:1" in capsys.readouterr().err
     # Here a wrong root is what it stumbles over.
     assert cluster.retrain("", "--local", "--root", str(cluster.file)) == 2
     assert f"cannot write to {cluster.file}" in capsys.readouterr().err
+
+
+def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
+    cluster: Cluster, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.name({})
+    assert cluster.retrain(server.url) == 2
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
+    assert cluster.retrain(server.url) == 2
+    told = capsys.readouterr().err
+    assert told.count("share: name MLFLOW_TRACKING_URI in the cluster file under defaults.environment") == 2
+    assert server.requests == []
+    # The steps get it from a config map: this side has to name the same.
+    kept = {"retrieval-settings": {"mlflow": "MLFLOW_TRACKING_URI"}}
+    cluster.file.write_text(yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"config_maps": kept}}), "utf-8")
+    assert cluster.retrain(server.url) == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert cluster.retrain(server.url) == 2
+    assert "set it here too" in capsys.readouterr().err
