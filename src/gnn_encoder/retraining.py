@@ -92,7 +92,7 @@ def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             return Decision.logged_facts(models.logged(made, "decision", folder))
-    except (UserError, OSError, ValueError) as error:
+    except (UserError, OSError) as error:
         told = f"{made.tags.get(DECISION)}: {made.tags.get(REASON)}"
         raise UserError(
             f"version {made.number} is registered ({told}), but not its decision's figures: {error}"

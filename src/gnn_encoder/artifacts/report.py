@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.errors import UserError
 
 METRICS, PER_QUERY, ANSWERS, PLOTS, RUNS, PAGE, DECISION, CARD = (
     "metrics.json",
@@ -151,5 +152,10 @@ def _in_runs(draft: Draft, name: str) -> Path:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is corrupt ({error}); delete {path.parent} and run again") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is corrupt (no JSON object); delete {path.parent} and run again")
     return value
