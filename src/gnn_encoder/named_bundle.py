@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.pipeline_run import existing_store, impatient
-from gnn_encoder.registry import BUNDLE, open_registry
+from gnn_encoder.registry import open_registry
 from gnn_encoder.storage import is_remote, local_folder
 
 SCHEME = "models:/"
@@ -31,10 +31,8 @@ def named_bundle(name: str, root: Path) -> Path:
         return local_folder(name)
     model, version = registered
     with impatient():
-        tags = open_registry(existing_store(root), model).find(version).tags
-    if BUNDLE not in tags:
-        raise UserError(f"{name} was not registered by gnn-encoder: it has no tag {BUNDLE!r}")
-    folder, latest = local_folder(tags[BUNDLE], indexed=False), root.expanduser() / "latest" / "bundle"
+        found = open_registry(existing_store(root), model).find(version)
+    folder, latest = found.bundle_folder(), root.expanduser() / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
 
 

@@ -57,7 +57,7 @@ class Verdict:
         return self.decision == PROMOTE
 
 
-def decide(settings: Promote, split: str, value: float, baseline: float, against: Comparison | str) -> Verdict:
+def decide(settings: Promote, split: str, value: float, baseline: float, against: Comparison | str | None) -> Verdict:
     """The rule.
 
     Args:
@@ -65,15 +65,17 @@ def decide(settings: Promote, split: str, value: float, baseline: float, against
         split: that the figures are of.
         value: the challenger's figure by `settings.measure`.
         baseline: the plain dual encoder's.
-        against: the comparison with the champion, or in words why there is none, which does not stand in the way.
+        against: the comparison with the champion, or in words why it cannot be compared, or None without a champion.
     """
     gain = value - baseline
     found = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
     objections = []
     if gain < settings.minimum_gain:
         objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
-    if isinstance(against, str):
-        found.append(against)
+    if against is None:
+        found.append("there was no champion")
+    elif isinstance(against, str):
+        objections.append(against)
     else:
         difference, p = against.difference(settings.measure), against.p_values[settings.measure]
         found.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion")

@@ -1,8 +1,8 @@
 """Step 15: registers the bundle, and moves the alias `champion` to it if it passes the gate.
 
-The rule is `evaluation.gate`'s, the comparison with the champion `evaluation.champion`'s. The comparison takes minutes
-and is made out of turn. In its turn the step looks whether the champion is still the one that it compared with, and
-if not decides again: of two runs that end at once, one wins against the old champion, and the other meets the new one.
+The rule is in `evaluation.gate`, the comparison with the champion in `evaluation.champion`. The comparison takes
+minutes. If the champion has changed meanwhile, the step decides again: of two runs that end at once, one wins against
+the old champion, and the other is compared with the new one.
 """
 
 from dataclasses import asdict
@@ -17,11 +17,11 @@ from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.evaluation.champion import compare_with_champion
 from gnn_encoder.evaluation.gate import KEEP, Comparison, Verdict, decide
 from gnn_encoder.evaluation.model_card import model_card
-from gnn_encoder.registry import BUNDLE, CHAMPION, DECISION, DIGEST, REASON, Registry, Version, registry_of
+from gnn_encoder.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate, Promote
 from gnn_encoder.steps.step import ORIGIN, Metrics, step
-from gnn_encoder.storage import Transfer, address_of, local_folder, put_folder
+from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.listing import list_folder
 
 
@@ -37,8 +37,7 @@ def promote(context: Context, settings: Promote, dataset: Path, report: Path, bu
         if evaluated.manifest.inputs.get(name) != read_manifest(path, name).digest:
             raise UserError(f"{report} does not evaluate {path}: run evaluate on it first")
     challenger = _Challenger(context, settings, evaluated, Dataset(dataset), bundle)
-    models = registry_of(context.run, settings.model_name)
-    if models:
+    if models := registry_of(context.run, settings.model_name):
         facts, card = _registered(challenger, models)
     else:
         verdict, _ = challenger.judged(None)
@@ -55,25 +54,20 @@ def promote(context: Context, settings: Promote, dataset: Path, report: Path, bu
 
 
 def _registered(challenger: "_Challenger", models: Registry) -> tuple[dict[str, Any], str]:
-    """Decide until no other process has moved the alias meanwhile, and register: the decision's facts and card."""
+    """Decide and register, again if another process has moved the aliases meanwhile; the decision's facts and card."""
     where = challenger.kept_at()
     while True:
-        champion = models.at(CHAMPION)
-        verdict, comparison = challenger.judged(champion)
+        seen = models.aliases()
+        verdict, comparison = challenger.judged(models.find(seen.champion) if seen.champion else None)
         card = challenger.card(verdict, where)
-        with models.turn():
-            if _number(models.at(CHAMPION)) != _number(champion):
-                continue
-            tags = {**challenger.tags(), DECISION: verdict.decision, REASON: verdict.reason}
-            version = models.register(where, tags, challenger.figures, card)
-            if verdict.promoted:
-                models.promote(version)
-        before = {"version": version, "champion_before": _number(champion)}
-        return challenger.facts(verdict, comparison, where) | before, card
-
-
-def _number(version: Version | None) -> str | None:
-    return version.number if version else None
+        if models.aliases() != seen:
+            continue
+        tags = {**challenger.tags(), DECISION: verdict.decision, REASON: verdict.reason}
+        version = models.register(where, tags, challenger.figures, card)
+        if not verdict.promoted or models.promote(version, seen):
+            registered = {"version": version, "champion_before": seen.champion}
+            return challenger.facts(verdict, comparison, where) | registered, card
+        models.withdraw(version)
 
 
 class _Challenger:
@@ -91,27 +85,27 @@ class _Challenger:
 
     def judged(self, champion: Version | None) -> tuple[Verdict, Comparison | None]:
         """The gate's verdict, and the comparison with the champion that it rests on, where there is one."""
-        against: Comparison | str = "there was no champion"
         if champion and champion.tags.get(DIGEST) == self._digest:
             return Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}"), None
-        if champion:
-            against = self._compared(champion)
+        against = self._compared(champion) if champion else None
         verdict = decide(self._settings, self._split, self.value, self.baseline, against)
         return verdict, against if isinstance(against, Comparison) else None
 
     def _compared(self, champion: Version) -> Comparison | str:
-        lost = f"the bundle of the champion, version {champion.number}, cannot be read any more"
+        """The comparison with the champion, or why its bundle cannot be read.
+
+        Raises:
+            UserError: the store of its bundle cannot be used just now: a rerun may compare.
+        """
         try:
-            # A cluster's pipeline writes no index beside it, but the manifest is checked. An object store that cannot
-            # be used just now is an error: no reason to give up the champion.
-            folder = local_folder(champion.tags.get(BUNDLE, ""), indexed=False)
+            folder = champion.bundle_folder()
         except Missing as error:
-            return f"{lost} ({error})"
+            return _unreadable(champion, error)
         try:
             with naming_corrupt(folder):
                 former = Searcher(Bundle.read(folder))
         except UserError as error:
-            return f"{lost} ({error})"
+            return _unreadable(champion, error)
         settings = Evaluate.model_validate(self._report.manifest.settings)
         measures = dict.fromkeys((*settings.measures, self._settings.measure, *self._settings.floors))
         return compare_with_champion(
@@ -120,9 +114,10 @@ class _Challenger:
         )  # fmt: skip
 
     def kept_at(self) -> str:
-        """Where the bundle lies for whoever finds it in the registry."""
+        """The bundle's address for whoever finds it in the registry, where it is sent if `bundle_store` says so."""
         if not (store := self._settings.bundle_store):
-            return address_of(self._bundle)
+            address = self._context.addresses.get("bundle", "")
+            return address if "://" in address else str(self._bundle.resolve())
         address = f"{store.rstrip('/')}/{self._digest}"
         try:
             list_folder(address)  # it is there already, and may be in service
@@ -131,7 +126,7 @@ class _Challenger:
         return address
 
     def tags(self) -> dict[str, str]:
-        """Of the version, besides the decision."""
+        """The version's tags, besides the decision."""
         origin = {name: digest for name, digest in self._context.sources.items() if name in ORIGIN}
         return {**origin, DIGEST: self._digest, "evaluation.digest": self._metrics["digests"][self._split]}
 
@@ -163,3 +158,10 @@ class _Challenger:
             where=where,
             digest=self._digest,
         )
+
+
+def _unreadable(champion: Version, error: UserError) -> str:
+    return (
+        f"the bundle of the champion, version {champion.number}, cannot be read ({error}): restore it, or choose "
+        "another champion with gnn-encoder models promote VERSION"
+    )
