@@ -138,7 +138,7 @@ class Registry:
         """
         from mlflow.exceptions import MlflowException
 
-        self._create(self.name)
+        _agree(self._client.create_registered_model, self.name)
         most = tracking.VALUE_CHARACTERS
         if len(card) > most:
             card = card[: card.rindex("\n", 0, most - 1)] + "\n…"
@@ -199,7 +199,7 @@ class Registry:
     @_naming_store
     def _move(self, seen: Aliases, champion: str, previous: str) -> bool:
         """Move the aliases; return False if another move came first after the one in `seen`."""
-        self._create(self._moves, f"Who became champion of {self.name} after whom. A version is a move, not a model.")
+        _agree(self._client.create_registered_model, self._moves)
         # A request that is sent twice, as its answer was lost, makes two versions: the source tells that both are ours.
         # Nothing lies there; a server wants an address with a path.
         source = f"move://champion/{uuid.uuid4()}"
@@ -226,8 +226,8 @@ class Registry:
                 return number
             for alias in (CHAMPION, PREVIOUS):
                 if version := last.tags.get(alias):
-                    _set(self._client.set_registered_model_alias, self.name, alias, version)
-            _set(self._client.set_model_version_tag, self._moves, number, SET, "yes")
+                    _agree(self._client.set_registered_model_alias, self.name, alias, version)
+            _agree(self._client.set_model_version_tag, self._moves, number, SET, "yes")
             # Between reading and setting this process may have stood still for hours, and others moved: read again.
             done = number
         return "0"
@@ -247,26 +247,17 @@ class Registry:
             found += page
         return sorted(found, key=lambda each: int(each.version))
 
-    def _create(self, name: str, description: str | None = None) -> None:
-        from mlflow.exceptions import MlflowException
 
-        try:
-            self._client.create_registered_model(name, description=description)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-
-
-def _set(method: Callable[..., None], *arguments: str) -> None:
-    """Set an alias or a tag, unless somebody deleted the version."""
+def _agree(method: Callable[..., Any], *arguments: str) -> None:
+    """Call a method that creates or sets something, where other processes may do the same or delete it."""
     from mlflow.exceptions import MlflowException
 
     try:
         method(*arguments)
     except MlflowException as error:
-        if error.error_code == "BAD_REQUEST":  # two processes inserted it at once: now it is there to be updated
+        if error.error_code == "BAD_REQUEST":  # two processes inserted a row at once: now it is there to be updated
             method(*arguments)
-        elif error.error_code != "RESOURCE_DOES_NOT_EXIST":
+        elif error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
             raise
 
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from gnn_encoder.evaluation.gate import Comparison, Standing, decide
+from gnn_encoder.evaluation.gate import ChampionComparison, Standing, decide
 from gnn_encoder.settings import Promote
 
 OLD = Standing({"RR@10": 0.40, "R@1000": 0.90}, query_ms=10.0, index_bytes=1000.0)
 NEW = Standing({"RR@10": 0.45, "R@1000": 0.895}, query_ms=14.0, index_bytes=1400.0)
-BETTER = Comparison("3", 100, 0, NEW, OLD, {"RR@10": 0.01, "R@1000": 0.6})
+BETTER = ChampionComparison("3", 100, 0, NEW, OLD, {"RR@10": 0.01, "R@1000": 0.6})
 
 
-def against(p: float = 0.01, **standing: Any) -> Comparison:
+def against(p: float = 0.01, **standing: Any) -> ChampionComparison:
     means = {**NEW.means, **standing.pop("means", {})}
     return dataclasses.replace(
         BETTER, challenger=dataclasses.replace(NEW, means=means, **standing), p_values={"RR@10": p, "R@1000": 0.6}
@@ -42,11 +42,10 @@ def against(p: float = 0.01, **standing: Any) -> Comparison:
     ],
 )
 def test_the_rule(
-    changes: dict[str, Any], value: float, found: Comparison | str | None, decision: str, because: str
+    changes: dict[str, Any], value: float, found: ChampionComparison | str | None, decision: str, because: str
 ) -> None:
     verdict = decide(Promote(**changes), "test", value, 0.30, found)
     assert verdict.decision == decision
-    assert verdict.promoted == (decision == "promote")
     assert because in verdict.reason
     assert verdict.reason.startswith("test MRR@10 0.") and "\n" not in verdict.reason
 

@@ -154,8 +154,8 @@ def _in_runs(draft: Draft, name: str) -> Path:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
     except ValueError as error:
         raise UserError(f"{path} is corrupt ({error}); delete {path.parent} and run again") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is corrupt (no JSON object); delete {path.parent} and run again")
     return value

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, naming_corrupt, read_manifest
-from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.context import Context
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.evaluation.champion import compare_with_champion
-from gnn_encoder.evaluation.gate import KEEP, Comparison, Verdict, decide
+from gnn_encoder.evaluation.gate import KEEP, ChampionComparison, Verdict, decide
 from gnn_encoder.evaluation.model_card import model_card
 from gnn_encoder.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
@@ -38,13 +37,11 @@ def promote(context: Context, settings: Promote, dataset: Path, report: Path, bu
             raise UserError(f"{report} does not evaluate {path}: run evaluate on it first")
     challenger = _Challenger(context, settings, evaluated, Dataset(dataset), bundle)
     if models := registry_of(context.run, settings.model_name):
-        facts, card = _registered(challenger, models)
+        facts = _registered(challenger, models)
     else:
-        verdict, _ = challenger.judged(None)
-        reason = f"{verdict.reason}; nothing registered, as no tracking store is configured"
-        verdict, where = Verdict(verdict.decision, reason), str(bundle.resolve())
-        facts, card = challenger.facts(verdict, None, where), challenger.card(verdict, where)
-    Decision.write(decision, facts, card)
+        facts = challenger.facts(None, str(bundle.resolve()))
+        facts["reason"] += "; nothing registered, as no tracking store is configured"
+    Decision.write(decision, facts, model_card(evaluated, facts))
     context.run.artifact(decision.path, "decision")
     return {
         "promoted": int(facts["decision"] != KEEP),
@@ -53,20 +50,17 @@ def promote(context: Context, settings: Promote, dataset: Path, report: Path, bu
     }
 
 
-def _registered(challenger: "_Challenger", models: Registry) -> tuple[dict[str, Any], str]:
-    """Decide and register, again if another process has moved the aliases meanwhile; the decision's facts and card."""
+def _registered(challenger: "_Challenger", models: Registry) -> dict[str, Any]:
+    """Decide and register, again if another process has moved the aliases meanwhile; the decision's facts."""
     where = challenger.kept_at()
     while True:
         seen = models.aliases()
-        verdict, comparison = challenger.judged(models.find(seen.champion) if seen.champion else None)
-        card = challenger.card(verdict, where)
+        facts = challenger.facts(models.find(seen.champion) if seen.champion else None, where)
         if models.aliases() != seen:
             continue
-        tags = {**challenger.tags(), DECISION: verdict.decision, REASON: verdict.reason}
-        version = models.register(where, tags, challenger.figures, card)
-        if not verdict.promoted or models.promote(version, seen):
-            registered = {"version": version, "champion_before": seen.champion}
-            return challenger.facts(verdict, comparison, where) | registered, card
+        facts["version"] = version = challenger.register(models, facts)
+        if facts["decision"] == KEEP or models.promote(version, seen):
+            return facts
         models.withdraw(version)
 
 
@@ -80,18 +74,18 @@ class _Challenger:
         self._split = self._metrics["headline_split"]
         systems = self._metrics["results"][self._split]
         candidate = systems[self._metrics["candidate"]]
-        self.figures = {f"{self._split}/{measure}": value for measure, value in candidate.items()}
+        self._figures = {f"{self._split}/{measure}": value for measure, value in candidate.items()}
         self.value, self.baseline = candidate[settings.measure], systems[self._metrics["baseline"]][settings.measure]
 
-    def judged(self, champion: Version | None) -> tuple[Verdict, Comparison | None]:
+    def _judged(self, champion: Version | None) -> tuple[Verdict, ChampionComparison | None]:
         """The gate's verdict, and the comparison with the champion that it rests on, where there is one."""
         if champion and champion.tags.get(DIGEST) == self._digest:
             return Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}"), None
         against = self._compared(champion) if champion else None
         verdict = decide(self._settings, self._split, self.value, self.baseline, against)
-        return verdict, against if isinstance(against, Comparison) else None
+        return verdict, against if isinstance(against, ChampionComparison) else None
 
-    def _compared(self, champion: Version) -> Comparison | str:
+    def _compared(self, champion: Version) -> ChampionComparison | str:
         """The comparison with the champion, or why its bundle cannot be read.
 
         Raises:
@@ -125,39 +119,30 @@ class _Challenger:
             put_folder(self._bundle, address, Transfer(f"sending {self._bundle}"))
         return address
 
-    def tags(self) -> dict[str, str]:
-        """The version's tags, besides the decision."""
+    def register(self, models: Registry, facts: dict[str, Any]) -> str:
+        """Make the bundle a version and return its number."""
         origin = {name: digest for name, digest in self._context.sources.items() if name in ORIGIN}
-        return {**origin, DIGEST: self._digest, "evaluation.digest": self._metrics["digests"][self._split]}
+        decided = {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: self._digest}
+        tags = {**origin, **decided, "evaluation.digest": self._metrics["digests"][self._split]}
+        return models.register(facts["bundle"], tags, self._figures, model_card(self._report, facts))
 
-    def facts(self, verdict: Verdict, comparison: Comparison | None, where: str) -> dict[str, Any]:
-        """What `decision.json` holds."""
+    def facts(self, champion: Version | None, where: str) -> dict[str, Any]:
+        """Decide; what `decision.json` holds, of a bundle that is not registered yet."""
+        verdict, comparison = self._judged(champion)
         return {
             "decision": verdict.decision,
             "reason": verdict.reason,
             "split": self._split,
-            "figures": self.figures,
+            "figures": self._figures,
             "baseline": self.baseline,
             "settings": self._settings.model_dump(mode="json"),
             "comparison": comparison and asdict(comparison),
             "model_name": self._settings.model_name,
             "version": None,
-            "champion_before": None,
+            "champion_before": champion and champion.number,
             "bundle": where,
             "bundle_digest": self._digest,
         }
-
-    def card(self, verdict: Verdict, where: str) -> str:
-        """The model card."""
-        return model_card(
-            self._metrics,
-            read_history(self._report.path),
-            headline=self._report.manifest.metrics["headline"],
-            verdict=verdict.decision,
-            reason=verdict.reason,
-            where=where,
-            digest=self._digest,
-        )
 
 
 def _unreadable(champion: Version, error: UserError) -> str:

@@ -31,8 +31,8 @@ from gnn_encoder.settings import StepSettings, step_settings
 
 Metrics = dict[str, Any]
 StepFunction = Callable[..., Metrics]
+Given = str | Path | Sequence[str | Path]
 Input = Path | list[Path]
-
 
 ORIGIN = ("run.data", "run.settings", "run.code")
 """Names, among `promote`'s source digests and a registered version's tags, of what the whole run was made of."""
@@ -67,12 +67,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
         optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
-        def run_step(
-            arguments: str | StepSettings,
-            *,
-            addresses: Mapping[str, str] | None = None,
-            **paths: str | Path | Sequence[str | Path],
-        ) -> None:
+        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Given) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
@@ -85,7 +80,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
             targets = {o: Path(str(paths[o])) for o in outputs}
             try:
                 with progress.reporting(call.title(name)):
-                    _run(name, function, call, settings, found, outputs, targets, addresses or {})
+                    _run(name, function, call, settings, found, outputs, targets, addresses)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error
@@ -97,7 +92,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
     return decorate
 
 
-def _folders(given: str | Path | Sequence[str | Path]) -> Input:
+def _folders(given: Given) -> Input:
     return Path(given) if isinstance(given, str | Path) else [Path(path) for path in given]
 
 
