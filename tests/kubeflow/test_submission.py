@@ -4,6 +4,7 @@ import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,8 +14,12 @@ from kfp_api import KfpServer, at
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import server as kubeflow_server
+from gnn_encoder.kubeflow import submission as submission
+from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
+from gnn_encoder.settings import cluster as settings
 from gnn_encoder.steps.promote import promote
 
 CALM = ("--set", "promote.largest_latency_ratio=100")  # what the clock says is not what is tried here
@@ -33,9 +38,12 @@ class Cluster:
 
     def name(self, environment: dict[str, str]) -> None:
         """Write the cluster file."""
-        self.file.write_text(
-            yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"environment": environment}}), "utf-8"
-        )
+        file = {
+            "images": {"cpu": "a"},
+            "defaults": {"environment": environment},
+            "pipeline_root": "s3://bucket/root",
+        }
+        self.file.write_text(yaml.safe_dump(file), "utf-8")
 
     @property
     def models(self) -> Registry:
@@ -179,3 +187,27 @@ def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert cluster.retrain(server.url) == 2
     assert "set it here too" in capsys.readouterr().err
+
+
+MLFLOW = "MLFLOW_TRACKING_URI"
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"environment": {MLFLOW: "http://mlflow"}},
+        {"secrets": {"s": {"k": MLFLOW}}},
+        {"config_maps": {"c": {"k": MLFLOW}}},
+    ],
+)
+@pytest.mark.parametrize("root", ["", "minio://mlpipeline/v2/artifacts", "gs://bucket/root"])
+def test_bundles_that_no_later_run_could_read_are_refused(needs: dict[str, Any], root: str) -> None:
+    def training(root: str, needs: dict[str, Any], *overrides: str) -> ClusterTraining:
+        cluster = settings.Cluster.model_validate({"pipeline_root": root, "steps": {"promote": needs}})
+        return submission.training(cluster, "quickstart", None, overrides)
+
+    with pytest.raises(UserError, match=r"add --set promote\.bundle_store=s3://BUCKET/FOLDER, or"):
+        training(root, needs)
+    assert training(root, needs, "promote.bundle_store=s3://bucket/models")
+    assert training("s3://bucket/root", needs)
+    assert training(root, {}), "nothing is registered"

@@ -9,7 +9,7 @@ from private_ca import write_certificates
 from s3transfer.exceptions import RetriesExceededError
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage import address_of, s3
+from gnn_encoder.storage import s3
 from gnn_encoder.storage.folders import list_folder
 from gnn_encoder.storage.s3 import Address, client, is_remote, patiently, telling
 
@@ -33,11 +33,6 @@ def test_addresses() -> None:
     for wrong in ("s3://", "s3:///a", "bucket/a", "http://bucket"):
         with pytest.raises(UserError, match="write s3://BUCKET/PREFIX"):
             Address.parse(wrong)
-
-
-def test_what_a_task_sees_of_a_bucket_has_the_buckets_address(tmp_path: Path) -> None:
-    assert address_of(Path("/s3/bucket/a/b")) == "s3://bucket/a/b"
-    assert address_of(tmp_path / "s3") == str(tmp_path.resolve() / "s3")
 
 
 def refused(code: str, status: int = 400) -> ClientError:

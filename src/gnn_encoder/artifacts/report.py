@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.errors import UserError
 
 METRICS, PER_QUERY, ANSWERS, HITS, PLOTS, RUNS, PAGE, DECISION, CARD = (
     "metrics.json",
@@ -234,5 +235,10 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+    except ValueError as error:
+        raise UserError(f"{path} is corrupt ({error}); delete {path.parent} and run again") from None
     return value

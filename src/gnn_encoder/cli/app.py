@@ -123,6 +123,7 @@ def _follow(
     """Do the job before the reader's eyes, show how it ended, and exit."""
     from rich.console import Console
 
+    from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.cli.console import open_console
     from gnn_encoder.cli.endings import show_failure
 
@@ -130,7 +131,8 @@ def _follow(
     with open_console(steps, screen) as audience:
         outcome = job(audience)
     if outcome.status == "FINISHED":
-        show(screen, outcome)
+        with naming_corrupt(*outcome.outputs.values()):
+            show(screen, outcome)
     else:
         show_failure(outcome)
     raise typer.Exit(outcome.exit_code)

@@ -61,18 +61,15 @@ def show(version: Which, root: Root = None, name: Name = "gnn-encoder") -> None:
 def promote(version: Which, root: Root = None, name: Name = "gnn-encoder") -> None:
     """Make a version the champion, whatever the gate said; the former one is `previous` then."""
     registry = _registry(root, name)
-    with registry.turn():
-        found = registry.find(version)
-        registry.promote(found.number)
-    typer.echo(f"version {found.number} of {name} is the champion")
+    number = registry.find(version).number
+    registry.promote(number)
+    typer.echo(f"version {number} of {name} is the champion")
 
 
 @models.command()
 def rollback(root: Root = None, name: Name = "gnn-encoder") -> None:
     """Let `champion` and `previous` change places."""
-    registry = _registry(root, name)
-    with registry.turn():
-        champion, former = registry.roll_back()
+    champion, former = _registry(root, name).roll_back()
     typer.echo(f"version {champion} of {name} is the champion again, version {former} is previous")
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable of GitHub's runners: the file whose Markdown a job's page shows."""
-KEPT = 3
-"""Exit code of a model that did not pass the gate, where that was asked for."""
+NOT_PROMOTED = 3
+"""Exit code where the model did not pass the gate, if --fail-on-keep is given."""
 
 
 def retrain(
@@ -34,7 +34,8 @@ def retrain(
         bool, typer.Option("--local", help=f"On this machine, even where --host or ${HOST} names a cluster.")
     ] = False,
     fail_on_keep: Annotated[
-        bool, typer.Option("--fail-on-keep", help=f"Exit with {KEPT} if the new model does not become champion.")
+        bool,
+        typer.Option("--fail-on-keep", help=f"Exit with {NOT_PROMOTED} if the new model does not become champion."),
     ] = False,
 ) -> None:
     """Train again if data, settings or code changed since the champion or the newest model; promote what is better.
@@ -61,7 +62,7 @@ def retrain(
     facts, links = _run_there(job, plan, host) if isinstance(job, cluster_jobs.ClusterTraining) else _run(job, plan)
     _tell(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
     if fail_on_keep and facts["decision"] == KEEP:
-        raise typer.Exit(KEPT)
+        raise typer.Exit(NOT_PROMOTED)
 
 
 def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:

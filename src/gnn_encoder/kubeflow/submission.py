@@ -76,7 +76,8 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
 
     Raises:
         UserError: a step has no image, or settings are wrong, or name something that lies on this machine alone, or
-            want more processes for a training than it gets GPUs.
+            want more processes for a training than it gets GPUs, or registered bundles would be out of later runs'
+            reach.
     """
     if unnamed := next((step for step in TRAINING if not cluster.image(step)), ""):
         raise UserError(
@@ -94,7 +95,19 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
+    if not (settings.promote.bundle_store or is_remote(cluster.pipeline_root)) and _registers(cluster):
+        raise UserError(
+            "promote would register a bundle that no later run can read, so that no model could be compared with it: "
+            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
+        )
     return ClusterTraining(preset, settings, cluster)
+
+
+def _registers(cluster: Cluster) -> bool:
+    """Whether `promote` has a registry there: its address may also be in a secret or a config map."""
+    needs = cluster.needs("promote")
+    objects = (*needs.secrets.values(), *needs.config_maps.values())
+    return STORE in {*needs.environment, *(variable for keys in objects for variable in keys.values())}
 
 
 def _refuse_local(path: str) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion.registry import BUNDLE, open_registry
+from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
@@ -31,10 +31,8 @@ def named_bundle(name: str, root: Path) -> Path:
         return local_folder(name)
     model, version = registered
     with impatient():
-        tags = open_registry(existing_store(root), model).find(version).tags
-    if BUNDLE not in tags:
-        raise UserError(f"{name} was not registered by gnn-encoder: it has no tag {BUNDLE!r}")
-    folder, latest = local_folder(tags[BUNDLE], indexed=False), root.expanduser() / "latest" / "bundle"
+        found = open_registry(existing_store(root), model).find(version)
+    folder, latest = found.bundle_folder(), root.expanduser() / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
 
 

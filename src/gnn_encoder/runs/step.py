@@ -3,7 +3,8 @@
 A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
 folders to read, or lists of them (one that may be missing has None for its default), and outputs are
 drafts to fill.
-`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only.
+`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only. A component may also say
+by `addresses` where an input lies for other machines.
 """
 
 import functools
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from gnn_encoder.tracking.context import Context
 
 Metrics = dict[str, Any]
 StepFunction = Callable[..., Metrics]
+Given = str | Path | Sequence[str | Path]
 Input = Path | list[Path]
 
 
@@ -44,7 +46,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
         optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
-        def run_step(arguments: str | StepSettings, **paths: str | Path | Sequence[str | Path]) -> None:
+        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Given) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
@@ -57,7 +59,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
             targets = {o: Path(str(paths[o])) for o in outputs}
             try:
                 with progress.reporting(call.title(name)):
-                    _run(name, function, call, settings, found, outputs, targets)
+                    _run(name, function, call, settings, found, outputs, targets, addresses)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error
@@ -69,7 +71,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
     return decorate
 
 
-def _folders(given: str | Path | Sequence[str | Path]) -> Input:
+def _folders(given: Given) -> Input:
     return Path(given) if isinstance(given, str | Path) else [Path(path) for path in given]
 
 
@@ -117,6 +119,7 @@ def _run(
     inputs: dict[str, Input],
     outputs: dict[str, str],
     targets: dict[str, Path],
+    addresses: Mapping[str, str],
 ) -> None:
     began = time.monotonic()
     folders = _by_name(inputs)
@@ -129,7 +132,7 @@ def _run(
             mlflow_runs.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run,
             ExitStack() as stack,
         ):
-            context = Context(name, run, key, call.title(name), call.source_digests)
+            context = Context(name, run, key, call.title(name), call.source_digests, addresses)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
             with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)

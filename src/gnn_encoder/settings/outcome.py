@@ -99,4 +99,5 @@ class Promote(StepSettings):
     """How much larger than the champion's the index may be, for each passage."""
     bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
     """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
-    version's bundle lies where the run left it, and is gone with that."""
+    version's bundle stays where the run left it, and is gone with that. A cluster whose pipeline root is not `s3://`
+    needs it: later runs read no other store."""

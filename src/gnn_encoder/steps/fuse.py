@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Dataset, Draft, Run, System
+from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
-from gnn_encoder.report.collected import evaluated_queries
 from gnn_encoder.retrieval import fusion
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.measures import cutoff

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run, read_vectors
+from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
-from gnn_encoder.report.collected import evaluated_queries
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.runs.step import Metrics, step

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.report.collected import evaluated_queries
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.ranking import Rerank

@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 
 from gnn_encoder.storage.folders import cached_folder, get_folder, put_folder
-from gnn_encoder.storage.s3 import SCHEME, is_remote
+from gnn_encoder.storage.s3 import is_remote
 
-__all__ = ["CACHE", "Transfer", "address_of", "get_folder", "is_remote", "local_folder", "put_folder"]
+__all__ = ["CACHE", "Transfer", "get_folder", "is_remote", "local_folder", "put_folder"]
 
 CACHE = "GNN_ENCODER_CACHE"
 """Environment variable: the folder that holds fetched folders."""
-MOUNT = Path("/s3")
-"""Where KFP's launcher puts the objects of `s3://`."""
 LINE_SECONDS = 5.0
 
 
@@ -31,14 +29,6 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
         return Path(os.path.expanduser(path))  # noqa: PTH111  # leaves ~nobody as it is, where Path raises
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
     return cached_folder(path, cache, Transfer(f"fetching {path}"), indexed=indexed)
-
-
-def address_of(folder: Path) -> str:
-    """What a folder is called where this machine's file system is not known: its `s3://` address, if it lies in an
-    object store that a pipeline's task sees under `/s3/BUCKET`, else its absolute path.
-    """
-    path = folder.resolve()
-    return f"{SCHEME}{path.relative_to(MOUNT)}" if path.is_relative_to(MOUNT) else str(path)
 
 
 class Transfer:
