@@ -17,6 +17,7 @@ from common import documentation, show
 from update import run_steps, write_models
 
 from gnn_encoder import jobs
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.supervision import Event
 
 
@@ -65,7 +66,7 @@ def main() -> None:
         outcome = jobs.update(since, None, [], folder / "root", listener)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
-    t, steps = listener.times, jobs.UPDATED
+    t, steps = listener.times, PIPELINES["update"]
     rows = []
     for step, after in zip(steps, (*steps[1:], ""), strict=True):
         begin, work, end = (t[step, event] for event in ("starting", "started", "finished"))

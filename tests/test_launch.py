@@ -18,6 +18,7 @@ from small_disk import small_disk
 from gnn_encoder import launch, lifeline, progress, supervision
 from gnn_encoder.errors import UserError
 from gnn_encoder.local_run import Outcome, run_pipeline
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.supervision import Event
 
 TESTS = str(Path(__file__).parent)
@@ -26,7 +27,7 @@ TESTS = str(Path(__file__).parent)
 def test_the_wheel_holds_every_compiled_pipeline() -> None:
     project = tomllib.loads((launch.SOURCE_TREE / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    for name in launch.PIPELINES:
+    for name in PIPELINES:
         assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
     for folder in ("pipelines/presets", "pipelines/clusters"):
         assert included[folder] == f"gnn_encoder/{folder}"

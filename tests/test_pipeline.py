@@ -17,7 +17,9 @@ from trained_root import Trained
 from gnn_encoder import cli, jobs
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.registry import CHAMPION, open_registry
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import FOUNDATION, PIPELINES
+
+STEPS = PIPELINES["train"]
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -152,7 +154,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             cli.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    assert shown.count("  cached  ") == len(jobs.COMMON) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(FOUNDATION) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):

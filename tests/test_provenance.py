@@ -10,10 +10,11 @@ from gnn_encoder import provenance
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.presets import parse_settings
-from gnn_encoder.settings import STEPS, Settings
+from gnn_encoder.settings import PIPELINES, Settings
 from gnn_encoder.steps.step import ORIGIN
 
 PACKAGE = Path(provenance.__file__).parent
+STEPS = PIPELINES["train"]
 
 
 def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:

@@ -1,6 +1,7 @@
-"""The one exception that is a message to the user, and other errors' words made fit for such a message."""
+"""The one exception that is a message to the user, and other errors turned into such messages."""
 
 import re
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -13,6 +14,18 @@ class UserError(Exception):
 
 class Missing(UserError):
     """Nothing is where something was named."""
+
+
+def expanded(path: str | Path) -> Path:
+    """A path of this machine with its `~` expanded.
+
+    Raises:
+        UserError: it is the home of an unknown user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: there is no such user (for a folder of that name write ./{path})") from None
 
 
 def one_line(error: object) -> str:

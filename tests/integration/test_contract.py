@@ -15,10 +15,12 @@ from gnn_encoder.artifacts import Report
 from gnn_encoder.context import CHECKPOINTS
 from gnn_encoder.presets import load_settings
 from gnn_encoder.provenance import step_arguments
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.tracking import PARENT_RUN, create_run, experiment_id, reaching
+
+STEPS = PIPELINES["train"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_encoder.commands.clusters import HOST, ClusterFile, Host, given
+from gnn_encoder.commands.root import DEFAULT_ROOT, root_option
 
 if TYPE_CHECKING:
     from gnn_encoder.jobs import Training
@@ -25,9 +26,7 @@ def retrain(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of runs, checkpoints and the MLflow store, as of `run`.")
-    ] = None,
+    root: Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store, as of `run`.")] = DEFAULT_ROOT,
     host: Host = "",
     cluster: ClusterFile = None,
     local: Annotated[
@@ -51,7 +50,7 @@ def retrain(
         given(host)
         job = cluster_jobs.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
-        job = jobs.training(preset, dataset, overrides or [], root or jobs.default_root())
+        job = jobs.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
     if plan.same:
         _tell(f"{plan.news}\n")
@@ -70,9 +69,9 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.console import open_console
     from gnn_encoder.endings import show_failure
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import PIPELINES
 
-    with open_console(STEPS, Console()) as audience:
+    with open_console(PIPELINES["train"], Console()) as audience:
         outcome = job.run(plan.arguments, audience)
     if outcome.status != "FINISHED":
         show_failure(outcome)

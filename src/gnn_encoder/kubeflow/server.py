@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.settings.cluster import Cluster
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
@@ -236,7 +236,7 @@ def _as_run(found: Any) -> Run:
     # Attempts of one step come under one name; the last counts.
     ordered = sorted(details, key=lambda task: task.create_time.timestamp() if task.create_time else 0.0)
     last = {str(task.display_name).replace("-", "_"): task for task in ordered}
-    steps = {step: task for step, task in last.items() if step in STEPS}
+    steps = {step: task for step, task in last.items() if step in PIPELINES["train"]}
     failures = [(f"{step}: ", task.error) for step, task in steps.items()] + [("", found.error)]
     return Run(
         run_id=str(found.run_id),

@@ -18,7 +18,7 @@ from gnn_encoder.settings.foundation import (
 )
 from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.outcome import EncodeCorpus, Evaluate, Promote
-from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
+from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings, step_settings
 from gnn_encoder.settings.shared import (
     MINILM,
     ContrastiveTraining,
@@ -31,9 +31,9 @@ from gnn_encoder.settings.shared import (
 from gnn_encoder.settings.study import CompareVariants, EncodeQueries, TryVariant
 
 __all__ = [
+    "FOUNDATION",
     "MINILM",
-    "STEPS",
-    "STUDY",
+    "PIPELINES",
     "Bm25Retrieve",
     "BuildGraph",
     "CompareVariants",

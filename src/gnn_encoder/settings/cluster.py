@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings.pipeline import STEPS
-from gnn_encoder.settings.shared import Count, PositiveInt, known_names
+from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.settings.shared import Checked, Count, PositiveInt, known_names
 
 SECRET_WORDS = frozenset(
     ("APIKEY", "CREDENTIAL", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "PWD", "SECRET", "TOKEN")
 )
 """Words that a secret variable's name has one of."""
 SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
+QUANTITY = re.compile(r"\+?(?=\.?[0-9])[0-9]{0,19}(\.[0-9]{0,19})?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?")
+"""Kubernetes' grammar. `parse_quantity` takes what Decimal takes, NaN and `1_0` too."""
 KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/.config")
 """Where KFP mounts volumes of its own in every step's container."""
 
@@ -27,7 +29,7 @@ KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/
 def _quantity(value: Any) -> str:
     from kubernetes.utils.quantity import parse_quantity
 
-    if isinstance(value, bool) or parse_quantity(str(value)) <= 0:
+    if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)) or parse_quantity(str(value)) <= 0:
         raise ValueError("must be a quantity above 0, as 500m, 4 or 16Gi")
     return str(value)
 
@@ -43,10 +45,8 @@ Quantity = Annotated[str, BeforeValidator(_quantity)]
 Text = Annotated[str, BeforeValidator(_text)]
 
 
-class Section(BaseModel):
+class Section(Checked):
     """A part of the cluster file: an unknown key is refused with the known ones."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -167,16 +167,16 @@ class StepNeeds(Section):
     ephemeral_storage: Quantity | None = None
     """Room at /tmp on the node's disk. A pod that takes more is evicted. KFP 2.17 cannot ask the scheduler for it."""
     gpu: Gpu | None = None
-    node_selector: dict[str, Text] = {}
+    node_selector: dict[str, Text] = Field(default={})
     tolerations: tuple[Toleration, ...] = ()
     affinity: tuple[Affinity, ...] = ()
     timeout_seconds: PositiveInt | None = None
     """Of one attempt, its wait for a node not counted."""
     retries: Retries | None = None
-    environment: dict[str, Text] = {}
-    secrets: dict[str, dict[str, str]] = {}
+    environment: dict[str, Text] = Field(default={})
+    secrets: dict[str, dict[str, str]] = Field(default={})
     """Secret → its key → environment variable."""
-    config_maps: dict[str, dict[str, str]] = {}
+    config_maps: dict[str, dict[str, str]] = Field(default={})
     volumes: tuple[Volume, ...] = ()
 
     @pydantic.field_validator("environment")
@@ -233,13 +233,13 @@ class Cluster(Section):
     caching: bool = True
     """Reuse what steps made in earlier runs."""
     defaults: StepNeeds = StepNeeds()
-    steps: dict[str, StepNeeds] = {}
+    steps: dict[str, StepNeeds] = Field(default={})
 
     @pydantic.model_validator(mode="after")
     def _every_step_is_known_and_whole(self) -> "Cluster":
         for step in self.steps:
-            if step not in STEPS:
-                raise ValueError(f"unknown step {step!r}: {known_names(step, STEPS)}")
+            if step not in PIPELINES["train"]:
+                raise ValueError(f"unknown step {step!r}: {known_names(step, PIPELINES['train'])}")
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:  # what the defaults and the step say together

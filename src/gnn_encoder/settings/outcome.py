@@ -62,7 +62,7 @@ class Evaluate(Inference):
     ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
     run_depth: Count = 100
     """Hits of each query in the TREC runs that the report holds, 0: no such files."""
-    seed: int = 0
+    seed: Count = 0
 
     @pydantic.model_validator(mode="after")
     def _as_deep_as_the_measures(self) -> "Evaluate":

@@ -13,7 +13,9 @@ from submitting import submit
 from test_cli import call
 
 from gnn_encoder.presets import load_settings
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES
+
+STEPS = PIPELINES["train"]
 
 
 def test_what_is_sent(
