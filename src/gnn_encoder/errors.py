@@ -34,7 +34,10 @@ def one_line(error: object) -> str:
 
 
 def without_password(text: str) -> str:
-    """The text with `user:password@` and `password=…` taken out of its URIs."""
-    # A password may hold a slash, so `user:` reaches to the last @; `host:5000/` is no user. Else a slash ends it.
-    without_user = re.sub(r"//(?:(?![^/\s:@]*:\d{1,5}[/?#,])[^/\s:]*:[^\s\"']*|[^/\s]*)@", "//", text)
-    return re.sub(r"(?i)([?&]password=)[^&\s]*", r"\1…", without_user)
+    """The text with `user:password@`, `password=…`, `token=…`, `api_key=…` and the like taken out of its URIs."""
+    # A password may hold a slash, so `user:` reaches to the last @; `host:5000/` is no user. Else a slash ends it. A
+    # password with a space is followed to its @ where neither a slash nor a quote stands between.
+    without_user = re.sub(
+        r"//(?:(?![^/\s:@]*:\d{1,5}(?:[/?#,\s]|$))[^/\s:]*:(?:[^\s\"']*|[^/\"'@]*)|[^/\s]*)@", "//", text
+    )
+    return re.sub(r"(?i)([?&][\w.-]*(?:password|passwd|pwd|token|key|secret|signature)=)[^&\s]*", r"\1…", without_user)
