@@ -81,7 +81,9 @@ class Lexical(StepSettings):
     """How BM25 cuts texts into terms and scores them."""
 
     k1: PositiveFloat = 1.5
+    """Saturation of the term frequency."""
     b: Fraction = 0.75
+    """Share of length normalisation."""
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"

@@ -14,6 +14,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import GnnShape
 from gnn_encoder.steps.step import Metrics, step
 from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
@@ -98,13 +99,8 @@ def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnCo
     return GnnConfig(
         width=width,
         edge_width=EdgeFeatures(graph).width,
-        heads=settings.heads,
-        negative_slope=settings.negative_slope,
-        activation=settings.activation,
-        layers=settings.layers,
-        gate=settings.gate,
-        gate_alpha=settings.gate_alpha,
         learned_loops=graph.query_loops is None,
         normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
         cached_passages=settings.cache_refreshes == 0,
+        **settings.model_dump(include=set(GnnShape.model_fields)),
     )
