@@ -39,7 +39,7 @@ def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: 
     with drafting(folder / "graph", "graph") as draft:
         Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, m)
     with drafting(folder / "gnn_encoder", "model") as draft:
-        GnnEncoder(encoders, GNN(GnnConfig(vectors.shape[1], 0))).save(draft.path)
+        GnnEncoder(encoders, GNN(GnnConfig(width=vectors.shape[1], edge_width=0))).save(draft.path)
     with drafting(folder / "encoding", "encoding") as draft:
         create_rows(draft, "passages", vectors.shape)[:] = vectors
         asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")

@@ -10,6 +10,12 @@ from gnn_encoder.errors import without_password
     [
         ("postgresql://me:secret@db:5432/mlflow", "postgresql://db:5432/mlflow"),
         ("postgresql://me:se/cret@db:5432/mlflow", "postgresql://db:5432/mlflow"),
+        ("http://me:my secret@host/x", "http://host/x"),
+        ("cannot reach http://me:my secret pass@host:5000: 'refused'", "cannot reach http://host:5000: 'refused'"),
+        ("http://h/x?token=secret&a=1", "http://h/x?token=…&a=1"),
+        ("http://h/x?a=1&api_key=secret", "http://h/x?a=1&api_key=…"),
+        ("http://h/x?X-Amz-Signature=secret&access_token=b", "http://h/x?X-Amz-Signature=…&access_token=…"),
+        ("http://host:5000 failed for models:/m@champion", "http://host:5000 failed for models:/m@champion"),
         ("https://token@host/path", "https://host/path"),
         ("http://a:80,http://me:pw@b/x", "http://a:80,http://b/x"),
         ("http://host:5000/models/m@v2", "http://host:5000/models/m@v2"),

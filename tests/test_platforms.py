@@ -15,9 +15,10 @@ import pytest
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine import memory
 from gnn_encoder.machine.scratch import reserve, scratch
-from gnn_encoder.retrieval.index_file import IndexKind, build_index, load_index
+from gnn_encoder.retrieval.index_file import build_index, load_index
 from gnn_encoder.runs import lifeline, supervision
 from gnn_encoder.runs.containers import check_engine
+from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.training import prefetch
 
 SOURCE = str(Path(memory.__file__).parents[2])
@@ -55,7 +56,7 @@ def test_without_room_there_is_an_error_and_not_a_crash(platform: str) -> None:
 
 def test_an_index_of_inverted_lists_is_written(platform: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
-    build_index(vectors, tmp_path / "index", IndexKind("ivf", lists=4, probes=4))
+    build_index(vectors, tmp_path / "index", IndexKind(index="ivf", ivf_lists=4, ivf_probes=4))
     _, rows = load_index(tmp_path / "index").search(vectors[:20], 1)
     assert rows[:, 0].tolist() == (vectors[:20] @ vectors.T).argmax(1).tolist()
 

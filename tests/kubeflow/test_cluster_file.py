@@ -8,8 +8,10 @@ from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster_file
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
+
+STEPS = PIPELINES["train"]
 
 
 def test_a_step_is_laid_over_the_defaults() -> None:
@@ -70,6 +72,10 @@ def refusal(text: str, path: Path) -> str:
         ("steps: {train_gn: {}}", "unknown step 'train_gn': did you mean 'train_gnn'?"),
         ("defaults: {gpu: {count: 0}}", "defaults.gpu.count: "),
         ("defaults: {memory: 3 GB}", "defaults.memory.request: "),
+        ("defaults: {memory: NaN}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {memory: .inf}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {memory: 1e999999999}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {timeout_seconds: 12345678901234567890}", "defaults.timeout_seconds: must lie within"),
         ("defaults: {cpu: {request: 4, limit: 2}}", "defaults.cpu: request 4 is more than limit 2"),
         ("defaults: {cpu: 4}\nsteps: {ingest: {cpu: {limit: 500m}}}", "steps.ingest with defaults: "),
         ("defaults: {tolerations: [{key: a, operator: Exists, value: b}]}", "Exists takes no value"),

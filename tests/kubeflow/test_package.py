@@ -12,8 +12,10 @@ from kfp_api import EXAMPLE, check_pipeline
 from gnn_encoder.kubeflow.cluster_file import load_cluster
 from gnn_encoder.kubeflow.package import write_package
 from gnn_encoder.runs import launch
-from gnn_encoder.settings import STEPS, Settings, calls
+from gnn_encoder.settings import PIPELINES, Settings, calls
 from gnn_encoder.settings.cluster import Cluster
+
+STEPS = PIPELINES["train"]
 
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
 ON_GPU = {

@@ -9,7 +9,8 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import exact, index_file
-from gnn_encoder.retrieval.index_file import IndexKind, build_index, load_index, recall, search_index
+from gnn_encoder.retrieval.index_file import build_index, load_index, recall, search_index
+from gnn_encoder.settings.outcome import IndexKind
 
 KINDS = ("flat", "flat_fp16", "sq8", "ivf", "hnsw")
 
@@ -27,7 +28,7 @@ def vectors_and_queries(m: int = 900) -> tuple[np.ndarray, np.ndarray]:
 def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     vectors, _ = vectors_and_queries()
     monkeypatch.setattr(index_file, "CHUNK", 33)
-    build_index(vectors, tmp_path / "index.faiss", IndexKind(kind, lists=9))  # type: ignore[arg-type]
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index=kind, ivf_lists=9))  # type: ignore[arg-type]
     if kind == "ivf":
         ours = faiss.read_index(str(tmp_path / "index.faiss"))
         ours.reset()
@@ -44,12 +45,12 @@ def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        (IndexKind("flat"), 1.0),
-        (IndexKind("flat_fp16"), 0.99),
-        (IndexKind("sq8"), 0.95),
-        (IndexKind("ivf", lists=16, probes=16), 0.99),
-        (IndexKind("ivf", lists=16, probes=6), 0.8),
-        (IndexKind("hnsw"), 0.95),
+        (IndexKind(index="flat"), 1.0),
+        (IndexKind(index="flat_fp16"), 0.99),
+        (IndexKind(index="sq8"), 0.95),
+        (IndexKind(index="ivf", ivf_lists=16, ivf_probes=16), 0.99),
+        (IndexKind(index="ivf", ivf_lists=16, ivf_probes=6), 0.8),
+        (IndexKind(index="hnsw"), 0.95),
     ],
 )
 def test_recall_of_each_kind_in_whatever_folder(tmp_path: Path, kind: IndexKind, least: float) -> None:
@@ -66,7 +67,7 @@ def test_recall_of_each_kind_in_whatever_folder(tmp_path: Path, kind: IndexKind,
 
 def test_recall_tells_a_poor_index(tmp_path: Path) -> None:
     vectors, queries = vectors_and_queries()
-    build_index(vectors, tmp_path / "index.faiss", IndexKind("ivf", lists=16, probes=1))
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index="ivf", ivf_lists=16, ivf_probes=1))
     assert 0.1 < recall(load_index(tmp_path / "index.faiss"), vectors, queries, 10) < 0.8
 
 
@@ -74,7 +75,7 @@ def test_recall_tells_a_poor_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("m", [0, 3])
 def test_few_passages_are_padded(tmp_path: Path, name: str, m: int) -> None:
     vectors, queries = vectors_and_queries(m)
-    build_index(vectors, tmp_path / "index.faiss", IndexKind(name))  # type: ignore[arg-type]
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index=name))  # type: ignore[arg-type]
     scores, rows = search_index(load_index(tmp_path / "index.faiss"), queries, 5)
     assert (np.sort(rows[:, :m], axis=1) == np.arange(m)).all()
     assert (rows[:, m:] == -1).all() and np.isneginf(scores[:, m:]).all()
@@ -110,7 +111,7 @@ def test_other_kind_of_index_is_refused(tmp_path: Path) -> None:
 def test_a_deep_search_leaves_the_next_as_it_was(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     vectors, queries = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (3000, 20))
-    build_index(vectors, tmp_path / "index", IndexKind("hnsw", links=4, breadth=8))
+    build_index(vectors, tmp_path / "index", IndexKind(index="hnsw", hnsw_links=4, hnsw_breadth=8))
     index = load_index(tmp_path / "index")
     scores, rows = search_index(index, queries, 5)
     _, deep = search_index(index, queries, 1000)

@@ -10,10 +10,11 @@ from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.bm25 import Bm25, Bm25Kind
+from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.fused import fused_search
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.search import Searcher, search_bundle
+from gnn_encoder.settings import Lexical
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
     path = tmp_path_factory.mktemp("search") / "bundle"
-    save_bm25 = Bm25.build(tiny_dataset.passages, Bm25Kind()).save
+    save_bm25 = Bm25.build(tiny_dataset.passages, Lexical()).save
     for name, bm25 in (("bundle", save_bm25), ("without", None)):
         with drafting(path.with_name(name), "bundle") as draft:
             Bundle.write(
@@ -61,7 +62,7 @@ def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int
 
 def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:
     question = "the old river is in winter"
-    words, rows = Bm25.build(tiny_dataset.passages, Bm25Kind()).search([question], 100)
+    words, rows = Bm25.build(tiny_dataset.passages, Lexical()).search([question], 100)
     dense = {hit.passage_id: hit.score for hit in search_bundle(bundle, question, 1000)}
     found = rows[0] >= 0
     lexical = dict(zip(tiny_dataset.passages.take(rows[0][found]).ids, words[0][found].tolist(), strict=True))

@@ -19,6 +19,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline, supervision
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.tracking import progress
 
 TESTS = str(Path(__file__).parents[1])
@@ -27,7 +28,7 @@ TESTS = str(Path(__file__).parents[1])
 def test_the_wheel_holds_every_compiled_pipeline() -> None:
     project = tomllib.loads((launch.SOURCE_TREE / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    for name in launch.PIPELINES:
+    for name in PIPELINES:
         assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
     for folder in ("pipelines/presets", "pipelines/clusters"):
         assert included[folder] == f"gnn_encoder/{folder}"

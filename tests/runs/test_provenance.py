@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ import pytest
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import provenance
-from gnn_encoder.settings import STEPS, TRAINING, Settings, calls
+from gnn_encoder.settings import PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.arguments import ORIGIN
 from gnn_encoder.settings.presets import parse_settings
 
 PACKAGE = Path(provenance.__file__).parents[1]
+STEPS = PIPELINES["train"]
 
 
 def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
@@ -25,9 +27,7 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert "gnn_encoder.report.page" not in train_gnn
     assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn_encoder"} <= train_gnn
     assert "torch" in packages
-    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.settings", "gnn_encoder.runs.launch", "kfp"} & (
-        train_gnn | packages
-    )
+    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.runs.launch", "kfp"} & (train_gnn | packages)
 
 
 def test_a_stores_password_is_no_part_of_a_digest() -> None:
@@ -77,6 +77,61 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
     code = meaning('"""One."""\nX = 1\n\n\ndef f() -> int:\n    """Two."""\n    return X  # three\n')
     assert code == meaning("X = 1\ndef f() -> int:\n    return (X)\n")
     assert code != meaning("X = 2\ndef f() -> int:\n    return X\n")
+
+
+@pytest.fixture
+def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bool]]:
+    """Whether a replacement in a module of the settings changes the code digest of `build_graph`."""
+    find = provenance._find
+
+    def digest(module: str, source: str) -> str:
+        path = tmp_path / "settings" / "changed.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        monkeypatch.setattr(provenance, "_find", lambda name: path if name == module else find(name))
+        for cached in (provenance._source_digest, provenance._imports):
+            cached.cache_clear()
+        return provenance.code_digest.__wrapped__("gnn_encoder.steps.build_graph")
+
+    def replaced(name: str, old: str, new: str) -> bool:
+        module, source = f"gnn_encoder.settings.{name}", (PACKAGE / "settings" / f"{name}.py").read_text()
+        assert old in source
+        return digest(module, source) != digest(module, source.replace(old, new))
+
+    yield replaced
+    for cached in (provenance._source_digest, provenance._imports):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("graph", '- {"none"}', ""),  # which edges build_graph makes
+        ("shared", '"precision": self.precision', '"precision": "fp32"'),
+        ("measures", '"RR@10", "nDCG@10"', '"RR@10"'),
+        ("shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
+    ],
+)
+def test_behaviour_in_the_settings_modules_counts(
+    module: str, old: str, new: str, changed: Callable[..., bool]
+) -> None:
+    assert changed(module, old, new)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # stands in the arguments
+        ("outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
+        ("graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
+        ("pipeline", '"encode_queries", ', ""),
+        ("graph", "k: passages per training query", "k"),
+    ],
+)  # fmt: skip
+def test_values_that_the_arguments_hold_do_not_count(
+    module: str, old: str, new: str, changed: Callable[..., bool]
+) -> None:
+    assert not changed(module, old, new)
 
 
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,24 @@
 """The commands that use a trained bundle: `search`, `copy`, `explain`."""
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import UserError
 
-Root = Annotated[Path | None, typer.Option(help="Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+Root = Annotated[Path, root_option("Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
+
+
+def _finite(value: float | None) -> float | None:
+    """Refuse NaN, which lies outside of no range."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is no number")
+    return value
 
 
 def search(
@@ -16,13 +26,18 @@ def search(
     bundle: Annotated[
         str, typer.Option(help="Folder (of a run, ROOT/latest/bundle), s3:// address, or models:/gnn-encoder@champion.")
     ],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
+    k: Hits = 5,
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Of the vectors when fused; else as its evaluation tuned it, or 0.5."),
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            callback=_finite,
+            help="Of the vectors when fused; else as its evaluation tuned it, or 0.5.",
+        ),
     ] = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle: ranked passages with their scores."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -72,10 +87,12 @@ def explain(
             help="ROOT/latest/bundle, or models:/ of the same: what it was made from is looked for beside it."
         ),
     ],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
-    neighbors: Annotated[int, typer.Option(min=1, help="How many training queries of each passage.")] = 5,
+    k: Hits = 5,
+    neighbors: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="How many training queries of each passage.")
+    ] = 5,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page, too.")] = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search, and say what the graph did: the training queries in each passage's vector, and what it scores without."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -98,8 +115,7 @@ def explain(
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _named(bundle: str, root: Path | None) -> Path:
+def _named(bundle: str, root: Path) -> Path:
     from gnn_encoder.promotion.named_bundle import named_bundle
-    from gnn_encoder.runs.pipelines import default_root
 
-    return named_bundle(bundle, root or default_root())
+    return named_bundle(bundle, root)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_encoder.cli.clusters import HOST, ClusterFile, Host, given
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 
 if TYPE_CHECKING:
     from gnn_encoder.kubeflow.submission import ClusterTraining
@@ -25,9 +26,7 @@ def retrain(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of runs, checkpoints and the MLflow store, as of `run`.")
-    ] = None,
+    root: Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store, as of `run`.")] = DEFAULT_ROOT,
     host: Host = "",
     cluster: ClusterFile = None,
     local: Annotated[
@@ -53,7 +52,7 @@ def retrain(
         given(host)
         job = cluster_jobs.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
-        job = pipelines.training(preset, dataset, overrides or [], root or pipelines.default_root())
+        job = pipelines.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
     if plan.same:
         _tell(f"{plan.news}\n")

@@ -12,7 +12,7 @@ from gnn_encoder.kubeflow.package import package
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
-from gnn_encoder.settings import STEPS, TRAINING, Settings
+from gnn_encoder.settings import PIPELINES, TRAINING, Settings
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import is_remote
@@ -52,7 +52,7 @@ class ClusterTraining:
         Raises:
             UserError: the data source or a backbone is not there.
         """
-        return step_arguments(self.settings, STEPS, registry=f"{self._store} {registry}".strip())
+        return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
     def submit(self, server: "Server", arguments: Mapping[str, str]) -> tuple[str, str]:
         """Start a run; its name and its id.
@@ -87,7 +87,7 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         _refuse_local(settings.ingest.dataset)
-    for step in STEPS:
+    for step in PIPELINES["train"]:
         values = getattr(settings, step)
         for name in BACKBONES:
             if (model := getattr(values, name, "")) and Path(model).is_dir():

@@ -23,7 +23,7 @@ def named_bundle(name: str, root: Path) -> Path:
     """
     registered = parse_name(name)
     if registered is None:
-        if not is_remote(name) and not _is_folder(name):
+        if not is_remote(name) and not local_folder(name).is_dir():
             raise UserError(
                 f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
                 f"{SCHEME}NAME@ALIAS"
@@ -32,15 +32,8 @@ def named_bundle(name: str, root: Path) -> Path:
     model, version = registered
     with impatient():
         found = open_registry(existing_store(root), model).find(version)
-    folder, latest = found.bundle_folder(), root.expanduser() / "latest" / "bundle"
+    folder, latest = found.bundle_folder(), root / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).expanduser().is_dir()
-    except RuntimeError:  # `~nobody`
-        return False
 
 
 def parse_name(text: str) -> tuple[str, str] | None:

@@ -43,7 +43,7 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
     """The weight by the report of its model beside the bundle, as they lie in ROOT/latest, and where it is from."""
     try:
-        report = Report.read(bundle.path.expanduser().absolute().parent / "report")
+        report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:
         return UNTUNED, UNTOLD
     model = bundle.manifest.inputs.get("gnn_encoder")

@@ -11,10 +11,8 @@ All but the last are built with a chunk in memory at a time.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
-from typing import Literal
 
 import faiss
 import numpy as np
@@ -23,6 +21,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.machine.scratch import reserve
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.settings.outcome import IndexKind
 
 CHUNK = 65_536
 """Passages written at a time."""
@@ -30,17 +29,6 @@ POINTS = 40
 """Passages per inverted list that its centroid is learned from (FAISS warns below 39)."""
 SAMPLE = 65_536
 """Passages that the range of 8-bit codes is learned from."""
-
-
-@dataclass(frozen=True)
-class IndexKind:
-    """What to build: see the module's table and `settings.EncodeCorpus`."""
-
-    name: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
-    lists: int = 0
-    probes: int = 32
-    links: int = 32
-    breadth: int = 128
 
 
 FLAT = IndexKind()
@@ -53,17 +41,17 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
         RuntimeError: this FAISS has another file layout than the one written here.
     """
     m, d = vectors.shape
-    if kind.name == "ivf" and m:
+    if kind.index == "ivf" and m:
         _write_lists(vectors, path, kind)
-    elif kind.name == "hnsw":
-        links = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, kind.links, faiss.METRIC_INNER_PRODUCT)  # type: ignore[arg-type]
-        links.hnsw.efSearch = kind.breadth
+    elif kind.index == "hnsw":
+        links = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, kind.hnsw_links, faiss.METRIC_INNER_PRODUCT)  # type: ignore[arg-type]
+        links.hnsw.efSearch = kind.hnsw_breadth
         _train(links, vectors, 1)  # fp16 codes learn nothing, but FAISS wants to be asked
         for _, chunk in _chunks(vectors):
             links.add(chunk)
         faiss.write_index(links, str(path))
     else:
-        codes = {"flat_fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}.get(kind.name)
+        codes = {"flat_fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}.get(kind.index)
         flat = (
             faiss.IndexFlatIP(d) if codes is None else faiss.IndexScalarQuantizer(d, codes, faiss.METRIC_INNER_PRODUCT)
         )
@@ -94,13 +82,13 @@ def _write_codes(empty: faiss.IndexFlatCodes, vectors: np.ndarray, path: Path) -
 def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     """Write an index of inverted lists: each vector's list first (4 bytes a vector), then every code at its place."""
     m, d = vectors.shape
-    lists = max(1, min(kind.lists or 4 * isqrt(m), m // POINTS))
+    lists = max(1, min(kind.ivf_lists or 4 * isqrt(m), m // POINTS))
     quantizer = faiss.IndexFlatIP(d)
     ivf = faiss.IndexIVFScalarQuantizer(
         quantizer, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
     )
     ivf.cp.min_points_per_centroid = 1  # fewer than 39 only where there are no more: no warning
-    ivf.nprobe = kind.probes
+    ivf.nprobe = kind.ivf_probes
     _train(ivf, vectors, lists * POINTS)
     into = np.concatenate([quantizer.search(chunk, 1)[1][:, 0].astype(np.int32) for _, chunk in _chunks(vectors)])
     sizes = np.bincount(into, minlength=lists)

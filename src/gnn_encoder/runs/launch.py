@@ -29,8 +29,6 @@ SOURCE_TREE = Path(__file__).parents[3]
 Arguments = Mapping[str, str | list[str]]
 """Pipeline parameter → a step's arguments as JSON, or those of each turn of a loop."""
 
-PIPELINES = ("train", "update", "ablation")
-
 
 def pipeline_file(name: str) -> Path:
     """A compiled pipeline: in the wheel, or in the source tree it was installed from."""

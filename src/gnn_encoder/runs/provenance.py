@@ -21,9 +21,9 @@ from gnn_encoder.settings.arguments import ORIGIN, StepArguments
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
-OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings", "storage", "tracking", "runs.lifeline"))
-"""Rooms and modules that no result depends on: they watch, hold values that are among the arguments themselves, or
-carry bytes whose digests are."""
+OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
+"""Rooms and modules that no result depends on: they watch, say which steps a pipeline has, or carry bytes whose digests
+are among the arguments."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 
@@ -206,14 +206,31 @@ def _source(module: str) -> Path:
 
 
 def _meaning(source: Path) -> str:
-    """A source file without what cannot change a result: layout, comments, docstrings."""
+    """A source file without what cannot change a result: layout, comments, docstrings, declarations of settings."""
     tree = ast.parse(source.read_bytes())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
             node.body = kept  # type: ignore[attr-defined]
+    if source.parent.name == "settings":
+        tree.body = [node for node in tree.body if not _declares(node)]
     return ast.dump(tree)
+
+
+def _declares(node: ast.stmt) -> bool:
+    """Whether a statement of the settings' modules only decides which values a step's arguments may hold.
+
+    Fields and validators are taken out of classes: with them in, a new default of one step would run every step again,
+    as all import `settings`. Properties, methods, functions and constants stay.
+    """
+    if isinstance(node, ast.ClassDef):
+        node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
+        return not node.body
+    if isinstance(node, ast.FunctionDef):
+        return any("validator" in ast.unparse(decorator) for decorator in node.decorator_list)
+    exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return exported or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 @functools.cache

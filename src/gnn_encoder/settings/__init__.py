@@ -16,9 +16,17 @@ from gnn_encoder.settings.foundation import (
     TrainDualEncoder,
     TrainQueryGenerator,
 )
-from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn
+from gnn_encoder.settings.graph import BuildGraph, GnnShape, GraphShape, TrainGnn
 from gnn_encoder.settings.outcome import EncodeCorpus, Evaluate, Promote
-from gnn_encoder.settings.pipeline import STEPS, STUDY, TITLES, TRAINING, Settings, calls, step_settings
+from gnn_encoder.settings.pipeline import (
+    FOUNDATION,
+    PIPELINES,
+    TITLES,
+    TRAINING,
+    Settings,
+    calls,
+    step_settings,
+)
 from gnn_encoder.settings.shared import (
     MINILM,
     ContrastiveTraining,
@@ -31,9 +39,9 @@ from gnn_encoder.settings.shared import (
 from gnn_encoder.settings.study import CompareVariants, EncodeQueries, TryVariant
 
 __all__ = [
+    "FOUNDATION",
     "MINILM",
-    "STEPS",
-    "STUDY",
+    "PIPELINES",
     "TITLES",
     "TRAINING",
     "Bm25Retrieve",
@@ -45,6 +53,7 @@ __all__ = [
     "EncodeQueries",
     "Evaluate",
     "GenerateQueries",
+    "GnnShape",
     "GraphShape",
     "Ingest",
     "Lexical",

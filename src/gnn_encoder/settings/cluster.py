@@ -12,17 +12,19 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gnn_encoder.errors import without_password
 from gnn_encoder.settings.pipeline import TRAINING
-from gnn_encoder.settings.shared import known_names
+from gnn_encoder.settings.shared import Checked, known_names
 
 SECRET_WORDS = frozenset(
     ("APIKEY", "CREDENTIAL", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "PWD", "SECRET", "TOKEN")
 )
 """The name of a secret variable has one of these words."""
 SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
+QUANTITY = re.compile(r"\+?(?=\.?[0-9])[0-9]{0,19}(\.[0-9]{0,19})?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?")
+"""Kubernetes' grammar. `parse_quantity` takes what Decimal takes, NaN and `1_0` too."""
 KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/.config")
 """Where KFP mounts volumes of its own in every step's container."""
 QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?", re.ASCII)
@@ -68,10 +70,8 @@ Key = Annotated[str, Field(pattern=r"^[-._A-Za-z0-9]{1,253}$")]
 Variable = Annotated[str, Field(pattern=r"^[-._A-Za-z][-._A-Za-z0-9]*$")]
 
 
-class Section(BaseModel):
+class Section(Checked):
     """A part of the cluster file: an unknown key is refused with the known ones."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -211,16 +211,16 @@ class StepNeeds(Section):
     ephemeral_storage: Quantity | None = None
     """Room at /tmp on the node's disk. A pod that takes more is evicted. KFP 2.17 cannot ask the scheduler for it."""
     gpu: Gpu | None = None
-    node_selector: dict[LabelKey, LabelValue] = {}
+    node_selector: dict[LabelKey, LabelValue] = Field(default={})
     tolerations: tuple[Toleration, ...] = ()
     affinity: tuple[Affinity, ...] = ()
     timeout_seconds: Positive | None = None
     """Of one attempt, its wait for a node not counted."""
     retries: Retries | None = None
-    environment: dict[Variable, Text] = {}
-    secrets: dict[Name, dict[Key, Variable]] = {}
+    environment: dict[Variable, Text] = Field(default={})
+    secrets: dict[Name, dict[Key, Variable]] = Field(default={})
     """Secret → its key → environment variable."""
-    config_maps: dict[Name, dict[Key, Variable]] = {}
+    config_maps: dict[Name, dict[Key, Variable]] = Field(default={})
     volumes: tuple[Volume, ...] = ()
 
     @property
@@ -285,7 +285,7 @@ class Cluster(Section):
     caching: bool = True
     """Reuse what steps made in earlier runs."""
     defaults: StepNeeds = StepNeeds()
-    steps: dict[str, StepNeeds] = {}
+    steps: dict[str, StepNeeds] = Field(default={})
 
     @pydantic.model_validator(mode="after")
     def _every_step_is_known_and_whole(self) -> "Cluster":

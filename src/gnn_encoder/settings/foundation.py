@@ -37,7 +37,7 @@ class Ingest(StepSettings):
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
     """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
-    seed: int = 0
+    seed: Count = 0
     """Of both draws."""
 
 
@@ -115,7 +115,7 @@ class GenerateQueries(Inference):
     beams: PositiveInt = 1
     sentence_encoder: str = MINILM
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
-    seed: int = 0
+    seed: Count = 0
     negative_below: Fraction = 0.1
     """As in `select_training_set`: only hard negatives are written about."""
 
@@ -140,7 +140,7 @@ class SelectTrainingSet(StepSettings):
     """Turn unlike negatives into new positives of their generated query."""
     augmentation_threshold: Fraction = 0.1
     """t_A."""
-    seed: int = 0
+    seed: Count = 0
 
 
 class TrainDualEncoder(Backbone, ContrastiveTraining):

@@ -18,7 +18,22 @@ from gnn_encoder.settings.shared import (
 )
 
 
-class EncodeCorpus(Inference, Lexical):
+class IndexKind(StepSettings):
+    """The FAISS index that a bundle serves (`gnn_encoder.retrieval.index_file`)."""
+
+    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
+    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
+    ivf_lists: Count = 0
+    """0: four times the square root of the number of passages."""
+    ivf_probes: PositiveInt = 32
+    """Lists that a search looks into."""
+    hnsw_links: Annotated[int, Field(ge=2, le=1024, strict=True)] = 32
+    """Neighbours of a passage in the graph."""
+    hnsw_breadth: PositiveInt = 128
+    """Candidates that a search keeps (at least the hits asked for)."""
+
+
+class EncodeCorpus(Inference, Lexical, IndexKind):
     """h'_p of all passages by the full graph, the index over them, and BM25's.
 
     How BM25 scores is as in `bm25_retrieve`, unless it is set here too.
@@ -29,16 +44,6 @@ class EncodeCorpus(Inference, Lexical):
     texts that have not changed is carried over. Empty: all is made anew."""
     chunk: PositiveInt = 2048
     """Passages that a core propagates at a time. The result does not depend on it."""
-    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
-    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
-    ivf_lists: Count = 0
-    """0: four times the square root of the number of passages."""
-    ivf_probes: PositiveInt = 32
-    """Lists that a search looks into."""
-    hnsw_links: Annotated[int, Field(ge=2, strict=True)] = 32
-    """Neighbours of a passage in the graph."""
-    hnsw_breadth: PositiveInt = 128
-    """Candidates that a search keeps (at least the hits asked for)."""
     bm25: bool = True
     """Put a BM25 index into the bundle, so that a search can fuse the two."""
 
@@ -66,7 +71,7 @@ class Evaluate(Inference):
     ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
     run_depth: Count = 100
     """Hits of each query in the TREC runs that the report holds, 0: no such files."""
-    seed: int = 0
+    seed: Count = 0
 
     @pydantic.model_validator(mode="after")
     def _as_deep_as_the_measures(self) -> "Evaluate":

@@ -1,4 +1,4 @@
-"""All steps' settings together, and the rules that hold between steps."""
+"""All steps' settings together, the rules that hold between steps, and the steps of each pipeline."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
 class Settings(StepSettings):
-    """All steps' settings, in the pipeline's order. Field names are the steps' names."""
+    """All steps' settings. Field names are the steps' names."""
 
     ingest: foundation.Ingest = foundation.Ingest()
     bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
@@ -70,10 +70,26 @@ class Settings(StepSettings):
         return self
 
 
-STUDY: tuple[str, ...] = ("encode_queries", "try_variant", "compare_variants")
-"""Steps of the ablation pipeline alone."""
-STEPS: tuple[str, ...] = tuple(name for name in Settings.model_fields if name not in STUDY)
-"""The training pipeline's steps, in its order."""
+FOUNDATION: tuple[str, ...] = (
+    "ingest",
+    "bm25_retrieve",
+    "train_dpr",
+    "dense_retrieve",
+    "train_cross_encoder",
+    "score_candidates",
+    "train_query_generator",
+    "generate_queries",
+    "select_training_set",
+    "train_dual_encoder",
+    "build_graph",
+)
+"""Steps that lead from raw text to the graph. `train` and `ablation` share their results."""
+PIPELINES: dict[str, tuple[str, ...]] = {
+    "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
+    "update": ("ingest", "build_graph", "encode_corpus"),
+    "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
+}
+"""Pipeline → its steps in their order. A pipeline's settings are those of its steps."""
 
 
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, ranking.Call]:
@@ -99,9 +115,9 @@ def step_settings(step: str) -> type[StepSettings]:
     return annotation
 
 
-TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in calls(Settings(), STEPS).values()))
+TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in calls(Settings(), PIPELINES["train"]).values()))
 """The training pipeline's steps, in its order, those without a section of their own among them."""
 TITLES: tuple[str, ...] = tuple(
-    f"{call.step}: {call.label}" if call.label else call.step for call in calls(Settings(), STEPS).values()
+    f"{call.step}: {call.label}" if call.label else call.step for call in calls(Settings(), PIPELINES["train"]).values()
 )
 """What its calls are shown as."""

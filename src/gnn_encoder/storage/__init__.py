@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+from gnn_encoder.errors import expanded
 from gnn_encoder.storage.folders import cached_folder, get_folder, put_folder
 from gnn_encoder.storage.s3 import is_remote
 
@@ -26,7 +27,7 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
         UserError: nothing complete is there, or the store cannot be used.
     """
     if not is_remote(path):
-        return Path(os.path.expanduser(path))  # noqa: PTH111  # leaves ~nobody as it is, where Path raises
+        return expanded(path)
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
     return cached_folder(path, cache, Transfer(f"fetching {path}"), indexed=indexed)
 

@@ -22,7 +22,7 @@ from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
@@ -244,13 +244,8 @@ def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnCo
     return GnnConfig(
         width=width,
         edge_width=EdgeFeatures(graph).width,
-        heads=settings.heads,
-        negative_slope=settings.negative_slope,
-        activation=settings.activation,
-        layers=settings.layers,
-        gate=settings.gate,
-        gate_alpha=settings.gate_alpha,
         learned_loops=graph.query_loops is None,
         normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
         cached_passages=settings.cache_refreshes == 0,
+        **settings.model_dump(include=set(GnnShape.model_fields)),
     )

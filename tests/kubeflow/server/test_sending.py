@@ -12,8 +12,10 @@ from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
 from submitting import IMAGES, submit
 
-from gnn_encoder.settings import STEPS, calls
+from gnn_encoder.settings import PIPELINES, calls
 from gnn_encoder.settings.presets import load_settings
+
+STEPS = PIPELINES["train"]
 
 
 def test_what_is_sent(
