@@ -1,6 +1,7 @@
 """`gnn-encoder explain` on a tiny bundle: what it tells equals the vectors, and what it lacks it says."""
 
 import io
+import json
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -170,7 +171,8 @@ def test_what_belongs_to_another_bundle_is_refused(
     text = manifest.read_text("utf-8")
     digest = Bundle.read(latest / "bundle").manifest.inputs["graph"]
     assert digest in text
-    manifest.write_text(text.replace(digest, "0" * 64), "utf-8")
+    facts = json.loads(text.replace(digest, "0" * 64))
+    manifest.write_text(json.dumps(facts | {"seal": ""}), "utf-8")
     assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1

@@ -14,7 +14,7 @@ from gnn_encoder.artifacts import (
     DatasetWriter,
     Report,
     drafting,
-    verify,
+    read_manifest,
 )
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.encoding import encode_texts
@@ -48,7 +48,7 @@ def evaluated(inputs: dict[str, Path], tiny_backbone: Path) -> SimpleNamespace:
     settings = Evaluate(untrained_backbone=str(tiny_backbone), permutations=200, precision="fp32")
     path = inputs["bundle"].with_name("report")
     evaluate(settings, report=path, **inputs)
-    verify(path)
+    read_manifest(path)
     return SimpleNamespace(report=Report.read(path), settings=settings)
 
 

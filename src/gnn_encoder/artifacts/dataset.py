@@ -87,7 +87,7 @@ class PassageTable:
     @property
     def digest(self) -> str:
         """SHA-256 of the file."""
-        return str(read_manifest(self._path.parent).files[self._path.name]["sha256"])
+        return read_manifest(self._path.parent).files[self._path.name].sha256
 
     def stream(self) -> Iterator[Passages]:
         """All passages in row order, a row group at a time."""

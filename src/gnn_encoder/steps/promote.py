@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, naming_corrupt, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.context import Context
@@ -108,8 +108,7 @@ class _Challenger:
         except Missing as error:
             return f"{lost} ({error})"
         try:
-            with naming_corrupt(folder):
-                former = Searcher(Bundle.read(folder))
+            former = Searcher(Bundle.read(folder))
         except UserError as error:
             return f"{lost} ({error})"
         settings = Evaluate.model_validate(self._report.manifest.settings)

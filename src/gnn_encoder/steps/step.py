@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from safetensors import SafetensorError
 
 from gnn_encoder import lifeline, progress, tracking
-from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.context import Context
 from gnn_encoder.errors import UserError
@@ -150,7 +150,7 @@ def _run(
         with tracking.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run, ExitStack() as stack:
             context = Context(name, run, key, call.title(name), call.source_digests)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
-            with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
+            with _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)
             # Linux counts the peak resident set in KiB.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
