@@ -3,6 +3,7 @@
 from dataclasses import astuple
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25, Bm25Kind
 from gnn_encoder.retrieval.fused import fused_search
-from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.retrieval.index_file import IndexKind, build_index
 from gnn_encoder.retrieval.search import Searcher, search_bundle
 
 
@@ -85,6 +86,28 @@ def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
     assert told.startswith("vectors 0.50 + BM25 0.50, not tuned")
     with pytest.raises(UserError, match="no BM25 index"):
         fused_search(Bundle.read(bundle.path.with_name("without")), "winter", 3)
+
+
+@pytest.mark.parametrize("kind", [None, "flat", "sq8"])
+def test_a_bundle_with_an_index_finds_the_same(
+    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str | None
+) -> None:
+    """Without a kind: a flat index file, as earlier versions wrote one."""
+
+    def save_index(vectors: np.ndarray, path: Path) -> None:
+        if kind:
+            build_index(vectors, path, IndexKind(kind))  # type: ignore[arg-type]
+        else:
+            index = faiss.IndexFlatIP(vectors.shape[1])
+            index.add(np.asarray(vectors))
+            faiss.write_index(index, str(path))
+
+    save = TextEncoder.load(bundle.query_encoder_path).save
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, bundle.vectors, tiny_dataset, save_index=save_index, save_query_encoder=save)
+    hits, expected = (search_bundle(each, "the old river", 5) for each in (Bundle.read(tmp_path / "bundle"), bundle))
+    assert [hit.passage_id for hit in hits][:2] == [hit.passage_id for hit in expected][:2]
+    assert (hits == expected) == (kind != "sq8")
 
 
 def test_encoder_of_another_width_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,9 @@ class Searcher:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.encoder = TextEncoder.load(bundle.query_encoder_path)
-        self.index = load_index(bundle.index_path)
-        if self.index.d != self.encoder.width or self.index.ntotal != len(bundle.passages):
-            raise UserError(f"{bundle.path}: its index and its query encoder do not fit: run encode_corpus again")
+        self.index = load_index(bundle.index_path, bundle.vectors.shape)
+        if bundle.vectors.shape != (len(bundle.passages), self.encoder.width):
+            raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run encode_corpus again")
 
     def search(self, question: str, k: int = 10) -> list[Hit]:
         """The best `k` passages for a question (fewer if the corpus is smaller), best first. Errors as of `find`."""

@@ -230,7 +230,7 @@ def rankings(
 
     parts = Bundle.read(bundle)
     queries = encoded(TextEncoder.load(parts.query_encoder_path), CANDIDATE)
-    scores, passages = search_index(load_index(parts.index_path), queries, depth)
+    scores, passages = search_index(load_index(parts.index_path, parts.vectors.shape), queries, depth)
     yield CANDIDATE, Run.from_hits(asked, passages, scores)
 
 
