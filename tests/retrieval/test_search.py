@@ -1,5 +1,7 @@
 """Questions to a bundle get what a float64 product of the vectors says."""
 
+import subprocess
+import sys
 from dataclasses import astuple
 from pathlib import Path
 
@@ -110,7 +112,37 @@ def test_a_bundle_with_an_index_finds_the_same(
     assert (hits == expected) == (kind != "sq8")
 
 
-def test_encoder_of_another_width_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextEncoder, "width", 7)
+def test_encoder_of_another_width_is_refused(bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    save = TextEncoder.load(bundle.query_encoder_path).save
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, bundle.vectors[:, :-1], tiny_dataset, save_index=build_index, save_query_encoder=save)
     with pytest.raises(UserError, match="do not fit"):
-        Searcher(bundle)
+        Searcher(Bundle.read(tmp_path / "bundle"))
+
+
+HEAVY = ("boto3", "bm25s", "ir_measures", "kfp", "matplotlib", "mlflow", "pandas", "pyarrow.dataset", "scipy",
+         "sklearn", "torch", "torch_geometric", "transformers")  # fmt: skip
+"""Each takes 0.1 to 5 s of processor time to import."""
+LOADED = f"""
+import sys
+from gnn_encoder.cli import main
+try:
+    main()
+finally:
+    print("loaded", *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def test_a_search_imports_nothing_heavy(bundle: Bundle) -> None:
+    """It took 7 s of processor time, nearly all of it for importing; it takes 1 s."""
+
+    def loaded(*options: str) -> list[str]:
+        command = [sys.executable, "-c", LOADED, "search", "the old river", "--bundle", str(bundle.path), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert "[p" in ended.stdout
+        return ended.stderr.split()[1:]
+
+    assert loaded() == []
+    # The control, and all that fusing adds: bm25s with the parts of SciPy that it wants.
+    assert set(loaded("--fuse")) - {"ir_measures"} == {"bm25s", "scipy"}

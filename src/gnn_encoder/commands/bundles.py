@@ -29,12 +29,13 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.fused import fused_search
     from gnn_encoder.retrieval.search import search_bundle
 
     screen, folder = Console(), _named(bundle, root)
     opened = Bundle.read(folder)
     if fuse or weight is not None:
+        from gnn_encoder.retrieval.fused import fused_search
+
         hits, told = fused_search(opened, question, k, weight)
         screen.print(f"{told}\n", style="dim")
     else:
