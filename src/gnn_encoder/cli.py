@@ -16,7 +16,7 @@ from gnn_encoder import __version__
 from gnn_encoder.commands import bundles, clusters, models
 from gnn_encoder.commands.evaluate import evaluate
 from gnn_encoder.commands.retrain import retrain
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.errors import CONTROL, UserError, without_password
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -256,5 +256,5 @@ def main() -> None:
         if error.errno is None:
             raise
         message = f"{error.strerror}: {error.filename or 'while writing'}"
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {message.translate(CONTROL)}", err=True)
     raise SystemExit(2)

@@ -4,8 +4,10 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +145,25 @@ def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[Expla
         for influence in each.why.influences:
             assert f"{influence.score_change:+.4f}" in told and f"{influence.score_change:+.4f}" in page
             assert influence.query in told and influence.query in page
+
+
+def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) -> None:
+    """Whatever text is in an explanation, its escape sequences are not shown."""
+
+    def hostile(part: object) -> Any:
+        if isinstance(part, str):
+            return f"{part}\x1b[2J\u202e\x9b"
+        if isinstance(part, list):
+            return [hostile(each) for each in part]
+        if is_dataclass(part) and not isinstance(part, type):
+            return replace(part, **{field.name: hostile(getattr(part, field.name)) for field in fields(part)})
+        return part
+
+    screen = Console(width=400, file=io.StringIO())
+    explained = next(each for each in hits if each.why.influences and each.why.influences[0].inflows)
+    show_hit(screen, hostile(explained))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count("[2J") >= 7 and not set("\x1b\u202e\x9b") & set(shown)
 
 
 @pytest.mark.parametrize("missing", NEEDED)

@@ -9,7 +9,8 @@ import faiss
 import numpy as np
 import pytest
 
-from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder import cli
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.encoding import encode_passages, encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -118,6 +119,33 @@ def test_encoder_of_another_width_is_refused(bundle: Bundle, tiny_dataset: Datas
         Bundle.write(draft, bundle.vectors[:, :-1], tiny_dataset, save_index=build_index, save_query_encoder=save)
     with pytest.raises(UserError, match="do not fit"):
         Searcher(Bundle.read(tmp_path / "bundle"))
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
+
+
+def test_a_hostile_passage_does_not_reach_the_terminal(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with drafting(tmp_path / "dataset", "dataset") as dataset:
+        writer = DatasetWriter(dataset)
+        writer.passages([f"p{HOSTILE}1"], [f"title{HOSTILE}2"], [f"text{HOSTILE}3 [bold]"])
+        writer.close()
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        save = TextEncoder.load(bundle.query_encoder_path).save
+        data = Dataset(tmp_path / "dataset")
+        Bundle.write(draft, bundle.vectors[:1], data, save_index=build_index, save_query_encoder=save)
+    arguments = ["gnn-encoder", "search", f"river{HOSTILE}", "--bundle", str(tmp_path / "bundle")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert not caught.value.code
+    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "search", "river", "--bundle", f"nothing{HOSTILE}"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    shown = "".join(capsys.readouterr())
+    assert all(part in shown for part in ("title", "text", "[p", "2", "3 [bold]", "error: no bundle nothing"))
+    assert not set(HOSTILE) & set(shown) - set("]0;owned[2J31m")
 
 
 HEAVY = ("boto3", "bm25s", "ir_measures", "kfp", "matplotlib", "mlflow", "pandas", "pyarrow.dataset", "scipy",

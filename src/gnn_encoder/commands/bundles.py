@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 
 Root = Annotated[Path | None, typer.Option(help="Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
 
@@ -41,9 +41,8 @@ def search(
     else:
         hits = search_bundle(opened, question, k)
     for hit in hits:
-        title = f"{hit.title}  " if hit.title else ""
-        screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
-        screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+        screen.print(hit.heading(), markup=False, style="bold")
+        screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)
 
 
 def copy(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.retrieval.question import question_encoder
 
@@ -24,6 +24,11 @@ class Hit:
     passage_id: str
     title: str
     text: str
+
+    def heading(self) -> str:
+        """The line above its text on a terminal."""
+        title = f"{printable(self.title)}  " if self.title else ""
+        return f"{self.rank:>3}  {self.score:.4f}  {title}[{printable(self.passage_id)}]"
 
 
 class Searcher:
