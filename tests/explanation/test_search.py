@@ -166,6 +166,25 @@ def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) ->
     assert shown.count("[2J") >= 7 and not set("\x1b\u202e\x9b") & set(shown)
 
 
+@pytest.mark.parametrize("file", ["encoding/passages.npy", "graph/edges.npy", "bundle/query_encoder/model.safetensors"])
+def test_a_flipped_bit_in_what_explains_is_one_line(
+    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    damaged, _, _ = file.partition("/")
+    for name in ("bundle", *NEEDED):
+        if name == damaged:
+            shutil.copytree(latest / name, tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to((latest / name).resolve())
+    content = bytearray((tmp_path / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / file).write_bytes(content)
+    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert f"{file} is corrupt: its digest differs" in captured.err
+
+
 @pytest.mark.parametrize("missing", NEEDED)
 def test_a_missing_sibling_is_one_line(
     latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str

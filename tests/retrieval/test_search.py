@@ -1,5 +1,6 @@
 """Questions to a bundle get what a float64 product of the vectors says."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import astuple
@@ -119,6 +120,29 @@ def test_encoder_of_another_width_is_refused(bundle: Bundle, tiny_dataset: Datas
         Bundle.write(draft, bundle.vectors[:, :-1], tiny_dataset, save_index=build_index, save_query_encoder=save)
     with pytest.raises(UserError, match="do not fit"):
         Searcher(Bundle.read(tmp_path / "bundle"))
+
+
+def test_every_damage_to_a_bundle_is_one_line(bundle: Bundle, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert len(contents) >= 12
+    rng = np.random.default_rng(4)
+    for path, content in contents.items():
+        flipped, others = bytearray(content), [other for other in contents.values() if other != content]
+        # What other bits of a manifest do is tested on their own: some are white space.
+        at = content.rindex(b'"') - 9 if path.name == "manifest.json" else rng.integers(len(content))
+        flipped[at] ^= 1
+        for damaged in (bytes(flipped), content[:-1], content + b"\0", b"", others[rng.integers(len(others))], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(UserError) as caught:
+                Bundle.read(folder)
+            assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+            if path.name != "manifest.json":
+                assert str(path) in str(caught.value)
+            path.write_bytes(content)
+    assert search_bundle(Bundle.read(folder), "the old river", 3) == search_bundle(bundle, "the old river", 3)
 
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
