@@ -44,6 +44,7 @@ VERSIONS = {
     "report": 2,
     "decision": 2,
     "figures": 1,
+    "tokens": 1,
 }
 """Schema name → the version this code writes and reads."""
 
