@@ -1,8 +1,8 @@
-"""What an error may show."""
+"""What a terminal is shown."""
 
 import pytest
 
-from gnn_encoder.errors import without_password
+from gnn_encoder.errors import CONTROL, printable, without_password
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,10 @@ from gnn_encoder.errors import without_password
 )  # fmt: skip
 def test_passwords_are_taken_out(text: str, shown: str) -> None:
     assert without_password(text) == shown
+
+
+def test_no_character_that_a_terminal_obeys_is_shown() -> None:
+    shown = printable("a\x1b[31mred\x9b2J\x07\r\nb\u202egnp.exe\u2066 \t\x85 c")
+    assert shown == "a [31mred 2J b gnp.exe c"
+    assert printable("Ünïcode, 北京, 🙂👩‍🔬 \u200e") == "Ünïcode, 北京, 🙂👩‍🔬 \u200e"
+    assert not any(chr(number).translate(CONTROL).strip() for number in (*range(32), *range(127, 160)))

@@ -57,7 +57,7 @@ def test_without_room_there_is_an_error_and_not_a_crash(platform: str) -> None:
 def test_an_index_of_inverted_lists_is_written(platform: str, tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32)
     build_index(vectors, tmp_path / "index", IndexKind(index="ivf", ivf_lists=4, ivf_probes=4))
-    _, rows = load_index(tmp_path / "index").search(vectors[:20], 1)
+    _, rows = load_index(tmp_path / "index", vectors.shape).search(vectors[:20], 1)
     assert rows[:, 0].tolist() == (vectors[:20] @ vectors.T).argmax(1).tolist()
 
 

@@ -1,7 +1,10 @@
-"""The one exception that is a message to the user, and other errors turned into such messages."""
+"""The one exception that is a message to the user, and errors and texts made fit for a terminal."""
 
 import re
 from pathlib import Path
+
+CONTROL = dict.fromkeys((*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), " ")
+"""C0, C1 and what turns the direction of text: a terminal obeys them, so a passage could change what it shows."""
 
 
 class UserError(Exception):
@@ -31,6 +34,11 @@ def expanded(path: str | Path) -> Path:
 def one_line(error: object) -> str:
     """An error's text in one line without passwords, its type where it has no text."""
     return without_password(" ".join(str(error).split())) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """The text in one line without control characters."""
+    return " ".join(text.translate(CONTROL).split())
 
 
 def without_password(text: str) -> str:

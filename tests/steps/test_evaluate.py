@@ -17,7 +17,7 @@ from gnn_encoder.artifacts import (
     Evaluation,
     Report,
     drafting,
-    verify,
+    read_manifest,
 )
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.errors import UserError
@@ -52,7 +52,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
 def evaluated(inputs: dict[str, Path], tiny_backbone: Path) -> SimpleNamespace:
     settings = Evaluate(untrained_backbone=str(tiny_backbone), permutations=200, precision="fp32")
     path = reported(inputs, settings, inputs["bundle"].with_name("evaluated"))
-    verify(path)
+    read_manifest(path)
     return SimpleNamespace(report=Report.read(path), settings=settings)
 
 

@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.arrays import (
 )
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
-from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
+from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
 from gnn_encoder.artifacts.known_positives import KnownPositives
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
 from gnn_encoder.artifacts.tables import (
@@ -56,12 +56,10 @@ __all__ = [
     "create_rows",
     "create_vectors",
     "drafting",
-    "naming_corrupt",
     "pair_keys",
     "passage_text",
     "read_manifest",
     "read_rows",
     "read_vectors",
     "reverse_csr",
-    "verify",
 ]

@@ -17,7 +17,7 @@ from gnn_encoder.cli import bundles, clusters, models
 from gnn_encoder.cli.evaluate import evaluate
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.errors import CONTROL, UserError, without_password
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,7 +120,6 @@ def _follow(
     """Do the job before the reader's eyes, show how it ended, and exit."""
     from rich.console import Console
 
-    from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.cli.console import open_console
     from gnn_encoder.cli.endings import show_failure
 
@@ -128,8 +127,7 @@ def _follow(
     with open_console(steps, screen) as audience:
         outcome = job(audience)
     if outcome.status == "FINISHED":
-        with naming_corrupt(*outcome.outputs.values()):
-            show(screen, outcome)
+        show(screen, outcome)
     else:
         show_failure(outcome)
     raise typer.Exit(outcome.exit_code)
@@ -261,5 +259,5 @@ def main() -> None:
         if error.errno is None:
             raise
         message = f"{error.strerror}: {error.filename or 'while writing'}"
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {message.translate(CONTROL)}", err=True)
     raise SystemExit(2)

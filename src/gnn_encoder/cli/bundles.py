@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 
 Root = Annotated[Path, root_option("Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
@@ -43,22 +43,21 @@ def search(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import Bundle, naming_corrupt
-    from gnn_encoder.retrieval.fused import fused_search
+    from gnn_encoder.artifacts import Bundle
     from gnn_encoder.retrieval.search import search_bundle
 
     screen, folder = Console(), _named(bundle, root)
-    with naming_corrupt(folder):
-        opened = Bundle.read(folder)
-        if fuse or weight is not None:
-            hits, told = fused_search(opened, question, k, weight)
-            screen.print(f"{told}\n", style="dim")
-        else:
-            hits = search_bundle(opened, question, k)
+    opened = Bundle.read(folder)
+    if fuse or weight is not None:
+        from gnn_encoder.retrieval.fused import fused_search
+
+        hits, told = fused_search(opened, question, k, weight)
+        screen.print(f"{told}\n", style="dim")
+    else:
+        hits = search_bundle(opened, question, k)
     for hit in hits:
-        title = f"{hit.title}  " if hit.title else ""
-        screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
-        screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+        screen.print(hit.heading(), markup=False, style="bold")
+        screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)
 
 
 def copy(
@@ -98,15 +97,13 @@ def explain(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import beside, explain_search
+    from gnn_encoder.explanation.search import explain_search
     from gnn_encoder.explanation.table import show_hit
     from gnn_encoder.report.explanation_page import render_explanation
 
     screen, folder = Console(), _named(bundle, root)
-    with naming_corrupt(folder, *beside(folder).values()):
-        hits = explain_search(folder, question, k, neighbors)
+    hits = explain_search(folder, question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")

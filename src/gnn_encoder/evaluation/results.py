@@ -108,7 +108,7 @@ def split_digest(dataset: Dataset, split: str) -> str:
     """
     qrels = dataset.split_qrels(split)
     order = np.lexsort((qrels.passage, qrels.query))
-    digest = hashlib.sha256(dataset.manifest.files[CORPUS]["sha256"].encode())
+    digest = hashlib.sha256(dataset.manifest.files[CORPUS].sha256.encode())
     texts = dataset.query_texts(qrels.query[order])
     for text, passage, relevance in zip(texts, qrels.passage[order], qrels.relevance[order], strict=True):
         digest.update(f"{text}\0{passage}\0{relevance}\n".encode())

@@ -16,7 +16,7 @@ from bm25s.tokenization import Tokenizer
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.retrieval.postings import bm25_index, load_postings, save_postings
+from gnn_encoder.retrieval.postings import ARRAYS, bm25_index, empty_index
 from gnn_encoder.settings import Lexical
 from gnn_encoder.tracking.progress import Progress
 
@@ -66,7 +66,8 @@ class Bm25:
         for i, (tokenizer, index) in enumerate(self._parts):
             (folder / f"{i}").mkdir()
             tokenizer.save_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            save_postings(index, folder / f"{i}")
+            for name in ARRAYS:
+                np.save(folder / f"{i}" / f"{name}.npy", index.scores[name], allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
@@ -76,7 +77,8 @@ class Bm25:
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind)
             tokenizer.load_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            index = load_postings(folder / f"{i}", facts["passages"], k1=kind.k1, b=kind.b)
+            index = empty_index(k1=kind.k1, b=kind.b)
+            index.load_scores(folder / f"{i}", *(f"{name}.npy" for name in ARRAYS), facts["passages"], mmap=True)
             parts.append((tokenizer, index))
         return cls(kind, facts["passages"], parts)
 

@@ -154,19 +154,21 @@ def _content_cache(base: type) -> type:
             step = self._steps[key]
             if _interrupted:
                 raise KeyboardInterrupt
-            outputs: dict[str, Any] | None = super().get(key)
+            outputs: dict[str, Any] | None = None
             manifests: list[Manifest] = []
             try:
+                outputs = super().get(key)
                 manifests = [read_manifest(artifact.uri) for artifact in (outputs or {}).values()]
             except UserError as error:
                 emit(step, "note", message=f"cannot reuse its last output: {error}")
-                outputs = None
-            if outputs is None:
+            except (AttributeError, TypeError, ValueError, KeyError, RecursionError):  # what kfp says of wrong JSON
+                emit(step, "note", message=f"cannot reuse its last output: {self._entry_path(key)} is corrupt")
+            if not manifests:
                 _begun.append(step)
                 emit(step, "starting")
             else:
-                emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
-            return outputs
+                emit(step, "cached", outputs=_uris(outputs or {}), metrics=manifests[0].metrics)
+            return outputs if manifests else None
 
         def put(self, key: str, outputs: dict[str, Any]) -> None:
             step = self._steps[key]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gnn_encoder.artifacts import Report
-from gnn_encoder.artifacts.folder import naming_corrupt, read_manifest
+from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline
@@ -79,10 +79,9 @@ def run_pipeline(
         try:
             _follow(_Run(root, name, pipeline, arguments, containers), parent, outcome, audience)
             if outcome.status == "FINISHED" and "report" in outcome.outputs:
-                with naming_corrupt(*outcome.outputs.values()):
-                    decision = outcome.outputs.get("decision")
-                    note = Decision.read(decision).card if decision else ""
-                    parent.results(_headline_figures(outcome.outputs["report"]), note)
+                decision = outcome.outputs.get("decision")
+                note = Decision.read(decision).card if decision else ""
+                parent.results(_headline_figures(outcome.outputs["report"]), note)
         finally:
             parent.finish(outcome.status)
     return outcome

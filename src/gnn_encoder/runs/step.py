@@ -20,7 +20,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine.memory import peak_gib
@@ -134,7 +134,7 @@ def _run(
         ):
             context = Context(name, run, key, call.title(name), call.source_digests, addresses)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
-            with naming_corrupt(*folders.values()), _team(name, settings, folders, outputs, key):
+            with _team(name, settings, folders, outputs, key):
                 metrics = function(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}

@@ -101,7 +101,7 @@ def encode_corpus(
     )
     recalls = {}
     if settings.index != "flat":
-        served = load_index(bundle / INDEX)
+        served = load_index(bundle / INDEX, (m, width))
         sample = h_q[np.linspace(0, n - 1, min(n, RECALL_QUERIES)).astype(int)]
         recalls = {f"index_recall_at_{k}": recall(served, vectors, sample, k) for k in (10, 100)}
     return {

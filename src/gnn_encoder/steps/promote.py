@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, naming_corrupt, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Report, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
@@ -98,8 +98,7 @@ class _Challenger:
         except Missing as error:
             return _unreadable(champion, error)
         try:
-            with naming_corrupt(folder):
-                former = Searcher(Bundle.read(folder))
+            former = Searcher(Bundle.read(folder))
         except UserError as error:
             return _unreadable(champion, error)
         settings = Evaluate.model_validate(read_history(self._report.path)["evaluate"].settings)

@@ -41,7 +41,7 @@ def rank(
     if bundle:
         parts = Bundle.read(bundle)
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        scores, passages = search_index(load_index(parts.index_path), queries, depth)
+        scores, passages = search_index(load_index(parts.index_path, parts.vectors.shape), queries, depth)
     elif dual_encoder and passage_vectors:
         queries = encoded(DualEncoder.load(dual_encoder).query_encoder)
         scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
