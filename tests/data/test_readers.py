@@ -272,7 +272,7 @@ def test_detection_and_refusals(tmp_path: Path) -> None:
         (str(tmp_path / "nowhere"), "does not exist"),
         (str(tmp_path / "b" / "corpus.jsonl"), "is a file"),
         (str(tmp_path / "empty"), "holds no data set"),
-        ("~nobody-of-this-name/data", "does not exist"),
+        ("~nobody-of-this-name/data", "there is no such user"),
         ("gs://bucket/data", "read from folders and s3:// addresses"),
     ):
         with pytest.raises(UserError, match=words) as caught:

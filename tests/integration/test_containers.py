@@ -12,7 +12,7 @@ import docker
 import pytest
 import tiny_pipeline
 from integration.engine import BASE, Engine
-from test_launch import Recorder, tracked, wait_for
+from runs.test_launch import Recorder, tracked, wait_for
 
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError

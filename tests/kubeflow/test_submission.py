@@ -182,7 +182,8 @@ def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
     assert server.requests == []
     # The steps get it from a config map: this side has to name the same.
     kept = {"retrieval-settings": {"mlflow": "MLFLOW_TRACKING_URI"}}
-    cluster.file.write_text(yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"config_maps": kept}}), "utf-8")
+    file = {"images": {"cpu": "a"}, "defaults": {"config_maps": kept}, "pipeline_root": "s3://bucket/root"}
+    cluster.file.write_text(yaml.safe_dump(file), "utf-8")
     assert cluster.retrain(server.url) == 0
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert cluster.retrain(server.url) == 2
@@ -203,7 +204,8 @@ MLFLOW = "MLFLOW_TRACKING_URI"
 @pytest.mark.parametrize("root", ["", "minio://mlpipeline/v2/artifacts", "gs://bucket/root"])
 def test_bundles_that_no_later_run_could_read_are_refused(needs: dict[str, Any], root: str) -> None:
     def training(root: str, needs: dict[str, Any], *overrides: str) -> ClusterTraining:
-        cluster = settings.Cluster.model_validate({"pipeline_root": root, "steps": {"promote": needs}})
+        file = {"images": {"cpu": "a"}, "pipeline_root": root, "steps": {"promote": needs}}
+        cluster = settings.Cluster.model_validate(file)
         return submission.training(cluster, "quickstart", None, overrides)
 
     with pytest.raises(UserError, match=r"add --set promote\.bundle_store=s3://BUCKET/FOLDER, or"):

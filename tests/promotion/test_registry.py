@@ -169,6 +169,6 @@ def test_a_request_that_was_sent_twice_counts_once(uri: str) -> None:
 
 def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot use the MLflow store .*; or set MLFLOW_TRACKING_URI") as caught:
+    with pytest.raises(UserError, match=r"cannot use the MLflow store .* or set MLFLOW_TRACKING_URI") as caught:
         open_registry(f"sqlite:///{tmp_path}/file/mlflow.db", "m").versions()
     assert "\n" not in str(caught.value)

@@ -162,7 +162,7 @@ def test_no_damaged_index_ends_the_process(tmp_path: Path) -> None:
         files.append(earlier_version(vectors, tmp_path / f"{m}-earlier"))
         for name in KINDS[1:]:
             files.append(tmp_path / f"{m}-{name}")
-            build_index(vectors, files[-1], IndexKind(name))  # type: ignore[arg-type]
+            build_index(vectors, files[-1], IndexKind(index=name))  # type: ignore[arg-type]
     command = [sys.executable, "-c", DAMAGE, *files]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 0, f"{ended.returncode} after {ended.stdout[-80:]}: {ended.stderr[-2000:]}"
@@ -171,7 +171,7 @@ def test_no_damaged_index_ends_the_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(4, 16), (3, 8)])
 @pytest.mark.parametrize("name", KINDS[1:])
 def test_an_index_of_other_vectors_is_refused(tmp_path: Path, name: str, shape: tuple[int, int]) -> None:
-    build_index(vectors_and_queries(3)[0], tmp_path / "index.faiss", IndexKind(name))  # type: ignore[arg-type]
+    build_index(vectors_and_queries(3)[0], tmp_path / "index.faiss", IndexKind(index=name))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=f"for {shape[0]} vectors of {shape[1]}"):
         load_index(tmp_path / "index.faiss", shape)
 

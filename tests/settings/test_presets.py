@@ -11,7 +11,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.kubeflow.cluster_file import load_cluster
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
-from gnn_encoder.settings import PIPELINES, Settings
+from gnn_encoder.settings import PIPELINES, Settings, calls
 from gnn_encoder.settings.measures import checked
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
 
@@ -156,8 +156,9 @@ def test_a_dataset_is_named_as_its_folder(name: str, tmp_path: Path, monkeypatch
 def test_a_pipelines_settings_are_those_of_the_steps_in_its_file(name: str) -> None:
     (spec,) = yaml.safe_load_all(launch.pipeline_file(name).read_text("utf-8"))
     executors = spec["deploymentSpec"]["executors"].items()  # importers have no container
-    compiled = {key.removeprefix("exec-").replace("-", "_") for key, value in executors if "container" in value}
-    assert compiled == set(PIPELINES[name]) <= set(Settings.model_fields)
+    compiled = {key.removeprefix("exec-") for key, value in executors if "container" in value}
+    steps = {call.step for call in calls(Settings(), PIPELINES[name]).values()}
+    assert {launch.step_of(task) for task in compiled} == steps
 
 
 def test_the_same_values_are_taken_where_they_fit() -> None:

@@ -47,6 +47,8 @@ def test_run_is_the_exact_ranking(tmp_path: Path, tiny_dataset: Dataset, dpr: Pa
 
 def test_leaves_nothing_but_the_run(tmp_path: Path, tiny_dataset: Dataset, dpr: Path) -> None:
     dense_retrieve(DenseRetrieve(), dataset=tiny_dataset.path, dpr=dpr, dpr_run=tmp_path / "run")
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == ["history.json", "manifest.json", "run.parquet"]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "history.json", "manifest.json", "run.parquet", "system.json",
+    ]  # fmt: skip
     metrics = read_manifest(tmp_path / "run").metrics
     assert metrics["passages_per_second"] > 0 and 0 <= metrics["dev/R_at_100"] <= 1

@@ -8,7 +8,6 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.errors import UserError, printable
-from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.retrieval.question import question_encoder
 
