@@ -74,7 +74,7 @@ def refusal(text: str, path: Path) -> str:
         ("defaults: {memory: NaN}", "defaults.memory.request: must be a quantity above 0"),
         ("defaults: {memory: .inf}", "defaults.memory.request: must be a quantity above 0"),
         ("defaults: {memory: 1e999999999}", "defaults.memory.request: must be a quantity above 0"),
-        ("defaults: {timeout_seconds: 12345678901234567890}", "defaults.timeout_seconds: must lie within"),
+        ("defaults: {timeout_seconds: 12345678901234567890}", "defaults.timeout_seconds: must have an absolute value"),
         ("defaults: {cpu: {request: 4, limit: 2}}", "defaults.cpu: request 4 is more than limit 2"),
         ("defaults: {cpu: 4}\nsteps: {ingest: {cpu: {limit: 500m}}}", "steps.ingest with defaults: "),
         ("defaults: {tolerations: [{key: a, operator: Exists, value: b}]}", "Exists takes no value"),

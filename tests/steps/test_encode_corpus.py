@@ -1,6 +1,5 @@
 """Which passage vectors flow into the queries when the corpus is encoded (eq. 6)."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ def test_mde_vectors_or_the_trained_encoders(
 ) -> None:
     models = write_models(tmp_path / "models", tiny_backbone)
     joint = GnnEncoder.load(models["gnn_encoder"]).eval()
-    joint.gnn.config = replace(joint.gnn.config, cached_passages=cached)
+    joint.gnn.config = joint.gnn.config.model_copy(update={"cached_passages": cached})
     with torch.no_grad():  # as if training had moved it
         for parameter in joint.dual_encoder.passage_encoder.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
