@@ -35,7 +35,7 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
     ("settings", "message"),
     [
         (["train_gnn.epochs=true"], "train_gnn.epochs = true"),
-        (["ingest.dataset=2024-13-45"], "'2024-13-45' is not a YAML value"),
+        (["ingest.dataset=2024-13-45"], '--set ingest.dataset: "2024-13-45" is not a YAML value'),
         (["train_gnn.mask_fraction=0.6"], "mask_fraction above 0.5 needs mask: sample"),
         (["dense_retrieve.eval_depth=100"], "dense_retrieve.eval_depth must be at least evaluate.depth"),
         (["train_dual_encoder.passage_length=256"], "train_dual_encoder.passage_length must equal train_dpr"),
@@ -69,7 +69,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("step", "name"), NUMBERS)
 def test_every_number_is_finite_and_bounded(step: str, name: str) -> None:
-    for value in (".nan", ".inf", "-.inf", "12345678901234567890", "-12345678901234567890", "1e200"):
+    for value in (".nan", ".inf", "-.inf", "12345678901234567890", "-12345678901234567890", "1e200", "1e-310"):
         with pytest.raises(UserError, match=rf"{step}.{name} = "):
             override(f"{step}.{name}={value}")
 

@@ -105,7 +105,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         try:
             sections.setdefault(step, {})[field] = read_yaml(value)
         except yaml.YAMLError:
-            raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
+            raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
     shared = sections.pop("shared", {})
     anywhere = {field for step in PIPELINES["train"] for field in step_settings(step).model_fields}
     _refuse_unknown("setting shared", shared, anywhere, source)

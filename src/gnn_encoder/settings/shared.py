@@ -20,8 +20,8 @@ AutoYesNo = Annotated[
 ]
 """YAML reads a bare yes or no as a boolean."""
 Precision = Literal["auto", "fp32", "bf16"]
-LARGEST = 2**31 - 1
-"""Largest absolute value of any number in the settings. Row numbers are int32, and so are FAISS' parameters."""
+SMALLEST, LARGEST = 1e-30, 2**31 - 1
+"""Least and largest absolute value of any number but 0. Row numbers and FAISS' parameters are int32, models fp32."""
 
 
 def known_names(name: object, known: Iterable[str]) -> str:
@@ -34,8 +34,8 @@ def known_names(name: object, known: Iterable[str]) -> str:
 class Checked(BaseModel):
     """What all settings share: unknown keys are refused, values are fixed once made.
 
-    Every number is finite and at most `LARGEST`, or it would fail hours later in its step. NaN and infinity would
-    reach the step as JSON's null.
+    Every number is 0 or lies from `SMALLEST` to `LARGEST`: others would fail in their step, hours later. NaN and
+    infinity would reach it as JSON's null.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -45,8 +45,8 @@ class Checked(BaseModel):
     def _usable(cls, value: Any) -> Any:
         parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
         for part in parts:
-            if isinstance(part, int | float) and abs(part) > LARGEST:
-                raise ValueError(f"must lie within ±{LARGEST:,}")
+            if isinstance(part, int | float) and part and not SMALLEST <= abs(part) <= LARGEST:
+                raise ValueError(f"must have an absolute value from {SMALLEST} to {LARGEST:,}, or be 0")
             if isinstance(part, str) and "\0" in part:
                 raise ValueError("holds a NUL character, which no name or path may have")
         return value
