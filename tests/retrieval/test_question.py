@@ -8,10 +8,13 @@ import pytest
 from conftest import write_tokenizer
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.question import Bert, Transformer, question_encoder
+from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.retrieval.question import Bert
+from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import MINILM
 
 QUESTIONS = ["what is the old river", "a", "?!", "Ünïcode, 北京 and 🙂\x00\x07", "the winter market " * 40, "violin"]
@@ -19,8 +22,8 @@ QUESTIONS = ["what is the old river", "a", "?!", "Ünïcode, 北京 and 🙂\x00
 
 def check(folder: Path, questions: list[str]) -> None:
     """Both ways give one vector for each question, and another one for another question."""
-    ours, theirs = question_encoder(folder), TextEncoder.load(folder)
-    assert isinstance(ours, Bert) and ours.width == theirs.width
+    ours, theirs = Bert.read(folder), TextEncoder.load(folder)
+    assert ours and ours.width == theirs.width
     vectors = np.concatenate([ours(question) for question in questions])
     expected = np.concatenate([encode_question(theirs, question) for question in questions])
     assert vectors.dtype == np.float32 and vectors.shape == expected.shape
@@ -57,18 +60,22 @@ def test_another_encoder_is_left_to_transformers(
     encoder.save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | change))
-    assert isinstance(question_encoder(tmp_path), Transformer)
+    assert Bert.read(tmp_path) is None
 
 
-def test_a_roberta_is_left_to_transformers(tmp_path: Path) -> None:
+def test_a_roberta_is_left_to_transformers(tmp_path: Path, tiny_dataset: Dataset) -> None:
     write_tokenizer(tmp_path / "backbone")
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     RobertaModel(RobertaConfig(vocab_size=200, **shape)).save_pretrained(tmp_path / "backbone")
     encoder = TextEncoder.from_backbone(str(tmp_path / "backbone"), max_length=24)
-    encoder.save(tmp_path / "saved")
-    ours = question_encoder(tmp_path / "saved")
-    assert isinstance(ours, Transformer) and ours.width == 16
-    np.testing.assert_array_equal(ours("the old river"), encode_question(encoder, "the old river"))
+    vectors = np.random.default_rng(0).normal(size=(len(tiny_dataset.passages), 16)).astype(np.float32)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=encoder.save)
+    searcher = Searcher(Bundle.read(tmp_path / "bundle"))
+    assert Bert.read(searcher.bundle.query_encoder_path) is None
+    vector, _, rows = searcher.find("the old river", 3)
+    np.testing.assert_array_equal(vector[None], encode_question(encoder, "the old river"))
+    assert rows.tolist() == np.argsort(-(vectors @ vector), kind="stable")[:3].tolist()
 
 
 @pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"num_attention_heads": 5}, {"hidden_size": 31}])
@@ -79,8 +86,10 @@ def test_weights_of_another_config_are_one_line(tmp_path: Path, change: dict[str
     TextEncoder.from_backbone(str(tmp_path / "backbone"), max_length=24).save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | change))
+    bert = Bert.read(tmp_path)
+    assert bert
     if "hidden_size" in change:
-        assert question_encoder(tmp_path).width == 31  # which a searcher compares with the vectors'
+        assert bert.width == 31  # which a searcher compares with the vectors'
         return
     with pytest.raises(UserError, match="do not fit"):
-        question_encoder(tmp_path)("winter")
+        bert("winter")

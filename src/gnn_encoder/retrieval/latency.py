@@ -81,7 +81,8 @@ def systems_latency(
 ) -> dict[str, Any]:
     """What a question costs the plain dual encoder and the GNN-encoder, and what a passage cost once, in milliseconds.
 
-    A question goes the way that `gnn-encoder search` takes it: alone, fp32, `HITS` hits.
+    A question is encoded alone, in fp32, by torch for both systems, and searched for `HITS` hits. (For a single
+    question `gnn-encoder search` encodes in NumPy, where loading torch would take longer than all else.)
     """
     plain, plain_encoder = read_vectors(passage_vectors), DualEncoder.load(dual_encoder).query_encoder
     searcher = Searcher(Bundle.read(bundle))
@@ -106,7 +107,7 @@ def systems_latency(
 
 
 def bundle_path(searcher: Searcher) -> QueryPath:
-    """A bundle as `gnn-encoder search` asks it: one question, fp32, `HITS` hits."""
+    """A bundle asked one question at a time: fp32, by torch, `HITS` hits."""
     return QueryPath(
         partial(encode_question, searcher.encoder),
         lambda vector: search_index(searcher.index, vector, HITS),

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -25,32 +25,19 @@ erf: Callable[[np.ndarray], np.ndarray] = np.frompyfunc(math.erf, 1, 1)
 """Elementwise, float64 in objects. SciPy's is 0.3 s of importing away, and a question has few tokens."""
 
 
-class QuestionEncoder(Protocol):
-    """E_Q for one question at a time."""
-
-    @property
-    def width(self) -> int:
-        """d, the length of a vector."""
-        ...
-
-    def __call__(self, question: str) -> np.ndarray:
-        """The question's vector fp32 [1, d]."""
-        ...
-
-
-def question_encoder(folder: Path) -> QuestionEncoder:
-    """E_Q, as `TextEncoder.save` wrote it into a folder.
-
-    Raises:
-        UserError: it cannot be loaded.
-    """
-    config = read_config(str(folder))
-    read_here = {name: config.get(name) for name in BERT} == BERT and (folder / TOKENIZER).is_file()
-    return Bert(folder, config) if read_here else Transformer(folder)
-
-
 class Bert:
     """A BERT (Devlin et al., 2019) with its pooling and its tokenizer."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Bert | None":
+        """What `TextEncoder.save` wrote into a folder; None where that is another encoder.
+
+        Raises:
+            UserError: as `read_config`.
+        """
+        config = read_config(str(folder))
+        known = {name: config.get(name) for name in BERT} == BERT and (folder / TOKENIZER).is_file()
+        return cls(folder, config) if known else None
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.width: int = config["hidden_size"]
@@ -110,19 +97,3 @@ class Bert:
         deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(self._config["layer_norm_eps"]))
         scaled: np.ndarray = centred / deviation * self._weights[f"{name}.weight"] + self._weights[f"{name}.bias"]
         return scaled
-
-
-class Transformer:
-    """Any encoder, read by transformers."""
-
-    def __init__(self, folder: Path) -> None:
-        from gnn_encoder.models.dual_encoder import TextEncoder
-
-        self._encoder = TextEncoder.load(folder)
-        self.width = self._encoder.width
-
-    def __call__(self, question: str) -> np.ndarray:
-        """The question's vector fp32 [1, d]."""
-        from gnn_encoder.inference.encoding import encode_question
-
-        return encode_question(self._encoder, question)

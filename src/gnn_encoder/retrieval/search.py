@@ -9,7 +9,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.retrieval.index_file import load_index, search_index
-from gnn_encoder.retrieval.question import question_encoder
+from gnn_encoder.retrieval.question import Bert
 
 if TYPE_CHECKING:
     from gnn_encoder.models.dual_encoder import TextEncoder
@@ -36,14 +36,14 @@ class Searcher:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self._vector_of = question_encoder(bundle.query_encoder_path)
+        self._bert = Bert.read(bundle.query_encoder_path)
         self.index = load_index(bundle.index_path, bundle.vectors.shape)
-        if bundle.vectors.shape != (len(bundle.passages), self._vector_of.width):
+        if bundle.vectors.shape != (len(bundle.passages), (self._bert or self.encoder).width):
             raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run encode_corpus again")
 
     @cached_property
     def encoder(self) -> "TextEncoder":
-        """E_Q for many questions together."""
+        """E_Q in torch, for many questions together, or where it is no BERT."""
         from gnn_encoder.models.dual_encoder import TextEncoder
 
         return TextEncoder.load(self.bundle.query_encoder_path)
@@ -69,7 +69,12 @@ class Searcher:
             raise UserError("the question is empty: give some words to search for")
         if k < 1:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
-        vectors = self._vector_of(question)
+        if self._bert:
+            vectors = self._bert(question)
+        else:
+            from gnn_encoder.inference.encoding import encode_question
+
+            vectors = encode_question(self.encoder, question)
         scores, rows = search_index(self.index, vectors, k)
         found = rows[0] >= 0
         return vectors[0], scores[0][found], rows[0][found]
