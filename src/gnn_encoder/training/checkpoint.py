@@ -1,7 +1,9 @@
 """Checkpoints of a training run: one safetensors file that replaces its predecessor in one rename.
 
-Holds parameters, optimizer moments, torch's random state and the position in the data. Nothing is
-pickled. A run that resumes from it continues bit for bit (same device and thread count).
+It holds the parameters, the optimizer's moments, torch's random state and the position in the data. Nothing is
+pickled. A run that resumes from it ends with the same bits as an undisturbed run, given the same device and the same
+numbers of threads and processes. The random state is the leader's; a follower draws anew at each step
+(`ranks.seed_follower`).
 """
 
 import json

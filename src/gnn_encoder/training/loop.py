@@ -20,7 +20,7 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, made
-from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet
+from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet, seed_follower
 
 CURVE_POINTS = 200
 
@@ -122,6 +122,8 @@ def fit(
             for index, batch in enumerate(batches, skip):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
+                if not leads:
+                    seed_follower(settings.seed, step)
                 with autocast(settings.precision):
                     value = loss(batch)
                 if not torch.isfinite(value):
