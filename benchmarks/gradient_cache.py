@@ -8,7 +8,6 @@ random tokens, 12 a query and 48 a passage; its peak resident memory is the oper
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -17,11 +16,13 @@ import numpy as np
 import torch
 from common import show
 
+from gnn_encoder.artifacts import KnownPositives
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss
+from gnn_encoder.training.losses import contrastive_loss
 
 QUERY_TOKENS, PASSAGE_TOKENS = 12, 48
 
@@ -60,7 +61,7 @@ def case(batch: int, cached: bool, rounds: int) -> dict[str, float]:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         best = min(best, time.perf_counter() - began)
-    return {"seconds": best, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    return {"seconds": best, "gib": peak_gib()}
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ process of its own, so that its peak memory is its own.
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ def write_collection(folder: Path, passages: int) -> None:
 
 def case(folder: str) -> dict[str, float]:
     """One reading in this process."""
+    from gnn_encoder.machine.memory import peak_gib
     from gnn_encoder.settings import Ingest
     from gnn_encoder.steps.ingest import ingest
 
@@ -48,7 +48,7 @@ def case(folder: str) -> dict[str, float]:
         began = time.perf_counter()
         ingest(Ingest(dataset=folder), dataset=f"{out}/dataset")
         seconds = time.perf_counter() - began
-    return {"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+    return {"seconds": seconds, "gib": peak_gib()}
 
 
 def main() -> None:

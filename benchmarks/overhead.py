@@ -18,6 +18,7 @@ from update import run_steps, write_models
 
 from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.supervision import Event
+from gnn_encoder.settings import PIPELINES
 
 
 def empty_component_seconds(folder: Path, steps: int = 5) -> float:
@@ -65,7 +66,7 @@ def main() -> None:
         outcome = pipelines.update(since, None, [], folder / "root", listener)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
-    t, steps = listener.times, pipelines.UPDATED
+    t, steps = listener.times, PIPELINES["update"]
     rows = []
     for step, after in zip(steps, (*steps[1:], ""), strict=True):
         begin, work, end = (t[step, event] for event in ("starting", "started", "finished"))

@@ -18,13 +18,12 @@ from common import show
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from gnn_encoder.artifacts import Dataset, Report, Run
+from gnn_encoder.artifacts import Dataset, KnownPositives, Report, Run
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.retrieval import exact
-from gnn_encoder.training.losses import KnownPositives
 
 PEER, UNTRAINED = "sentence-transformers' recipe", "its backbone untrained"
 DEPTH, MINED = 1000, 20

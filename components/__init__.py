@@ -7,9 +7,14 @@ from components.dense_retrieve import dense_retrieve
 from components.encode_corpus import encode_corpus
 from components.encode_queries import encode_queries
 from components.evaluate import evaluate
+from components.fuse import fuse
 from components.generate_queries import generate_queries
 from components.ingest import ingest
+from components.measure_latency import measure_latency
 from components.promote import promote
+from components.rank import rank
+from components.report import report
+from components.rerank import rerank
 from components.score_candidates import score_candidates
 from components.select_training_set import select_training_set
 from components.train_cross_encoder import train_cross_encoder
@@ -27,9 +32,14 @@ __all__ = [
     "encode_corpus",
     "encode_queries",
     "evaluate",
+    "fuse",
     "generate_queries",
     "ingest",
+    "measure_latency",
     "promote",
+    "rank",
+    "report",
+    "rerank",
     "score_candidates",
     "select_training_set",
     "train_cross_encoder",

@@ -1,7 +1,7 @@
 """The component of `evaluate`."""
 
 from kfp import dsl
-from kfp.dsl import Artifact, Dataset, Input, Model, Output
+from kfp.dsl import Artifact, Dataset, Input, Output
 
 from components.image import IMAGE
 
@@ -10,31 +10,23 @@ from components.image import IMAGE
 def evaluate(
     arguments: str,
     dataset: Input[Dataset],
-    bm25_run: Input[Artifact],
-    dpr_run: Input[Artifact],
-    dual_encoder: Input[Model],
-    passage_vectors: Input[Artifact],
-    graph: Input[Artifact],
-    gnn_encoder: Input[Model],
-    encoding: Input[Artifact],
-    bundle: Input[Model],
-    cross_encoder: Input[Model],
-    report: Output[Artifact],
+    bm25: Input[Artifact],
+    untrained: Input[Artifact],
+    dpr: Input[Artifact],
+    dual_encoder: Input[Artifact],
+    gnn_encoder: Input[Artifact],
+    reranked: Input[Artifact],
+    dual_encoder_fused: Input[Artifact],
+    gnn_encoder_fused: Input[Artifact],
+    dual_encoder_fused_by_rank: Input[Artifact],
+    gnn_encoder_fused_by_rank: Input[Artifact],
+    evaluation: Output[Artifact],
 ) -> None:
-    """Measure every system on dev and test queries."""
+    """Measure the runs of all systems, in the order of the tables. KFP passes no list of several tasks' outputs."""
     from gnn_encoder.steps.evaluate import evaluate
 
-    evaluate(
-        arguments,
-        dataset=dataset.path,
-        bm25_run=bm25_run.path,
-        dpr_run=dpr_run.path,
-        dual_encoder=dual_encoder.path,
-        passage_vectors=passage_vectors.path,
-        graph=graph.path,
-        gnn_encoder=gnn_encoder.path,
-        encoding=encoding.path,
-        bundle=bundle.path,
-        cross_encoder=cross_encoder.path,
-        report=report.path,
-    )
+    runs = (
+        bm25, untrained, dpr, dual_encoder, gnn_encoder, reranked, dual_encoder_fused, gnn_encoder_fused,
+        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank,
+    )  # fmt: skip
+    evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs], evaluation=evaluation.path)

@@ -17,4 +17,6 @@ def promote(
     """Register the bundle, and make it the champion if it passes the gate."""
     from gnn_encoder.steps.promote import promote
 
-    promote(arguments, dataset=dataset.path, report=report.path, bundle=bundle.path, decision=decision.path)
+    paths = {"dataset": dataset.path, "report": report.path, "bundle": bundle.path, "decision": decision.path}
+    # The path is of this task's container: the registry needs what other machines know.
+    promote(arguments, addresses={"bundle": bundle.uri}, **paths)

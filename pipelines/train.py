@@ -25,10 +25,18 @@ def train(
     build_graph: str,
     train_gnn: str,
     encode_corpus: str,
+    rank_untrained: str,
+    rank_dual_encoder: str,
+    rank_gnn_encoder: str,
+    rerank: str,
+    fuse_dual_encoder: str,
+    fuse_gnn_encoder: str,
     evaluate: str,
+    measure_latency: str,
+    report: str,
     promote: str,
 ) -> None:
-    """Fifteen steps from raw text to a decision about the trained bundle."""
+    """From raw text to a decision about the trained bundle."""
     base = lay_foundation(
         ingest=ingest,
         bm25_retrieve=bm25_retrieve,
@@ -54,22 +62,58 @@ def train(
         graph=graph,
     ).output
 
-    # All passages by the full graph, the index, the comparison, the decision.
+    # All passages by the full graph, and the index.
     encoded = components.encode_corpus(
         arguments=encode_corpus, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
     ).outputs
-    bundle = encoded["bundle"]
-    report = components.evaluate(
+    bundle, encoding = encoded["bundle"], encoded["encoding"]
+
+    # Every system as a run: BM25's and DPR's are there already.
+    bm25, dpr = base.bm25_run, base.dpr_run
+    untrained = components.rank(arguments=rank_untrained, dataset=dataset).output
+    plain = components.rank(
+        arguments=rank_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+    ).output
+    graphed = components.rank(arguments=rank_gnn_encoder, dataset=dataset, bundle=bundle).output
+    reranked = components.rerank(arguments=rerank, dataset=dataset, first_run=graphed, scorer=base.cross_encoder).output
+    plain_fused = components.fuse(
+        arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
+    ).outputs
+    graphed_fused = components.fuse(
+        arguments=fuse_gnn_encoder, dataset=dataset, lexical_run=bm25, dense_run=graphed
+    ).outputs
+
+    # The comparison, the page, the decision.
+    evaluation = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
-        bm25_run=base.bm25_run,
-        dpr_run=base.dpr_run,
+        bm25=bm25,
+        untrained=untrained,
+        dpr=dpr,
+        dual_encoder=plain,
+        gnn_encoder=graphed,
+        reranked=reranked,
+        dual_encoder_fused=plain_fused["convex_run"],
+        gnn_encoder_fused=graphed_fused["convex_run"],
+        dual_encoder_fused_by_rank=plain_fused["reciprocal_run"],
+        gnn_encoder_fused_by_rank=graphed_fused["reciprocal_run"],
+    ).output
+    latency = components.measure_latency(
+        arguments=measure_latency,
+        dataset=dataset,
         dual_encoder=base.dual_encoder,
         passage_vectors=passage_vectors,
+        bundle=bundle,
+    ).output
+    page = components.report(
+        arguments=report,
+        dataset=dataset,
+        evaluation=evaluation,
+        latency=latency,
         graph=graph,
         gnn_encoder=gnn_encoder,
-        encoding=encoded["encoding"],
+        passage_vectors=passage_vectors,
+        encoding=encoding,
         bundle=bundle,
-        cross_encoder=base.cross_encoder,
     ).output
-    components.promote(arguments=promote, dataset=dataset, report=report, bundle=bundle)
+    components.promote(arguments=promote, dataset=dataset, report=page, bundle=bundle)

@@ -1,4 +1,4 @@
-"""What `evaluate` reads, made on the tiny dataset by random models."""
+"""What ranking and evaluation read, made on the tiny dataset by random models, and all of their steps."""
 
 from pathlib import Path
 
@@ -21,6 +21,14 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.settings import Evaluate, TrainDualEncoder
+from gnn_encoder.settings.ranking import ranking_calls
+from gnn_encoder.steps.evaluate import evaluate
+from gnn_encoder.steps.fuse import fuse
+from gnn_encoder.steps.measure_latency import measure_latency
+from gnn_encoder.steps.rank import rank
+from gnn_encoder.steps.report import report
+from gnn_encoder.steps.rerank import rerank
 
 
 def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: np.ndarray) -> None:
@@ -31,7 +39,7 @@ def write_graph(folder: Path, dataset: Dataset, encoders: DualEncoder, vectors: 
     with drafting(folder / "graph", "graph") as draft:
         Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, m)
     with drafting(folder / "gnn_encoder", "model") as draft:
-        GnnEncoder(encoders, GNN(GnnConfig(vectors.shape[1], 0))).save(draft.path)
+        GnnEncoder(encoders, GNN(GnnConfig(width=vectors.shape[1], edge_width=0))).save(draft.path)
     with drafting(folder / "encoding", "encoding") as draft:
         create_rows(draft, "passages", vectors.shape)[:] = vectors
         asked = encode_texts(encoders.query_encoder, dataset.query_texts(train), precision="fp32")
@@ -46,9 +54,9 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
     others = np.stack([positive + 1, positive + 2], axis=1) % m
     scores = np.tile(np.float32([3, 2, 1]), (len(queries), 1))
     first = np.column_stack([positive, others])
-    for name, hits in (("bm25_run", first), ("dpr_run", first[:, [1, 2, 0]])):
+    for name, system, hits in (("bm25_run", "BM25", first), ("dpr_run", "DPR", first[:, [1, 2, 0]])):
         with drafting(folder / name, "run") as draft:
-            Run.from_hits(queries, hits, scores).write(draft)
+            Run.from_hits(queries, hits, scores).write(draft, system)
     encoders = DualEncoder.from_backbone(
         str(backbone), pooling="mean", normalize="yes", query_length=16, passage_length=24, share_encoders=False
     )
@@ -71,3 +79,34 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
         "cross_encoder",
     )  # fmt: skip
     return {"dataset": dataset.path, **{name: folder / name for name in names}}
+
+
+def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
+    """The report of all systems, made in `folder` by the training pipeline's steps, in its order."""
+    calls = {
+        parameter: call.settings
+        for parameter, call in ranking_calls(settings, TrainDualEncoder(query_length=16, passage_length=24)).items()
+    }
+    data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}
+    plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
+    for system, given in {"untrained": {}, "dual_encoder": plain, "gnn_encoder": bundle}.items():
+        made[system] = folder / system
+        rank(calls[f"rank_{system}"], **data, **given, run=made[system])
+        if system == "untrained":
+            made["dpr"] = inputs["dpr_run"]
+    made["reranked"] = folder / "reranked"
+    first, scorer = made["gnn_encoder"], inputs["cross_encoder"]
+    rerank(calls["rerank"], **data, first_run=first, scorer=scorer, run=made["reranked"])
+    fused: dict[str, list[Path]] = {"convex_run": [], "reciprocal_run": []}
+    for system in ("dual_encoder", "gnn_encoder"):
+        outputs = {name: folder / f"{system}_{name}" for name in fused}
+        fuse(calls[f"fuse_{system}"], **data, lexical_run=made["bm25"], dense_run=made[system], **outputs)
+        for name, path in outputs.items():
+            fused[name].append(path)
+    runs = [*made.values(), *fused["convex_run"], *fused["reciprocal_run"]]
+    evaluate(settings, **data, runs=runs, evaluation=folder / "evaluation")
+    measure_latency(calls["measure_latency"], **data, **plain, **bundle, latency=folder / "latency")
+    explained = {name: inputs[name] for name in ("graph", "gnn_encoder", "passage_vectors", "encoding", "bundle")}
+    parts = {name: folder / name for name in ("evaluation", "latency")}
+    report(calls["report"], **data, **parts, **explained, report=folder / "report")
+    return folder / "report"

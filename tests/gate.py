@@ -1,9 +1,9 @@
 """The promotion gate before a real registry, and two runs that reach it at once."""
 
 import os
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,52 @@ from gnn_encoder.steps.promote import promote
 
 # Both bundles of a pair have the same model: what the clock says of them on a busy machine is not what is tried here.
 CALM = Promote(model_name="tiny", largest_latency_ratio=100.0)
-RACE = """
-import sys
+RIVAL = """
+import os, signal, sys
 from pathlib import Path
+from mlflow.tracking import MlflowClient
 from gnn_encoder.steps.promote import promote
-folder = Path(sys.argv[1])
+folder, method, word = Path(sys.argv[1]), sys.argv[4], sys.argv[5]
+call = getattr(MlflowClient, method)
+
+def stop_first(client, *arguments, **more):
+    if word in arguments:
+        setattr(MlflowClient, method, call)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return call(client, *arguments, **more)
+
+setattr(MlflowClient, method, stop_first)
 promote(sys.argv[2], dataset=sys.argv[3], report=folder / "report", bundle=folder / "bundle",
         decision=folder / "decision")
 """
+
+
+class Rival:
+    """A process at the gate that stops before its first request of a kind, as if its machine stood still."""
+
+    def __init__(self, folder: Path, dataset: Dataset, method: str, word: str) -> None:
+        """Stops before it calls a `method` of MLflow's client with `word` among the arguments."""
+        self._folder = folder
+        call = StepArguments(settings=CALM.model_dump()).model_dump_json()
+        command = [sys.executable, "-c", RIVAL, str(folder), call, str(dataset.path), method, word]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+
+    def wait_for_stop(self) -> None:
+        state = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert state and state.si_code == os.CLD_STOPPED, self._process.communicate()[1]
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def facts(self) -> dict[str, Any]:
+        """What it decided, once it has ended."""
+        _, complaints = self._process.communicate(timeout=200)
+        assert self._process.returncode == 0, complaints
+        return Decision.read(self._folder / "decision").facts
 
 
 class Gate:
@@ -48,40 +86,29 @@ class Gate:
     def aliases(self) -> dict[str, str]:
         return {alias: version.number for version in self.models.versions() for alias in version.aliases}
 
+    def rival(self, name: str, found: int, method: str, word: str, **more: Any) -> Rival:
+        self.inputs(name, found, **more)
+        return Rival(self.folder / name, self._dataset, method, word)
+
     def race(self) -> None:
-        """Two processes compare with the same champion: the one that comes second meets the winner."""
+        """Two processes compare with the same champion: one wins, and the other is compared with the winner."""
         self.decided("old", 4)
-        call = StepArguments(settings=CALM.model_dump()).model_dump_json()
-        models, processes = self.models, []
-        with models.turn():  # held until both have compared with the old champion
-            mine = models._first_ticket()
-            for name, noise in (("a", 0.0), ("b", 0.01)):
-                self.inputs(name, 16, noise=noise)
-                command = [sys.executable, "-c", RACE, str(self.folder / name), call, str(self._dataset.path)]
-                processes.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)))
-            deadline = time.monotonic() + 200
-            while waiting(models) < 2:
-                assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
-                time.sleep(0.1)
-            assert models._first_ticket() == mine
-            assert self.aliases() == {CHAMPION: "1"}
-        for process in processes:
-            _, complaints = process.communicate(timeout=200)
-            assert process.returncode == 0, complaints
-        won, lost = sorted(
-            (Decision.read(self.folder / name / "decision").facts for name in ("a", "b")),
-            key=lambda facts: int(facts["version"]),
-        )
+        noises = {"a": 0.0, "b": 0.01}
+        rivals = [
+            self.rival(name, 16, "create_model_version", "tiny.moves", noise=noise) for name, noise in noises.items()
+        ]
+        for rival in rivals:  # until both have compared with the old champion and registered
+            rival.wait_for_stop()
+        assert self.aliases() == {CHAMPION: "1"} and len(self.models.versions()) == 3
+        for rival in rivals:
+            rival.go_on()
+        lost, won = sorted((rival.facts() for rival in rivals), key=lambda facts: str(facts["decision"]))
         assert (won["decision"], won["champion_before"], won["comparison"]["version"]) == ("promote", "1", "1")
-        assert (lost["decision"], lost["champion_before"], lost["comparison"]["version"]) == ("keep", "2", "2")
-        assert "+0.0000 (p 1) against version 2" in lost["reason"]
-        assert self.aliases() == {CHAMPION: "2", PREVIOUS: "1"}
+        assert (lost["decision"], lost["champion_before"]) == ("keep", won["version"])
+        assert f"+0.0000 (p 1) against version {won['version']}" in lost["reason"]
+        assert self.aliases() == {CHAMPION: won["version"], PREVIOUS: "1"}
+        assert {version.number for version in self.models.versions()} == {"1", won["version"], lost["version"]}
         # The control: out of a race, the bundle that lost does beat the old champion.
-        models.promote("1")
+        self.models.promote("1")
         loser = "a" if lost["bundle"].endswith("a/bundle") else "b"
-        assert self.decided(loser, 16, noise=0.0 if loser == "a" else 0.01)["decision"] == "promote"
-
-
-def waiting(models: Registry) -> int:
-    held = models._client.search_model_versions("name = 'tiny.turns'")
-    return len(held) - 1
+        assert self.decided(loser, 16, noise=noises[loser])["decision"] == "promote"

@@ -9,11 +9,12 @@ from gnn_encoder.artifacts import Bundle, Dataset, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.artifacts.report import Report
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.settings import Evaluate
+
+BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 
 
 def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise: float = 0.0) -> Path:
@@ -50,11 +51,12 @@ def write_report(path: Path, bundle: Path, dataset: Dataset, value: float, steps
     }
     with drafting(path, "report") as draft:
         Report.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), plots={}, page="")
-        draft.manifest.settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
         draft.manifest.inputs = {"bundle": read_manifest(bundle).digest, "dataset": dataset.manifest.digest}
         draft.manifest.metrics = {"headline": f"GNN-encoder MRR@10 {value:.3f}"}
         made = Record(metrics={"seconds": 12.4, "headline": f"loss {value}"})
-        write_history(draft.path, {f"train_{i}": made for i in range(steps)})
+        settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
+        evaluated = Record(settings=settings, metrics=made.metrics)
+        write_history(draft.path, {**{f"train_{i}": made for i in range(steps)}, "evaluate": evaluated})
     return path
 
 

@@ -1,4 +1,4 @@
-"""KFP's v2beta1 API as its published description has it, and a small server that plays it.
+"""KFP's v2beta1 API as its published description has it, and a small server that plays it and its Argo workflow.
 
 The description is read off `kfp_server_api`, which KFP generates from its OpenAPI file: each operation's
 method, path, query parameters, body and answer, and each message's fields and their types. The client sends
@@ -6,11 +6,13 @@ what it serializes through the same messages, but a pipeline's specification goe
 that is held against the pipeline's own messages.
 """
 
+import functools
 import inspect
 import json
 import re
 import ssl
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +27,13 @@ from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
 from gnn_encoder.runs import launch
 
+NOT_SENT = frozenset(("error", "executor_detail", "pod_name"))
+"""Fields of a task that the description has and KFP 2.17's converter of workflows never fills."""
+STATES = {"Pending": "PENDING", "Running": "RUNNING", "Succeeded": "SUCCEEDED", "Skipped": "SKIPPED"}
+STATES |= {"Failed": "FAILED", "Error": "FAILED"}
+"""Argo's phases and what KFP makes of them. A task in any other phase, as Omitted, is sent without a state."""
+WORKFLOW = "gnn-encoder-train-x7k2p"
+BEGUN = "2026-11-22T01:00:00Z"
 PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
 EXAMPLE = launch.SOURCE_TREE / "pipelines" / "clusters" / "example.yaml"
 APIS = ("ExperimentServiceApi", "RunServiceApi", "HealthzServiceApi")
@@ -84,6 +93,8 @@ def check(value: Any, kind: str, where: str = "body") -> None:
         message = getattr(kfp_server_api, kind)
         types = {message.attribute_map[name]: each for name, each in message.openapi_types.items()}
         _is(value, dict, where, kind)
+        if kind == "V2beta1PipelineTaskDetail" and (filled := NOT_SENT & set(value)):
+            raise ValueError(f"{where}: KFP sends no {min(filled)} of a task")
         for name, each in value.items():
             if name not in types:
                 raise ValueError(f"{where}: {kind} has no field {name!r}")
@@ -110,6 +121,60 @@ def check_pipeline(document: dict[str, Any]) -> None:
         raise ValueError(f"pipeline_spec: {error}") from None
 
 
+def node_hash(name: str) -> int:
+    """Argo's hash of a node's name: FNV-1a, 32 bits."""
+    return functools.reduce(lambda digest, byte: (digest ^ byte) * 16777619 & 0xFFFFFFFF, name.encode(), 2166136261)
+
+
+def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
+    """A run as KFP tells of it, from the nodes of its Argo workflow.
+
+    Args:
+        state: of the run.
+        history: its former states.
+        phases: step, or step and `_driver`, → Argo's phase; of a step with retries, the phases of its attempts.
+    """
+    children: dict[str, list[str]] = {"root": []}
+    shown = [("root", "root", "Running")]
+    last = "root"
+
+    def add(parent: str, node: str, phase: str) -> str:
+        children.setdefault(parent, []).append(f"{WORKFLOW}-{node_hash(f'{WORKFLOW}.{node}')}")
+        shown.append((node, node.rpartition(".")[2], phase))
+        return node
+
+    for step, attempts in phases.items():
+        name = f"root.{step.replace('_', '-')}".removeprefix("root." if step == "root_driver" else "")
+        if name.endswith("-driver"):
+            last = add(last, name, str(attempts))
+            continue
+        several = attempts if isinstance(attempts, list) else []
+        if f"{step}_driver" not in phases:
+            last = add(last, f"{name}-driver", "Succeeded")
+        phase = several[-1] if several else str(attempts)
+        last = add(last, name, phase)
+        if phase != "Omitted":
+            last = retried = add(last, f"{name}.executor", phase)
+            for number, each in enumerate(several):
+                last = add(retried, f"{retried}({number})", each)
+    tasks = [
+        {
+            "run_id": "run-0",
+            "task_id": str(uuid.uuid5(uuid.NAMESPACE_OID, node)),
+            "display_name": display,
+            "create_time": BEGUN,  # the workflow's, whatever the task
+            "start_time": BEGUN,
+            "end_time": "0001-01-01T00:00:00Z" if phase == "Running" else "2026-11-22T02:00:00Z",
+            **({"state": STATES[phase]} if phase in STATES else {}),
+            "state_history": [{"update_time": BEGUN, **({"state": STATES[phase]} if phase in STATES else {})}],
+            "child_tasks": [{"pod_name": child} for child in children.get(node, [])],
+        }
+        for node, display, phase in shown
+    ]
+    told = [{"update_time": BEGUN, "state": each} for each in (*history, state)]
+    return {"state": state, "state_history": told, **({"run_details": {"task_details": tasks}} if phases else {})}
+
+
 @dataclass
 class KfpServer:
     """Plays the API on a port of this machine; every request is held against the description."""
@@ -123,6 +188,8 @@ class KfpServer:
     """What successive questions after a run are answered with; the last stays."""
     failures: list[int] = field(default_factory=list)
     """Statuses that the next questions after a run are answered with instead."""
+    silent: Callable[[str], bool] = lambda place: False
+    """Whether a question, named by its method and path, is accepted and not answered."""
     login_page: bool = False
     certificate: Path | None = None
     """A file with its key and certificate: it speaks TLS."""
@@ -142,6 +209,10 @@ class KfpServer:
             def answer(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 text = self.rfile.read(length).decode()
+                if owner.silent(f"{self.command} {urlsplit(self.path).path}"):
+                    self.rfile.read(1)  # until the client gives up
+                    self.close_connection = True
+                    return
                 status, kind, content = owner.handle(self.command, self.path, self.headers.get("authorization"), text)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
@@ -204,7 +275,10 @@ class KfpServer:
             return _json(401, {"code": 16, "message": "Unauthorized"})
         status, answer = self._do(method, path, query, body)
         if status == 200:
-            check(answer, operation.answer, "answer")
+            try:
+                check(answer, operation.answer, "answer")
+            except ValueError as error:
+                self.problems.append(f"{method} {path}: {error}")
         return _json(status, answer)
 
     def _do(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
@@ -220,7 +294,7 @@ class KfpServer:
             wanted = [each for each in self.experiments if each["display_name"] == predicate["stringValue"]]
             return 200, {"experiments": wanted, "total_size": len(wanted)} if wanted else {}
         if place == "runs" and method == "POST":
-            made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": "2026-11-22T01:00:00Z"}
+            made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": BEGUN}
             self.runs.append(made)
             self.execute(body["runtime_config"]["parameters"])
             return 200, made

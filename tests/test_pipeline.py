@@ -18,7 +18,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.cli import app
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.runs import pipelines
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import FOUNDATION, TITLES, TRAINING
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -27,18 +27,18 @@ def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFix
     outcome = trained.run()
     shown = capsys.readouterr().out
     assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
-    assert Counter(trained.events(outcome, "finished")) == Counter(STEPS)
+    assert Counter(trained.events(outcome, "finished")) == Counter(TITLES)
     for words in ("BM25", "DPR", "decision", "report.html", "gnn-encoder search"):
         assert words in shown
     assert (trained.root / "latest" / "report" / "report.html").is_file()
     for path in outcome.outputs.values():
         manifest = read_manifest(path)
-        assert manifest.step in STEPS
+        assert manifest.step in TRAINING
         assert manifest.metrics["headline"]
     parent, *steps = trained.runs()
     assert {run.info.status for run in (parent, *steps)} == {"FINISHED"}
     assert "test/GNN-encoder/RR_at_10" in parent.data.metrics
-    assert Counter(run.info.run_name for run in steps) == Counter(STEPS)
+    assert Counter(run.info.run_name for run in steps) == Counter(TITLES)
     assert {run.data.tags["mlflow.parentRunId"] for run in steps} == {parent.info.run_id}
     for run in steps:
         assert {"seconds", "peak_memory_gib"} <= set(run.data.metrics)
@@ -93,17 +93,17 @@ def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) 
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     assert outcome.status == "FINISHED"
-    assert Counter(trained.events(outcome, "cached")) == Counter(STEPS)
+    assert Counter(trained.events(outcome, "cached")) == Counter(TITLES)
     assert trained.events(outcome, "starting") == []
     assert outcome.outputs == trained.outcomes[0].outputs
-    assert capsys.readouterr().out.count("  cached  ") == len(STEPS)
+    assert capsys.readouterr().out.count("  cached  ") == len(TITLES)
     assert Counter(run.data.tags.get("cached") for run in trained.runs()[-15:]) == {"true": 15}
 
 
 def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) -> None:
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
-    assert set(trained.events(outcome, "cached")) == set(STEPS) - {"promote"}
+    assert set(trained.events(outcome, "cached")) == set(TITLES) - {"promote"}
 
 
 def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -153,7 +153,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             app.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    assert shown.count("  cached  ") == len(pipelines.COMMON) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(FOUNDATION) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):

@@ -57,7 +57,7 @@ def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
         str(backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=False
     )
     scorer = CrossEncoder.from_backbone(str(backbone), 48)
-    joint = GnnEncoder(encoders, GNN(GnnConfig(encoders.query_encoder.width, scorer.width)))
+    joint = GnnEncoder(encoders, GNN(GnnConfig(width=encoders.query_encoder.width, edge_width=scorer.width)))
     for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
         with drafting(folder / name, "model") as draft:
             model.save(draft.path)

@@ -1,6 +1,7 @@
 """A bundle holds together: round trip, both ways of giving vectors, mismatches refused."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, create_vectors, drafting
 from gnn_encoder.artifacts.arrays import VECTORS
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.index_file import build_index, load_index
+from gnn_encoder.settings.outcome import IndexKind
 
 
 def save_nothing(folder: Path) -> None:
@@ -33,11 +35,23 @@ def test_round_trip(tmp_path: Path, tiny_dataset: Dataset, already_in_draft: boo
     np.testing.assert_array_equal(bundle.vectors, vectors)
     assert isinstance(bundle.vectors, np.memmap) and bundle.vectors.dtype == np.float32
     assert bundle.passages.take(np.array([3])).ids == ["p3"]
-    assert load_index(bundle.index_path).ntotal == len(vectors)
+    assert not (bundle.path / "index.faiss").exists() and bundle.index_path.name == "vectors.npy"
+    np.testing.assert_array_equal(load_index(bundle.index_path, vectors.shape), vectors)
     assert (bundle.query_encoder_path / "config.json").is_file()
     card = json.loads((bundle.path / "bundle.json").read_text())
-    assert (card["passages"], card["width"]) == vectors.shape
+    assert (card["passages"], card["width"]) == vectors.shape and card["index"] == card["vectors"] == "vectors.npy"
     assert card["dataset_digest"] == tiny_dataset.manifest.digest
+
+
+def test_an_index_lies_beside_the_vectors_where_they_are_not_searched(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    save_index = partial(build_index, kind=IndexKind(index="sq8"))
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(
+            draft, vectors_of(tiny_dataset), tiny_dataset, save_index=save_index, save_query_encoder=save_nothing
+        )
+    bundle = Bundle.read(tmp_path / "bundle")
+    assert bundle.index_path.name == "index.faiss"
+    assert json.loads((bundle.path / "bundle.json").read_text())["index"] == "index.faiss"
 
 
 def test_one_vector_per_passage(tmp_path: Path, tiny_dataset: Dataset) -> None:

@@ -1,11 +1,13 @@
 """What an artifact knows of the steps before it."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from gnn_encoder.artifacts import drafting, verify
-from gnn_encoder.artifacts.history import HISTORY, History, Record, joined, read_history, write_history
+from gnn_encoder.artifacts import drafting, read_manifest
+from gnn_encoder.artifacts.folder import HISTORY, MANIFEST
+from gnn_encoder.artifacts.history import History, Record, joined, read_history, write_history
 from gnn_encoder.errors import UserError
 
 
@@ -22,16 +24,27 @@ def test_it_is_read_back_and_leaves_the_digest_alone(tmp_path: Path) -> None:
     (record,) = read_history(told).values()
     assert (record.settings, record.metrics, record.code_digest) == ({"seed": 1}, {"seconds": 2.0}, "c")
     assert [tuple(point) for point in record.curves["loss"]] == [(1, 0.5)]
-    assert verify(told).digest == verify(untold).digest and HISTORY not in verify(told).files
-    text = (told / HISTORY).read_text()
-    (told / HISTORY).write_text(text.replace('"metrics"', '"of_a_later_version": 1, "metrics"'))
-    assert list(read_history(told)) == ["ingest"]
-    for broken in (text[:-9], "[1]", '{"ingest": 3}'):
-        (told / HISTORY).write_text(broken)
-        with pytest.raises(UserError, match="is corrupt"):
-            read_history(told)
+    assert read_manifest(told).digest == read_manifest(untold).digest and HISTORY not in read_manifest(told).files
     (told / HISTORY).unlink()
     assert read_history(told) == {}
+
+
+def test_a_damaged_history_is_one_line(tmp_path: Path) -> None:
+    artifact = made(tmp_path / "run", {"ingest": Record(metrics={"seconds": 2.0})})
+    text = (artifact / HISTORY).read_text()
+    (artifact / HISTORY).write_text(text.replace("2.0", "3.0"))
+    with pytest.raises(UserError, match="its digest differs"):
+        read_history(artifact)
+    # An artifact of an earlier version does not know its history's digest.
+    manifest = json.loads((artifact / MANIFEST).read_text())
+    (artifact / MANIFEST).write_text(json.dumps(manifest | {"history": "", "seal": ""}))
+    assert read_history(artifact)["ingest"].metrics == {"seconds": 3.0}
+    (artifact / HISTORY).write_text(text.replace('"metrics"', '"of_a_later_version": 1, "metrics"'))
+    assert list(read_history(artifact)) == ["ingest"]
+    for broken in (text[:-9], "[1]", '{"ingest": 3}', "[" * 100_000):
+        (artifact / HISTORY).write_text(broken)
+        with pytest.raises(UserError, match="is corrupt"):
+            read_history(artifact)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

@@ -12,6 +12,7 @@ from gnn_encoder.cli import app
 from gnn_encoder.cli.endings import show_failure
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.settings import PIPELINES
 
 
 def fresh(source: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +80,16 @@ def test_the_library_imports_without_kfp() -> None:
         (["data", "check", "no/such/folder"], "no/such/folder"),
         (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),
         (["search", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
-        (["search", "what", "--bundle", "~no-such-user/bundle"], "no bundle ~no-such-user/bundle"),
+        (["search", "what", "--bundle", "~no-such-user/bundle"], "~no-such-user/bundle: there is no such user"),
+        (["run", "--preset", "quickstart", "--dataset", "~no-such-user/x"], "~no-such-user/x: there is no such user"),
+        (["data", "check", "~no-such-user/x"], "~no-such-user/x: there is no such user"),
+        (["run", "--preset", "quickstart", "--root", "~no-such-user/x"], "~no-such-user/x: there is no such user"),
+        (["models", "list", "--root", "~no-such-user/x"], "~no-such-user/x: there is no such user"),
+        (["update", "--from", "~no-such-user/x"], "~no-such-user/x: there is no such user"),
+        (["run", "--preset", "quickstart", "--root", ""], "--root is empty"),
+        (["dashboard", "--root", "r\udcff"], r"'r\udcff' is not UTF-8"),
+        (["search", "what\udcff", "--bundle", "b"], r"'what\udcff' is not UTF-8"),
+        (["evaluate", "--run", "r\udcff", "--qrels", "q"], r"'r\udcff' is not UTF-8"),
         (["explain", "what", "--bundle", "no/such/bundle"], "no bundle no/such/bundle: name a folder such as"),
         (["dashboard", "--root", "no/such/root"], "no runs under"),
         (["models", "list"], "no runs under"),
@@ -107,12 +117,30 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not (tmp_path / "gnn-encoder-runs" / "mlflow.db").exists()
 
 
-@pytest.mark.parametrize("arguments", [["rum"], ["run"], ["search"], ["search", "x", "--bundle", "b", "-k", "0"]])
+@pytest.mark.parametrize("arguments", ["rum", "run", "search", "search x --bundle b -k 0"])
 def test_wrong_usage_is_exit_code_2(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, *arguments) == 2
+    assert call(monkeypatch, *arguments.split()) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "search x --bundle b -k 99999999999",
+        "search x --bundle b --weight nan",
+        "explain x --bundle b --neighbors 99999999999",
+        "dashboard --port 65536",
+        "ablate --preset quickstart --seeds 100000",
+    ],
+)
+def test_a_number_out_of_range_is_refused(
+    arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *arguments.split()) == 2
+    assert "Invalid value" in capsys.readouterr().err
 
 
 def test_an_unwritable_root_is_refused(
@@ -144,15 +172,15 @@ def test_a_failure_is_one_block_that_says_how_to_go_on(capsys: pytest.CaptureFix
 def test_the_committed_pipelines_are_what_their_sources_compile_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert all(map(launch.is_compiled, launch.PIPELINES))
-    for name in launch.PIPELINES:
+    assert all(map(launch.is_compiled, PIPELINES))
+    for name in PIPELINES:
         stale = launch.pipeline_file(name).read_text("utf-8").replace("build-graph", "make-graph")
         (tmp_path / f"{name}.yaml").write_text(stale, "utf-8")
     monkeypatch.setattr(launch, "pipeline_file", lambda name: tmp_path / f"{name}.yaml")
-    assert not any(map(launch.is_compiled, launch.PIPELINES))
+    assert not any(map(launch.is_compiled, PIPELINES))
     assert call(monkeypatch, "compile", "--check") == 2
     assert call(monkeypatch, "compile") == 0
-    assert all(map(launch.is_compiled, launch.PIPELINES))
+    assert all(map(launch.is_compiled, PIPELINES))
 
 
 def test_an_update_refuses_what_it_would_not_do(

@@ -29,6 +29,7 @@ WORDS = [
     "'",
     "1",
     "\x00",
+    "Id",
 ]
 
 
@@ -61,7 +62,7 @@ def read(source: str, path: Path) -> tuple[list[tuple[object, ...]], list[str]]:
     if source == "beir":
         rows = list(beir.Beir(path.parent).passages(problems))
     else:
-        rows = list(delimited.read_passages(path, problems, quoted=source == "quoted", header="NULL"))
+        rows = list(delimited.read_passages(path, problems, dpr=source == "quoted"))
     return [row for block in rows for row in unpacked(block)], [str(p) for p in problems.all()]
 
 
@@ -120,5 +121,9 @@ def test_a_block_that_is_not_in_order_is_left_to_its_lines() -> None:
         b'{"a": "1"}\n',
         b'{"a": "\\ud800"}',
         b'{"a": "1", "c": "\xff"}',
+        b"null",
+        b'null\n{"a": "1"}',
+        b" null",
+        b'{"a": "1"}\nnull',
     ):
         assert json_lines(block(bad), ["a"], ["b"]) is None

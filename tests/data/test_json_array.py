@@ -42,7 +42,17 @@ def test_lines_are_those_where_elements_start(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("text", "line", "read"),
-    [("{}", 1, 0), ("", 1, 0), ("[1,\n2,\n3", 3, 3), ("[1,\n2 3]", 2, 2), ('[1,\n{"a" 1}]', 2, 1), ('[1,\n"x', 2, 1)],
+    [
+        ('["' + "9" * 6000 + '",\n' + "9" * 6000 + "]", 2, 1),
+        ("[1,\n" + "[" * 5000, 2, 1),
+        ("[1]\n[2]", 2, 1),
+        ("{}", 1, 0),
+        ("", 1, 0),
+        ("[1,\n2,\n3", 3, 3),
+        ("[1,\n2 3]", 2, 2),
+        ('[1,\n{"a" 1}]', 2, 1),
+        ('[1,\n"x', 2, 1),
+    ],
 )
 def test_what_is_wrong_has_its_line(tmp_path: Path, text: str, line: int, read: int) -> None:
     (tmp_path / "a.json").write_text(text)
@@ -50,6 +60,28 @@ def test_what_is_wrong_has_its_line(tmp_path: Path, text: str, line: int, read: 
     assert len(list(read_array(tmp_path / "a.json", problems))) == read
     (problem,) = problems.all()
     assert problem.kind is Kind.UNREADABLE and problem.places[0].startswith(f"a.json line {line}: bad JSON")
+
+
+@pytest.mark.parametrize("chunk", [8, 1 << 20])
+def test_bytes_that_are_not_utf8_have_the_line_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(json_array, "CHUNK_BYTES", chunk)
+    (tmp_path / "a.json").write_bytes(b'["1",\n"2",\n"3 \xff"]')
+    problems = Problems()
+    list(read_array(tmp_path / "a.json", problems))
+    (problem,) = problems.all()
+    assert problem.kind is Kind.UNREADABLE
+    assert problem.places == [f"a.json line {1 if chunk > 8 else 2}: not UTF-8: byte 0xff at or after it"]
+
+
+def test_an_element_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CHUNK_BYTES", 10), ("LONGEST_LINE", 100)):
+        monkeypatch.setattr(json_array, name, value)
+    (tmp_path / "a.json").write_text(json.dumps(["a" * 90, "b" * 1000]))
+    problems = Problems()
+    assert [value for _, value in read_array(tmp_path / "a.json", problems)] == ["a" * 90]
+    assert "more than 100 characters" in problems.all()[0].places[0]
 
 
 def test_a_wrong_element_does_not_pull_in_the_rest_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

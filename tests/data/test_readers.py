@@ -1,8 +1,14 @@
-"""Each format comes out as the same canonical rows, plain or gzip, whatever the block size."""
+"""Each format comes out as the same canonical rows, plain or gzip, whatever the block size.
+
+Odd bytes in a file are read or refused in one line, never by another error.
+"""
 
 import gzip
 import importlib.util
 import json
+import os
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +16,7 @@ from beir_folder import PASSAGES, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, check, lines, open_source, source_digest
+from gnn_encoder.data.findings import DataReport
 from gnn_encoder.data.rows import LabelRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
@@ -129,6 +136,78 @@ def test_dpr(tmp_path: Path, packed: bool) -> None:
     assert answers["who is it"] == ["Wilhelm Conrad", "O'Neill"] and answers["what now"] == ["now"]
 
 
+def test_a_header_line_is_no_passage_of_msmarco(tmp_path: Path) -> None:
+    folder = write_msmarco(tmp_path / "m")
+    path = folder / "collection.tsv"
+    path.write_text("PID\tpassage\n" + path.read_text())
+    report = check(Ingest(dataset=str(folder)))
+    assert report.passages == 40 and [p.kind for p in report.problems] == [Kind.BAD_ROW]
+    assert "collection.tsv line 1: a header line" in report.problems[0].places[0]
+
+
+@pytest.mark.parametrize("coding", ["latin-1", "cp1252", "utf-16", "utf-32", "gzip"])
+def test_dpr_json_in_another_coding_is_unreadable(tmp_path: Path, coding: str) -> None:
+    folder = write_dpr(tmp_path / "nq")
+    path = folder / "biencoder-nq-train.json"
+    text = path.read_text().replace("who said one", "who said \u00e9")
+    if coding == "gzip":
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(gzip.compress(text.encode())))
+        path.unlink()
+    else:
+        path.write_bytes(text.encode(coding))
+    found = {p.kind: p.places for p in check(Ingest(dataset=str(folder))).problems}
+    assert "line 1: not UTF-8: byte 0x" in found[Kind.UNREADABLE][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"answers": ["\ud800"]}, Kind.ENCODING),
+        ({"question": "\ud800"}, Kind.ENCODING),
+        ({"positive_ctxs": [{"psg_id": ["1"]}]}, Kind.BAD_ROW),
+        ({"positive_ctxs": [{"passage_id": None, "psg_id": "1"}]}, Kind.BAD_ROW),
+    ],
+)
+def test_dpr_training_rows_that_cannot_be_stored(tmp_path: Path, change: dict[str, object], kind: Kind) -> None:
+    folder = write_dpr(tmp_path / "nq")
+    path = folder / "biencoder-nq-train.json"
+    one, two = json.loads(path.read_text())
+    third = {**one, "question": "what is third", "answers": []}
+    path.write_text(json.dumps([third, two, {**one, **change}]))
+    report = check(Ingest(dataset=str(folder)))
+    assert [p.kind for p in report.problems][:1] == [kind]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    ["-" * 90_000 + "1", "[" * 5000, "['a', ['b']]", "['a' * 9]", "[1]", "(1,)", "'a'", "['a' 'b']", "['\\x']", "['a'"],
+)
+def test_only_a_list_of_strings_is_parsed_as_python(tmp_path: Path, answers: str) -> None:
+    folder = write_dpr(tmp_path / "nq")
+    (folder / "qas" / "nq-test.qa.csv").write_text(f"who is it\t{answers}\n")
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    assert problem.kind is Kind.BAD_ROW and problem.places[0].startswith("nq-test.qa.csv line 1: not a question")
+
+
+@pytest.mark.parametrize("strings", [[], ["a"], ["it's", 'a "b"', "c\\", "", "\u00e9\t\n\x00"], ["\\d", "a" * 9000]])
+def test_answers_are_read_as_python_writes_them(tmp_path: Path, strings: list[str]) -> None:
+    folder = write_dpr(tmp_path / "nq")
+    (folder / "qas" / "nq-test.qa.csv").write_text("")
+    (folder / "qas" / "nq-dev.qa.csv").write_text(f"unlabelled one\t{strings!r}\n")
+    data, _ = read(folder, tmp_path / "out")
+    answers = dict(zip(data.queries["text"].to_pylist(), data.queries["answers"].to_pylist(), strict=True))
+    assert answers["unlabelled one"] == strings
+
+
+def test_dpr_file_names_are_text(tmp_path: Path) -> None:
+    for name in (b"nq\xff-test.json", b"nq\x1b[31m-test.json"):
+        folder = write_dpr(tmp_path / str(len(name)))
+        (folder / os.fsdecode(name)).write_text("[]")
+        with pytest.raises(UserError, match="rename it") as caught:
+            open_source(Ingest(dataset=str(folder)))
+        assert str(caught.value).isprintable()
+
+
 def test_dpr_with_two_question_sets_or_bad_rows_is_a_problem(tmp_path: Path) -> None:
     folder = write_dpr(tmp_path / "nq")
     (folder / "qas" / "nq-test.qa.csv").write_text("no list here\n")
@@ -171,6 +250,11 @@ def test_ir_datasets_reads_a_registered_set(tmp_path: Path) -> None:
     ]  # fmt: skip
     with pytest.raises(UserError, match="no data set"):
         open_source(Ingest(dataset="ir_datasets:no/such/set"))
+    ir_datasets.registry.register(
+        "high/train", ir_datasets.Dataset(docs, queries, TrecQrels(Local("test-q 0 d1 1001\n"), {}))
+    )
+    with pytest.raises(UserError, match="a label for train is above 1,000"):
+        list(open_source(Ingest(dataset="ir_datasets:high/train")).questions(Problems()))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ir_datasets") is not None, reason="ir_datasets is installed")
@@ -188,6 +272,7 @@ def test_detection_and_refusals(tmp_path: Path) -> None:
         (str(tmp_path / "nowhere"), "does not exist"),
         (str(tmp_path / "b" / "corpus.jsonl"), "is a file"),
         (str(tmp_path / "empty"), "holds no data set"),
+        ("~nobody-of-this-name/data", "does not exist"),
         ("gs://bucket/data", "read from folders and s3:// addresses"),
     ):
         with pytest.raises(UserError, match=words) as caught:
@@ -203,3 +288,68 @@ def test_the_digest_follows_the_files_that_are_read(tmp_path: Path) -> None:
     assert source_digest(settings) == before
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq4\td5\t1\n")
     assert source_digest(settings) != before
+
+
+ODD = [
+    b"null", b"\nnull\n", b"[" * 3000, b'{"a":' * 3000, b"9" * 6000, b"-" * 90_000, b"\\ud800", b"\xed\xa0\x80",
+    b"\xff\xfe", b"\xef\xbb\xbf", b"\n\xef\xbb\xbf", b"\0", b"\r", b"\n", b"\n\n", b"\t", b'"', b"'", b"\\",
+    b"NaN", b"1_0", b"\x1b[31m", b"\xe2\x80\x8b", b"2147483647", b"{}", b"[]", b",", b"id\ttext\n", b"\x1f\x8b\x08\0",
+]  # fmt: skip
+CODINGS = ["latin-1", "utf-16", "utf-32", "utf-8-sig", "cp1252"]
+
+
+def spoil(path: Path, draw: random.Random) -> None:
+    data = path.read_bytes()
+    for _ in range(draw.randrange(1, 3)):
+        # Half of them at the start of a line, where most readers look first.
+        starts = [0, *(i + 1 for i, byte in enumerate(data) if byte == ord("\n"))]
+        at = draw.choice([draw.choice(starts), draw.randrange(len(data) + 1)])
+        data = data[:at] + draw.choice(ODD) + data[at + draw.choice([0, 0, 1, 20]) :]
+    if draw.random() < 0.15:
+        data = data.decode("utf-8", "replace").encode(draw.choice(CODINGS), "replace")
+    if draw.random() < 0.3:
+        path.unlink()
+        path = path.with_name(path.name + ".gz")
+        data = gzip.compress(data, 1)
+        data = draw.choice([data, data, gzip.compress(data, 1), data[: draw.randrange(len(data))], data + data])
+    path.write_bytes(data)
+
+
+def outcome(read: Callable[[], DataReport]) -> DataReport | str:
+    """The report, or the line that refuses the data set."""
+    try:
+        report = read()
+    except UserError as error:
+        return str(error)
+    for line in (*report.problems, *report.remarks):
+        assert "\n" not in str(line)
+        str(line).encode()
+    return report
+
+
+@pytest.mark.parametrize("write", [write_beir, write_msmarco, write_dpr])
+def test_odd_bytes_are_read_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
+) -> None:
+    ways = dict.fromkeys(("sound", "mended by drop", "refused"), 0)
+    for seed in range(20):
+        draw = random.Random(seed)
+        monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", draw.choice([100, 1 << 22]))
+        folder = write(tmp_path / str(seed))
+        spoil(draw.choice(sorted(path for path in folder.rglob("*") if path.is_file())), draw)
+
+        def kept(rows: str, folder: Path = folder) -> DataReport | str:
+            settings = Ingest(dataset=str(folder), on_bad_rows=rows)
+            with drafting(folder / rows, "dataset") as draft:
+                return canonicalize(open_source(settings), settings, draft=draft)
+
+        seen = outcome(lambda folder=folder: check(Ingest(dataset=str(folder))))
+        refused, dropped = outcome(lambda: kept("refuse")), outcome(lambda: kept("drop"))
+        if isinstance(seen, str) or seen.fatal:
+            ways["refused"] += 1
+            assert isinstance(refused, str) and isinstance(dropped, str) and "\n" not in refused + dropped
+        else:
+            ways["mended by drop" if seen.problems else "sound"] += 1
+            assert dropped == seen, seed
+            assert isinstance(refused, str) if seen.problems else refused == seen
+    assert all(ways.values()), ways

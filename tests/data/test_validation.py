@@ -1,12 +1,16 @@
 """Everything that can be wrong with a data set is found, placed, and counted; nothing else is."""
 
+import gzip
+import os
 from pathlib import Path
 
 import pytest
 from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
 
-from gnn_encoder.data import check
+from gnn_encoder.artifacts import drafting
+from gnn_encoder.data import canonicalize, check, open_source
 from gnn_encoder.data.validation import Kind, Problems, refusal
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings import Ingest
 
 
@@ -38,8 +42,25 @@ CASES = {
         "corpus.jsonl line 7: Expecting ':' delimiter: line 1 column 21 (char 20)",
     ),
     "no object": ({"corpus": CORPUS + "[]\n"}, Kind.BAD_ROW, "corpus.jsonl line 7: not a JSON object"),
+    "null first": ({"corpus": "null\n" + CORPUS}, Kind.BAD_ROW, "corpus.jsonl line 1: not a JSON object"),
+    "deep passage": (
+        {"corpus": CORPUS + "[" * 5000}, Kind.BAD_JSON,
+        "corpus.jsonl line 7: maximum recursion depth exceeded while decoding a JSON array from a unicode stri",
+    ),
+    "deep query": (
+        {"queries": lines(QUERIES) + '{"a":' * 5000}, Kind.BAD_JSON,
+        "queries.jsonl line 7: maximum recursion depth exceeded while decoding a JSON object from a unicode str",
+    ),
+    "long integer": (
+        {"queries": lines(QUERIES) + "9" * 6000}, Kind.BAD_JSON,
+        "queries.jsonl line 7: Exceeds the limit (4300 digits) for integer string conversion: value has 6000 di",
+    ),
     "no text": (
         {"corpus": CORPUS + '{"_id": "d7"}'}, Kind.BAD_ROW, 'corpus.jsonl line 7: "text" is missing or not a string',
+    ),
+    "invisible passage": (
+        {"corpus": CORPUS + '{"_id": "d7", "text": "\u200b \ufeff\u2060"}\n'}, Kind.EMPTY_PASSAGE,
+        "corpus.jsonl line 7: 'd7'",
     ),
     "half a surrogate pair": (
         {"corpus": CORPUS + '{"_id": "d7", "text": "\\ud800"}'}, Kind.ENCODING,
@@ -60,6 +81,22 @@ CASES = {
     "relevance": (
         {"qrels": {**QRELS, "dev": [("q3", "d3", "0.5")]}}, Kind.BAD_RELEVANCE, "qrels/dev.tsv line 2: '0.5'",
     ),
+    "high relevance": (
+        {"qrels": {**QRELS, "dev": [("q3", "d3", 1001)]}}, Kind.BAD_RELEVANCE, "qrels/dev.tsv line 2: '1001'",
+    ),
+    "low relevance": (
+        {"qrels": {**QRELS, "dev": [("q3", "d3", -1001)]}}, Kind.BAD_RELEVANCE, "qrels/dev.tsv line 2: '-1001'",
+    ),
+    "relevance of more than 32 bits": (
+        {"qrels": {**QRELS, "dev": [("q3", "d3", "9" * 5000)]}}, Kind.BAD_RELEVANCE,
+        f"qrels/dev.tsv line 2: '{'9' * 79}",
+    ),
+    "relevance with an underscore": (
+        {"qrels": {**QRELS, "dev": [("q3", "d3", "1_0")]}}, Kind.BAD_RELEVANCE, "qrels/dev.tsv line 2: '1_0'",
+    ),
+    "relevance in other digits": (
+        {"qrels": {**QRELS, "dev": [("q3", "d3", "\u0661")]}}, Kind.BAD_RELEVANCE, "qrels/dev.tsv line 2: '\u0661'",
+    ),
     "columns": (
         {"qrels": {**QRELS, "dev": [("q3", "d3")]}}, Kind.BAD_ROW, "qrels/dev.tsv line 2: 2 columns instead of 3",
     ),
@@ -69,6 +106,7 @@ CASES = {
     ),
     "empty corpus": ({"corpus": ""}, Kind.EMPTY_CORPUS, None),
     "no training": ({"qrels": {"test": QRELS["test"]}}, Kind.NO_TRAINING, None),
+    "one training query": ({"qrels": {**QRELS, "train": [("q0", "d0", 1), ("q0", "d1", 1)]}}, Kind.NO_TRAINING, None),
 }  # fmt: skip
 
 
@@ -80,6 +118,68 @@ def test_each_kind_is_found_where_it_is(tmp_path: Path, name: str) -> None:
         assert found == {kind: (1, [place])}
     else:
         assert kind in found
+
+
+def test_the_bounds_of_relevance_are_taken(tmp_path: Path) -> None:
+    qrels = {**QRELS, "train": [("q0", "d0", 1000), ("q1", "d1", "+1 "), ("q2", "d2", -1000)]}
+    assert problems_of(write_beir(tmp_path / "d", qrels=qrels)) == {}
+
+
+def test_null_at_the_start_of_a_later_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", len(CORPUS))
+    folder = write_beir(tmp_path / "d", corpus=CORPUS + "null\n")
+    assert problems_of(folder) == {Kind.BAD_ROW: (1, ["corpus.jsonl line 7: not a JSON object"])}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+    folder = write_beir(tmp_path / "d")
+    path = folder / "qrels" / "test.tsv"
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to({"link": "nowhere", "device": "/dev/null"}[kind])
+    with pytest.raises(UserError, match=r"qrels/test.tsv is not a regular file"):
+        check(Ingest(dataset=str(folder)))
+
+
+def test_a_file_beside_its_gzip_is_refused(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d")
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
+    with pytest.raises(UserError, match=r"corpus.jsonl stands beside corpus.jsonl.gz: keep one"):
+        check(Ingest(dataset=str(folder)))
+
+
+def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_beir(tmp_path / "d", corpus=CORPUS + '{"_id": "d7", "text": "' + "x" * 1000)
+    assert problems_of(folder).keys() == {Kind.BAD_JSON}
+    for name, value in (("BLOCK_BYTES", 100), ("LONGEST_LINE", 500)):
+        monkeypatch.setattr(f"gnn_encoder.data.lines.{name}", value)
+    assert problems_of(folder)[Kind.UNREADABLE] == (1, ["corpus.jsonl line 7: a line of more than 500 bytes"])
+
+
+@pytest.mark.parametrize("size", [1, 50, 1 << 22])
+def test_byte_order_marks_between_the_parts_of_a_file_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", size)
+    folder = write_beir(tmp_path / "d")
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv"):
+        text = (folder / name).read_text()
+        (folder / name).write_text("\n".join("\ufeff" + line for line in text.split("\n")), encoding="utf-8")
+    assert problems_of(folder) == {}
+
+
+def test_the_report_is_of_the_rows_that_drop_keeps(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d", corpus=CORPUS + '{"_id": "d1", "text": "a longer text of the same id"}\n')
+    settings = Ingest(dataset=str(folder), on_bad_rows="drop")
+    with drafting(tmp_path / "out", "dataset") as draft:
+        kept = canonicalize(open_source(settings), settings, draft=draft)
+    assert check(settings) == kept
+    assert (kept.passages, kept.passage_words) == (6, 4.0)
 
 
 def test_bytes_that_are_not_utf8_name_their_line(tmp_path: Path) -> None:
@@ -100,8 +200,6 @@ def test_a_missing_file_is_fatal_and_the_only_complaint(tmp_path: Path, name: st
 
 
 def test_a_damaged_gzip_is_fatal(tmp_path: Path) -> None:
-    import gzip
-
     folder = write_beir(tmp_path / "d")
     text = (folder / "corpus.jsonl").read_bytes()
     (folder / "corpus.jsonl").unlink()

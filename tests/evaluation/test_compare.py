@@ -106,6 +106,15 @@ def test_the_table(files: tuple[list[Path], Path]) -> None:
     assert "p (Holm)" not in alone and "gain" not in alone
 
 
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(files: tuple[list[Path], Path], tmp_path: Path) -> None:
+    runs, qrels = files
+    odd = [tmp_path / "a\\[" / "b].trec", tmp_path / "b].trec"]
+    for path in odd:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(runs[0].read_bytes())
+    assert f"\n{odd[0]} " in shown(odd, qrels, width=200)
+
+
 def test_the_command(
     files: tuple[list[Path], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,13 @@
 """`gnn-encoder explain` on a tiny bundle: what it tells equals the vectors, and what it lacks it says."""
 
 import io
+import json
 import shutil
 import sys
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +147,44 @@ def test_the_page_is_well_formed_and_the_terminal_says_the_same(hits: list[Expla
             assert influence.query in told and influence.query in page
 
 
+def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) -> None:
+    """Whatever text is in an explanation, its escape sequences are not shown."""
+
+    def hostile(part: object) -> Any:
+        if isinstance(part, str):
+            return f"{part}\x1b[2J\u202e\x9b"
+        if isinstance(part, list):
+            return [hostile(each) for each in part]
+        if is_dataclass(part) and not isinstance(part, type):
+            return replace(part, **{field.name: hostile(getattr(part, field.name)) for field in fields(part)})
+        return part
+
+    screen = Console(width=400, file=io.StringIO())
+    explained = next(each for each in hits if each.why.influences and each.why.influences[0].inflows)
+    show_hit(screen, hostile(explained))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count("[2J") >= 7 and not set("\x1b\u202e\x9b") & set(shown)
+
+
+@pytest.mark.parametrize("file", ["encoding/passages.npy", "graph/edges.npy", "bundle/query_encoder/model.safetensors"])
+def test_a_flipped_bit_in_what_explains_is_one_line(
+    latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    damaged, _, _ = file.partition("/")
+    for name in ("bundle", *NEEDED):
+        if name == damaged:
+            shutil.copytree(latest / name, tmp_path / name)
+        else:
+            (tmp_path / name).symlink_to((latest / name).resolve())
+    content = bytearray((tmp_path / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / file).write_bytes(content)
+    assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert f"{file} is corrupt: its digest differs" in captured.err
+
+
 @pytest.mark.parametrize("missing", NEEDED)
 def test_a_missing_sibling_is_one_line(
     latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
@@ -170,7 +211,8 @@ def test_what_belongs_to_another_bundle_is_refused(
     text = manifest.read_text("utf-8")
     digest = Bundle.read(latest / "bundle").manifest.inputs["graph"]
     assert digest in text
-    manifest.write_text(text.replace(digest, "0" * 64), "utf-8")
+    facts = json.loads(text.replace(digest, "0" * 64))
+    manifest.write_text(json.dumps(facts | {"seal": ""}), "utf-8")
     assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1

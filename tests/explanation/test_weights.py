@@ -24,7 +24,7 @@ class Case:
         self.graph = random_graph(features, labelled, loops)
         torch.manual_seed(layers)
         config = GnnConfig(
-            D, EdgeFeatures(self.graph).width, heads=heads, layers=layers, gate=gate, gate_alpha=0.3,  # type: ignore[arg-type]
+            width=D, edge_width=EdgeFeatures(self.graph).width, heads=heads, layers=layers, gate=gate, gate_alpha=0.3,  # type: ignore[arg-type]
             learned_loops=not loops, activation="elu", normalize_passages=True,
         )  # fmt: skip
         self.gnn = GNN(config).eval()

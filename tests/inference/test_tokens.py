@@ -1,12 +1,14 @@
 """A corpus is tokenized once per tokenizer and length, and every reader sees what the tokenizer itself gives."""
 
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.inference import tokens as module
 from gnn_encoder.inference.tokens import passage_tokens
 from gnn_encoder.models.backbone import load_tokenizer
@@ -41,6 +43,14 @@ def test_made_once_and_mapped(
     shutil.rmtree(tmp_path / "tokens")
     passage_tokens(tokenizer, tiny_dataset.passages, 8)
     assert len(made) == 3 and not list((tmp_path / "tokens").glob(".partial-*"))
+    # One bit, or one token less, would change vectors in silence.
+    (ids,) = (tmp_path / "tokens").glob("*/ids.bin")
+    whole = ids.read_bytes()
+    for number, damaged in enumerate((bytes([whole[0] ^ 1]) + whole[1:], whole[:-4]), start=4):
+        time.sleep(CLOCK_TICK / 1e9)
+        ids.write_bytes(damaged)
+        assert passage_tokens(tokenizer, tiny_dataset.passages, 8).ids.tobytes() == whole
+        assert len(made) == number and ids.read_bytes() == whole
 
 
 write = module._write

@@ -14,8 +14,8 @@ from integration.ceph import Ceph, wait_for
 from safetensors.torch import load_file
 
 from gnn_encoder.storage.checkpoints import DIGITS
+from gnn_encoder.storage.folders import versions
 from gnn_encoder.storage.s3 import Address, client
-from gnn_encoder.storage.versions import versions
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS
 

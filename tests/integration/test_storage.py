@@ -1,6 +1,8 @@
 """Folders in a real object store: whole or not at all, whatever is killed in between."""
 
 import datetime
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -17,9 +19,7 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
-from gnn_encoder.storage.folders import PART, get_folder, put_folder
-from gnn_encoder.storage.listing import INDEX, list_folder
-from gnn_encoder.storage.packs import MANY, SMALL
+from gnn_encoder.storage.folders import FETCHING, INDEX, PART, get_folder, list_folder, put_folder
 from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
 
 # The last module: taking down the servers counts for its last test.
@@ -40,26 +40,38 @@ def test_there_and_back(bucket: str, tmp_path: Path) -> None:
     assert fetched == [5], "what is there already is not fetched again"
 
 
-def test_many_small_files_are_a_few_objects(bucket: str, tmp_path: Path) -> None:
+def test_many_small_files(bucket: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
-    for number in range(3 * MANY):
+    for number in range(300):
         (source / "sub" / f"{number}.txt").write_text("x" * number)
-    (source / "large.bin").write_bytes(os.urandom(SMALL + 1))
     put_folder(source, f"{bucket}/a")
-    assert keys(f"{bucket}/a") == [INDEX, ".pack-0", "large.bin"]
+    assert len(keys(f"{bucket}/a")) == 301
     get_folder(f"{bucket}/a", tmp_path / "target")
     assert contents(tmp_path / "target") == contents(source)
 
-    (tmp_path / "target" / "sub" / "7.txt").write_text("other!!")
-    fetched: list[int] = []
-    get_folder(f"{bucket}/a", tmp_path / "target", fetched.append)
-    assert contents(tmp_path / "target") == contents(source) and fetched == [7]
 
-    client().put_object(Bucket=Address.parse(bucket).bucket, Key="a/.pack-0", Body=b"y" * 10**6)
-    with pytest.raises(UserError, match=r"pack-0 is corrupt"):
-        get_folder(f"{bucket}/a", tmp_path / "third")
-    assert {path.name for path in (tmp_path / "third").glob("sub/*")} <= {"0.txt"}, "which is empty"
+def test_small_files_that_an_earlier_program_packed_are_read_and_replaced(bucket: str, tmp_path: Path) -> None:
+    files = {"sub/1.txt": b"one", "2.txt": b"", "3.txt": b"three"}
+    offsets = {"sub/1.txt": 0, "2.txt": 3, "3.txt": 3}
+    told = {
+        name: {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "tag": "", "pack": ".pack-0"}
+        | {"offset": offsets[name]}
+        for name, body in files.items()
+    }
+    name = Address.parse(bucket).bucket
+
+    def send(pack: bytes) -> None:
+        client().put_object(Bucket=name, Key="a/.pack-0", Body=pack)
+        index = json.dumps({"complete": True, "files": told}).encode()
+        client().put_object(Bucket=name, Key=f"a/{INDEX}", Body=index)
+
+    send(b"onethree")
+    get_folder(f"{bucket}/a", tmp_path / "target")
+    assert contents(tmp_path / "target") == files
+    send(b"oneother")
+    with pytest.raises(UserError, match=r"a/3\.txt is corrupt"):
+        get_folder(f"{bucket}/a", tmp_path / "second")
     put_folder(folder_of(tmp_path / "few", 1), f"{bucket}/a")
     assert ".pack-0" not in keys(f"{bucket}/a")
 
@@ -135,19 +147,52 @@ def test_a_killed_sender_leaves_no_folder_and_the_next_cleans_up(bucket: str, tm
     assert contents(tmp_path / "target") == contents(source)
 
 
-def test_a_killed_reader_goes_on_where_it_was(bucket: str, tmp_path: Path) -> None:
+def test_a_killed_reader_goes_on(bucket: str, tmp_path: Path) -> None:
     source, target, fetched = folder_of(tmp_path / "source", 400), tmp_path / "target", []
+    (source / "a.bin").write_bytes(os.urandom(2 * PART))  # whole before the large one is
     put_folder(source, f"{bucket}/a")
     reader = copying(f"{bucket}/a", str(target))
-    wait_until(lambda: any(p.stat().st_size >= 3 * PART for p in target.glob(".large.bin.*")))
+    wait_until(lambda: (target / "a.bin").is_file() and list(target.glob(f"{FETCHING}/large.bin*")))
     reader.send_signal(signal.SIGKILL)
     reader.wait()
     assert not (target / "large.bin").exists()
-    (partial,) = target.glob(".large.bin.*")
-    already = partial.stat().st_size
     get_folder(f"{bucket}/a", target, fetched.append)
-    assert contents(target) == contents(source)
-    assert sum(fetched) <= 400 * 2**20 + 6 - already + 1
+    assert contents(target) == contents(source), "and nothing of the killed one is left"
+    assert sum(fetched) <= 400 * 2**20 + 1 + 5, "what was whole is not fetched again"
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("megabytes", [40, 0])
+def test_a_folder_that_is_replaced_while_it_is_read_is_never_mixed(
+    bucket: str, tmp_path: Path, indexed: bool, megabytes: int
+) -> None:
+    first, second, target = folder_of(tmp_path / "1", megabytes), folder_of(tmp_path / "2", megabytes), tmp_path / "t"
+    for source in (first, second):
+        for number in range(30):
+            (source / f"{number}.bin").write_bytes(os.urandom(1000))
+
+    def send(source: Path) -> None:
+        if indexed:
+            put_folder(source, f"{bucket}/a")
+        else:  # by hand, as a user's other tools do
+            for path in (path for path in source.rglob("*") if path.is_file()):
+                client().upload_file(str(path), Address.parse(bucket).bucket, f"a/{path.relative_to(source)}")
+
+    send(first)
+    turn, replaced = threading.Lock(), threading.Event()
+
+    def replace(_: int) -> None:
+        with turn:  # with the first bytes that arrive; the other requests under way wait meanwhile
+            if not replaced.is_set():
+                send(second)
+                replaced.set()
+
+    with pytest.raises(UserError, match=f"{bucket}/a was replaced while it was read"):
+        get_folder(f"{bucket}/a", target, replace, indexed=indexed)
+    if indexed:
+        assert contents(target).items() <= contents(first).items(), "whatever arrived is of one version"
+    get_folder(f"{bucket}/a", tmp_path / "again", indexed=indexed)
+    assert contents(tmp_path / "again") == contents(second)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -175,6 +220,7 @@ def test_the_store_is_killed_in_between_and_comes_back(ceph: Ceph, bucket: str, 
     mover.join(200)
     assert failures == []
     if direction == "up":
+        assert unfinished(bucket) == []
         get_folder(f"{bucket}/a", tmp_path / "target")
     assert contents(tmp_path / "target") == contents(source)
 
@@ -218,8 +264,8 @@ def test_a_full_cache_names_itself_and_goes_on_when_there_is_room(
 ) -> None:
     large, many = folder_of(tmp_path / "large", 20), tmp_path / "many"
     many.mkdir()
-    for number in range(2 * MANY):
-        (many / f"{number}.txt").write_bytes(os.urandom(SMALL // 4))
+    for number in range(200):
+        (many / f"{number}.txt").write_bytes(os.urandom(2**16))
     for source in (large, many):
         put_folder(source, f"{bucket}/{source.name}")
         with small_disk(tmp_path / f"disk of {source.name}") as disk:
@@ -230,7 +276,7 @@ def test_a_full_cache_names_itself_and_goes_on_when_there_is_room(
             assert not list(disk.path.glob("cache/[!.]*")), "no reader takes half a folder for a whole one"
             disk.grow()
             assert contents(local_folder(f"{bucket}/{source.name}")) == contents(source)
-            assert not list(disk.path.glob("cache/**/*.partial"))
+            assert not list(disk.path.glob(f"cache/**/{FETCHING}"))
 
 
 def test_a_store_whose_certificate_a_private_authority_signed(

@@ -8,8 +8,10 @@ from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster_file
-from gnn_encoder.settings import STEPS
-from gnn_encoder.settings.cluster import Cluster, StepNeeds
+from gnn_encoder.settings import PIPELINES
+from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
+
+STEPS = PIPELINES["train"]
 
 
 def test_a_step_is_laid_over_the_defaults() -> None:
@@ -46,6 +48,7 @@ def test_a_step_is_laid_over_the_defaults() -> None:
 def test_the_example_says_every_key() -> None:
     cluster = cluster_file.load_cluster(EXAMPLE)
     assert cluster.model_fields_set == set(Cluster.model_fields)
+    assert cluster.images.model_fields_set == set(Images.model_fields)
     said = set().union(*(needs.model_fields_set for needs in (cluster.defaults, *cluster.steps.values())))
     assert said == set(StepNeeds.model_fields)
     heavy = {step for step in STEPS if step.startswith("train_")}
@@ -69,12 +72,16 @@ def refusal(text: str, path: Path) -> str:
         ("steps: {train_gn: {}}", "unknown step 'train_gn': did you mean 'train_gnn'?"),
         ("defaults: {gpu: {count: 0}}", "defaults.gpu.count: "),
         ("defaults: {memory: 3 GB}", "defaults.memory.request: "),
+        ("defaults: {memory: NaN}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {memory: .inf}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {memory: 1e999999999}", "defaults.memory.request: must be a quantity above 0"),
+        ("defaults: {timeout_seconds: 12345678901234567890}", "defaults.timeout_seconds: must lie within"),
         ("defaults: {cpu: {request: 4, limit: 2}}", "defaults.cpu: request 4 is more than limit 2"),
         ("defaults: {cpu: 4}\nsteps: {ingest: {cpu: {limit: 500m}}}", "steps.ingest with defaults: "),
         ("defaults: {tolerations: [{key: a, operator: Exists, value: b}]}", "Exists takes no value"),
         ("defaults: {tolerations: [{value: b}]}", "without a key the operator must be Exists"),
         ("defaults: {affinity: [{match: [], weight: 1}]}", "defaults.affinity.0.match"),
-        ("defaults: {affinity: [{match: [{key: a}], weight: 101}]}", "defaults.affinity.0.weight"),
+        ("defaults: {affinity: [{match: [{key: a, values: [b]}], weight: 101}]}", "defaults.affinity.0.weight"),
         ("defaults: {volumes: [{mount: /a}]}", "give claim"),
         ("defaults: {volumes: [{mount: /a, claim: c, size: 1Gi}]}", "give claim"),
         ("defaults: {volumes: [{mount: /a, claim: c, config_map: m}]}", "give claim"),
@@ -90,6 +97,60 @@ def refusal(text: str, path: Path) -> str:
         ),
         ("defaults: {retries: {count: 1, factor: 1.5}}", "defaults.retries.factor"),
         ("pipeline_root: /mnt/pipelines", "pipeline_root: "),
+        # What Kubernetes refuses when it creates the pod.
+        ("defaults: {memory: .nan}", "defaults.memory.request: must be a quantity"),
+        ("defaults: {memory: NaN}", "defaults.memory.request: must be a quantity"),
+        ("defaults: {cpu: .inf}", "defaults.cpu.request: must be a quantity"),
+        ("defaults: {cpu: 0}", "defaults.cpu.request: must be a quantity"),
+        ("defaults: {memory: '1_000'}", "defaults.memory.request: must be a quantity"),
+        ("defaults: {memory: '٣'}", "defaults.memory.request: must be a quantity"),
+        ("defaults: {environment: {A: b}, secrets: {s: {k: A}}}", "A is set twice: give it in environment or once"),
+        (
+            "defaults: {environment: {A: b}}\nsteps: {ingest: {config_maps: {m: {k: A}}}}",
+            "steps.ingest with defaults: A",
+        ),
+        ("defaults: {secrets: {s: {k: A}, t: {k: A}}}", "A is set twice"),
+        ("defaults: {environment: {'1A': b}}", "defaults.environment.1A"),
+        ("defaults: {secrets: {S_T: {k: A}}}", "defaults.secrets.S_T"),
+        ("defaults: {secrets: {s: {'k k': A}}}", "defaults.secrets.s.k k"),
+        ("defaults: {affinity: [{match: [{key: a}]}]}", "operator In takes values"),
+        (
+            "defaults: {affinity: [{match: [{key: a, operator: Exists, values: [b]}]}]}",
+            "operator Exists takes no values",
+        ),
+        (
+            "defaults: {affinity: [{match: [{key: a, operator: Gt, values: [b]}]}]}",
+            "operator Gt takes one whole number",
+        ),
+        (
+            "defaults: {affinity: [{match: [{key: a, operator: Lt, values: [1, 2]}]}]}",
+            "operator Lt takes one whole number",
+        ),
+        ("defaults: {affinity: [{match: [{key: a b, operator: Exists}]}]}", "defaults.affinity.0.match.0.key"),
+        ("defaults: {tolerations: [{key: a, operator: Exists, seconds: 3}]}", "seconds goes with effect NoExecute"),
+        (
+            "defaults: {tolerations: [{key: a, operator: Exists, effect: NoSchedule, seconds: 3}]}",
+            "seconds goes with effect NoExecute",
+        ),
+        ("defaults: {node_selector: {a: b c}}", "defaults.node_selector.a"),
+        ("defaults: {gpu: {type: nvidia gpu}}", "defaults.gpu.type"),
+        ("defaults: {gpu: {count: 3000000000}}", "defaults.gpu.count"),
+        ("defaults: {timeout_seconds: 3000000000}", "defaults.timeout_seconds"),
+        ("defaults: {retries: {count: 3000000000}}", "defaults.retries.count"),
+        ("defaults: {volumes: [{mount: /a, claim: c.d}]}", "defaults.volumes.0.claim"),
+        ("defaults: {volumes: [{mount: /a, config_map: c.d}]}", "defaults.volumes.0.config_map"),
+        ("defaults: {volumes: [{mount: /a, claim: c}, {mount: /b, config_map: c}]}", "are named c"),
+        ("defaults: {volumes: [{mount: /s3/, claim: c}]}", "mount /s3 is KFP's own"),
+        ("defaults: {volumes: [{mount: //s3, claim: c}]}", "mount /s3 is KFP's own"),
+        ("defaults: {volumes: [{mount: /a/../gcs/., claim: c}]}", "mount /gcs is KFP's own"),
+        ("defaults: {volumes: [{mount: //, claim: c}]}", "mount / is the image's own"),
+        ("defaults: {volumes: [{mount: '/a:b', claim: c}]}", "defaults.volumes.0.mount"),
+        ("defaults: {ephemeral_storage: 1Gi, volumes: [{mount: /tmp/, claim: c}]}", "two volumes at /tmp"),
+        ("defaults: {volumes: [{mount: /a, claim: c}, {mount: /a/, claim: d}]}", "two volumes at /a"),
+        ("defaults: {volumes: [{mount: /a, claim: c, sub_path: /b}]}", "defaults.volumes.0.sub_path"),
+        ("defaults: {volumes: [{mount: /a, claim: c, sub_path: b/../../d}]}", "sub_path must stay inside"),
+        ("images: {pull_policy: Sometimes}", "images.pull_policy"),
+        ("images: {pull_secrets: [a b]}", "images.pull_secrets.0"),
         ("- a list", "Input should be"),
         ("a: [", "is not valid YAML: line 1: "),
     ],
@@ -98,6 +159,25 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
     told = refusal(text, tmp_path / "cluster.yaml")
     assert told.startswith(f"{tmp_path}/cluster.yaml")
     assert words in told and "\n" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "defaults: {memory: 1_000, cpu: 1e1, ephemeral_storage: 1.5Gi}",  # YAML's own 1000
+        "defaults: {memory: 1E, cpu: 100m}",
+        "defaults: {volumes: [{mount: /a, claim: c, sub_path: b/..d}, {mount: /b/, claim: c}]}",  # one volume
+        "defaults: {volumes: [{mount: /s3/data, claim: c}, {mount: /b, size: 1Gi, storage_class: fast.ssd}]}",
+        "defaults: {affinity: [{match: [{key: a.b/C_d, operator: Gt, values: [3]}, {key: a, values: ['']}]}]}",
+        "defaults: {tolerations: [{operator: Exists, effect: NoExecute, seconds: 0}]}",
+        "defaults: {environment: {A.b-C: 1}, secrets: {s.t: {k.l: B}, u: {k: C}}}",
+        "images: {pull_secrets: [registry.example.com], pull_policy: Always}",
+        "namespace: ''\nservice_account: ''",
+    ],
+)
+def test_what_kubernetes_takes_is_taken(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(text, "utf-8")
+    assert cluster_file.load_cluster(tmp_path / "cluster.yaml").model_fields_set
 
 
 @pytest.mark.parametrize(

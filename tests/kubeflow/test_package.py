@@ -12,8 +12,10 @@ from kfp_api import EXAMPLE, check_pipeline
 from gnn_encoder.kubeflow.cluster_file import load_cluster
 from gnn_encoder.kubeflow.package import write_package
 from gnn_encoder.runs import launch
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES, Settings, calls
 from gnn_encoder.settings.cluster import Cluster
+
+STEPS = PIPELINES["train"]
 
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
 ON_GPU = {
@@ -64,9 +66,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
             "cloud.example.com/accelerator": "nvidia-l4",
         }
         assert on["activeDeadlineSeconds"] == ("86400" if step == "train_gnn" else "43200")
-        assert mounts == {"/tmp": "20Gi", "/dev/shm": "8Gi"}
-        (fast,) = on["genericEphemeralVolume"]
-        assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
+        assert mounts == {"/tmp": "20Gi", "/dev/shm": "8Gi", "/scratch": "200Gi"}
         asked = ["4", "8", "32Gi", "64Gi"]
     else:
         assert accelerator is None
@@ -76,7 +76,6 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         assert on["nodeSelector"]["labels"] == {"kubernetes.io/arch": "amd64"}
         assert on["activeDeadlineSeconds"] == "7200"
         assert mounts == {"/tmp": "20Gi"}
-        assert "genericEphemeralVolume" not in on
         asked = ["2", "2", "32Gi", "32Gi"] if step == "evaluate" else ["2", "2", "8Gi", "16Gi"]
     names = ["resourceCpuRequest", "resourceCpuLimit", "resourceMemoryRequest", "resourceMemoryLimit"]
     assert resources == dict(zip(names, asked, strict=True))
@@ -94,7 +93,14 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "AWS_ENDPOINT_URL": "https://store.retrieval.svc:7443",
         "AWS_CA_BUNDLE": "/authority/ca.pem",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
+        **({"TMPDIR": "/scratch"} if step in ON_GPU else {}),
     }
+    # A volume of a storage class would belong to root, and the image is user 1000.
+    assert "genericEphemeralVolume" not in on
+    assert ([each["secretName"] for each in on["imagePullSecret"]], on["imagePullPolicy"]) == (
+        ["retrieval-registry"],
+        "IfNotPresent",
+    )
     (secret,), (config_map,), (claim,) = on["secretAsEnv"], on["configMapAsEnv"], on["pvcMount"]
     assert secret["secretName"] == "retrieval-store"
     assert {each["secretKey"]: each["envVar"] for each in secret["keyToEnv"]} == {
@@ -139,7 +145,7 @@ def test_without_a_file_nothing_is_asked_for(tmp_path: Path) -> None:
 def test_kfp_reads_it_and_has_every_field(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     text, spec, platforms = package
     component = kfp.components.load_component_from_text(text)
-    assert set(component.component_spec.inputs) == set(STEPS)
+    assert set(component.component_spec.inputs) == set(calls(Settings(), STEPS))
     check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
     executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     executors[label("ingest")]["nodeSelektor"] = {}
@@ -152,6 +158,21 @@ def test_nothing_secret_is_in_it(package: tuple[str, dict[str, Any], dict[str, A
     text, *_ = package
     assert "AWS_SECRET_ACCESS_KEY" in text  # the variable's name, and where its value is kept
     assert "wJalrXUtnFEMI" not in text and "hunter22" not in text
+
+
+def test_a_volume_of_a_storage_class(tmp_path: Path) -> None:
+    volume = {"mount": "/scratch/", "size": "200Gi", "storage_class": "fast-ssd"}
+    cluster = Cluster.model_validate({"steps": {"ingest": {"volumes": [volume]}}})
+    _, spec, platforms = packaged(cluster, tmp_path)
+    check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
+    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    (fast,) = executors[label("ingest")]["genericEphemeralVolume"]
+    assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
+
+
+def test_without_caching_the_package_says_so(tmp_path: Path) -> None:
+    _, spec, _ = packaged(Cluster(caching=False), tmp_path)
+    assert not any(task["cachingOptions"].get("enableCache") for task in spec["root"]["dag"]["tasks"].values())
 
 
 def test_a_retry_without_pauses(tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from command_line import call
 from gate_inputs import write_inputs
-from kfp_api import KfpServer
+from kfp_api import KfpServer, at
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
+from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import server as kubeflow_server
+from gnn_encoder.kubeflow import submission as submission
+from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.promotion.registry import CHAMPION, Registry, open_registry
+from gnn_encoder.settings import cluster as settings
 from gnn_encoder.steps.promote import promote
 
 CALM = ("--set", "promote.largest_latency_ratio=100")  # what the clock says is not what is tried here
@@ -33,7 +38,12 @@ class Cluster:
 
     def name(self, environment: dict[str, str]) -> None:
         """Write the cluster file."""
-        self.file.write_text(yaml.safe_dump({"defaults": {"environment": environment}}), "utf-8")
+        file = {
+            "images": {"cpu": "a"},
+            "defaults": {"environment": environment},
+            "pipeline_root": "s3://bucket/root",
+        }
+        self.file.write_text(yaml.safe_dump(file), "utf-8")
 
     @property
     def models(self) -> Registry:
@@ -63,7 +73,7 @@ def cluster(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypa
 
 @pytest.fixture
 def server(cluster: Cluster) -> Iterator[KfpServer]:
-    progress = [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
+    progress = [at("RUNNING"), at("SUCCEEDED")]
     with KfpServer(execute=cluster.execute, progress=progress) as started:
         yield started
         assert started.problems == []
@@ -116,12 +126,11 @@ def test_new_models_are_made_on_the_cluster_and_compared(
 
 
 def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = {"display_name": "train-gnn", "state": "FAILED", "error": {"code": 13, "message": "out of memory"}}
     server.execute = lambda parameters: None
-    server.progress = [{"state": "FAILED", "run_details": {"task_details": [failed]}}]
+    server.progress = [at("FAILED", train_gnn="Failed")]
     assert cluster.retrain(server.url, "--fail-on-keep") == 1
     shown = capsys.readouterr()
-    assert shown.err == "error: train_gnn: out of memory\n" and "##" not in shown.out
+    assert shown.err.startswith("error: train_gnn failed; ") and "##" not in shown.out
 
 
 def test_a_run_that_registers_nothing_new(
@@ -156,12 +165,49 @@ def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
     cluster.name({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
     assert cluster.retrain("") == 2
     assert "cannot use the MLflow store http://127.0.0.1:1: " in capsys.readouterr().err
-    cluster.name({})
-    assert cluster.retrain("") == 2
-    assert "no MLflow whose champion could be compared: name MLFLOW_TRACKING_URI" in capsys.readouterr().err
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
-    assert cluster.retrain("") == 2
-    assert "cannot reach http://127.0.0.1:1" in capsys.readouterr().err
     # Here a wrong root is what it stumbles over.
     assert cluster.retrain("", "--local", "--root", str(cluster.file)) == 2
     assert f"cannot write to {cluster.file}" in capsys.readouterr().err
+
+
+def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
+    cluster: Cluster, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.name({})
+    assert cluster.retrain(server.url) == 2
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", cluster.uri)
+    assert cluster.retrain(server.url) == 2
+    told = capsys.readouterr().err
+    assert told.count("share: name MLFLOW_TRACKING_URI in the cluster file under defaults.environment") == 2
+    assert server.requests == []
+    # The steps get it from a config map: this side has to name the same.
+    kept = {"retrieval-settings": {"mlflow": "MLFLOW_TRACKING_URI"}}
+    cluster.file.write_text(yaml.safe_dump({"images": {"cpu": "a"}, "defaults": {"config_maps": kept}}), "utf-8")
+    assert cluster.retrain(server.url) == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert cluster.retrain(server.url) == 2
+    assert "set it here too" in capsys.readouterr().err
+
+
+MLFLOW = "MLFLOW_TRACKING_URI"
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"environment": {MLFLOW: "http://mlflow"}},
+        {"secrets": {"s": {"k": MLFLOW}}},
+        {"config_maps": {"c": {"k": MLFLOW}}},
+    ],
+)
+@pytest.mark.parametrize("root", ["", "minio://mlpipeline/v2/artifacts", "gs://bucket/root"])
+def test_bundles_that_no_later_run_could_read_are_refused(needs: dict[str, Any], root: str) -> None:
+    def training(root: str, needs: dict[str, Any], *overrides: str) -> ClusterTraining:
+        cluster = settings.Cluster.model_validate({"pipeline_root": root, "steps": {"promote": needs}})
+        return submission.training(cluster, "quickstart", None, overrides)
+
+    with pytest.raises(UserError, match=r"add --set promote\.bundle_store=s3://BUCKET/FOLDER, or"):
+        training(root, needs)
+    assert training(root, needs, "promote.bundle_store=s3://bucket/models")
+    assert training("s3://bucket/root", needs)
+    assert training(root, {}), "nothing is registered"

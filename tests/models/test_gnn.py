@@ -1,5 +1,6 @@
 """The GNN against PyG's GATConv and against float64 loops written straight from eq. 3–10."""
 
+import json
 import math
 
 import numpy as np
@@ -169,3 +170,14 @@ def test_mean_start_of_an_isolated_passage_keeps_its_direction():
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="divide"):
         GATLayer(config(heads=5))
+
+
+def test_a_saved_gnns_config_keeps_its_form() -> None:
+    written = {
+        "width": 384, "edge_width": 6, "heads": 8, "negative_slope": 0.1, "activation": "elu", "layers": 1,
+        "gate": "fixed", "gate_alpha": 0.25, "learned_loops": False, "normalize_passages": True,
+        "cached_passages": False,
+    }  # fmt: skip
+    read = GnnConfig(**written)
+    assert json.loads(read.model_dump_json()) == written
+    assert (read.heads, read.gate_alpha, read.cached_passages) == (8, 0.25, False)

@@ -11,7 +11,7 @@ from gate_inputs import write_bundle
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.promotion.bundle_figures import present_rows
 from gnn_encoder.promotion.champion import compare_with_champion
-from gnn_encoder.promotion.gate import Comparison
+from gnn_encoder.promotion.gate import ChampionComparison
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.tracking.progress import Progress
@@ -23,7 +23,7 @@ def searcher(path: Path, data: Dataset, backbone: Path, found: int) -> Searcher:
     return Searcher(Bundle.read(write_bundle(path, data, backbone, found)))
 
 
-def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> Comparison:
+def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> ChampionComparison:
     settings = Evaluate(permutations=200, precision="fp32")
 
     def progress(name: str, total: int) -> Progress:

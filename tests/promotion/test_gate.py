@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from gnn_encoder.promotion.gate import Comparison, Standing, decide
+from gnn_encoder.promotion.gate import ChampionComparison, Standing, decide
 from gnn_encoder.settings import Promote
 
 OLD = Standing({"RR@10": 0.40, "R@1000": 0.90}, query_ms=10.0, index_bytes=1000.0)
 NEW = Standing({"RR@10": 0.45, "R@1000": 0.895}, query_ms=14.0, index_bytes=1400.0)
-BETTER = Comparison("3", 100, 0, NEW, OLD, {"RR@10": 0.01, "R@1000": 0.6})
+BETTER = ChampionComparison("3", 100, 0, NEW, OLD, {"RR@10": 0.01, "R@1000": 0.6})
 
 
-def against(p: float = 0.01, **standing: Any) -> Comparison:
+def against(p: float = 0.01, **standing: Any) -> ChampionComparison:
     means = {**NEW.means, **standing.pop("means", {})}
     return dataclasses.replace(
         BETTER, challenger=dataclasses.replace(NEW, means=means, **standing), p_values={"RR@10": p, "R@1000": 0.6}
@@ -24,8 +24,9 @@ def against(p: float = 0.01, **standing: Any) -> Comparison:
     ("changes", "value", "found", "decision", "because"),
     [
         ({}, 0.45, BETTER, "promote", "+0.0500 (p 0.01) against version 3, the champion"),
-        ({}, 0.45, "there was no champion", "promote", "there was no champion"),
-        ({}, 0.29, "there was no champion", "keep", "against the dual encoder at least +0.0000"),
+        ({}, 0.45, None, "promote", "there was no champion"),
+        ({}, 0.29, None, "keep", "against the dual encoder at least +0.0000"),
+        ({}, 0.45, "the champion cannot be read", "keep", "against the dual encoder; the champion cannot be read"),
         ({}, 0.29, BETTER, "keep", "against the dual encoder at least +0.0000"),
         ({"minimum_gain": -0.1}, 0.29, BETTER, "promote", "-0.0100 against the dual encoder"),
         ({"smallest_effect": 0.06}, 0.45, BETTER, "keep", "against the champion at least +0.0600"),
@@ -40,10 +41,11 @@ def against(p: float = 0.01, **standing: Any) -> Comparison:
         ({"largest_latency_ratio": 2.0, "largest_index_ratio": 2.0}, 0.45, against(query_ms=16.0), "promote", ""),
     ],
 )
-def test_the_rule(changes: dict[str, Any], value: float, found: Comparison | str, decision: str, because: str) -> None:
+def test_the_rule(
+    changes: dict[str, Any], value: float, found: ChampionComparison | str | None, decision: str, because: str
+) -> None:
     verdict = decide(Promote(**changes), "test", value, 0.30, found)
     assert verdict.decision == decision
-    assert verdict.promoted == (decision == "promote")
     assert because in verdict.reason
     assert verdict.reason.startswith("test MRR@10 0.") and "\n" not in verdict.reason
 

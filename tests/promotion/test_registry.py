@@ -1,18 +1,16 @@
-"""Versions, aliases and turns, in a real MLflow store on SQLite."""
+"""Versions, aliases and their moves, in a real MLflow store on SQLite."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion import registry
-from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, Registry, open_registry
+from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, Aliases, Registry, open_registry
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +36,7 @@ def test_a_version_and_what_is_known_of_it(uri: str) -> None:
     assert (newest.number, first.number, newest.aliases) == ("2", "1", ())
     assert newest.tags == {"digest": "d2", "bundle": "/bundles/2", "metric.test/R_at_100": "0.25"}
     assert newest.card == "# A card" and abs(newest.created - time.time()) < 60
-    assert models.at(CHAMPION) is None
+    assert models.aliases() == Aliases(None, None, "0")
     with pytest.raises(UserError, match=r"no version or alias 'champion' of the model 'retriever': there are 2, 1"):
         models.find(CHAMPION)
     models.promote("1")
@@ -71,71 +69,106 @@ def test_champion_and_previous(uri: str) -> None:
     assert aliases(models) == {CHAMPION: "2", PREVIOUS: "1"}
 
 
-def test_turns_are_taken_one_after_the_other(uri: str) -> None:
-    inside, together, entered = threading.Lock(), [], []
-
-    def take(number: int) -> None:
-        with open_registry(uri, "busy").turn():
-            together.append(not inside.acquire(blocking=False))
-            entered.append(number)
-            time.sleep(0.1)
-            inside.release()
-
-    threads = [threading.Thread(target=take, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(entered) == [0, 1, 2, 3]
-    assert not any(together)
+def test_only_the_first_of_several_moves_counts(uri: str) -> None:
+    models = with_versions(uri, "contested", 12)
+    seen = models.aliases()
+    with ThreadPoolExecutor(4) as threads:
+        won = list(threads.map(lambda number: models.promote(str(number), seen), range(1, 13)))
+    assert won.count(True) == 1
+    champion = str(1 + won.index(True))
+    assert aliases(models) == {CHAMPION: champion}
+    assert not models.promote("1", seen) and aliases(models) == {CHAMPION: champion}
+    assert models.promote("1", models.aliases()), "the control"
 
 
-def test_a_turn_ends_with_its_block_even_in_an_error(uri: str) -> None:
-    models = open_registry(uri, "error")
-    with pytest.raises(ZeroDivisionError), models.turn():
-        raise ZeroDivisionError
-    with models.turn():
-        pass
+def test_moves_by_hand_all_count_one_after_the_other(uri: str) -> None:
+    models = with_versions(uri, "busy", 4)
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(lambda number: models.promote(str(number)), range(1, 5)))
+    moves = [models._client.get_model_version("busy.moves", move.version).tags for move in models._valid_moves()]
+    assert sorted(move[CHAMPION] for move in moves) == ["1", "2", "3", "4"]
+    assert all(later[PREVIOUS] == earlier[CHAMPION] for earlier, later in pairwise(moves))
+    assert aliases(models) == {CHAMPION: moves[-1][CHAMPION], PREVIOUS: moves[-1][PREVIOUS]}
 
 
-HOLD = """
-import sys, time
-from gnn_encoder.promotion.registry import open_registry
-with open_registry(sys.argv[1], "dead").turn():
-    print("mine", flush=True)
-    time.sleep(600)
-"""
+def test_whoever_moves_an_alias_in_the_store_itself_is_obeyed(uri: str) -> None:
+    models = with_versions(uri, "by hand", 3)
+    models.promote("1")
+    seen = models.aliases()
+    models._client.set_registered_model_alias("by hand", CHAMPION, "2")
+    assert models.aliases() == Aliases("2", None, seen.move) != seen
+    models.promote("3")
+    assert aliases(models) == {CHAMPION: "3", PREVIOUS: "2"}
 
 
-def test_the_turn_of_a_process_that_died_passes_on(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLD, uri], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "mine\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    monkeypatch.setattr(registry, "STALE_SECONDS", 2.0)
-    began = time.monotonic()
-    with open_registry(uri, "dead").turn():
-        assert time.monotonic() - began >= 2.0  # nobody could know that it was dead
-    began = time.monotonic()
-    with open_registry(uri, "dead").turn():
-        assert time.monotonic() - began < 2.0
+def die_before_the_alias(uri: str, name: str) -> None:
+    """A process that moves the champion to version 1, and ends before it has set the alias."""
+    dying = open_registry(uri, name)
+
+    def die(*_: str) -> None:
+        raise KeyboardInterrupt
+
+    dying._client.set_registered_model_alias = die
+    with pytest.raises(KeyboardInterrupt):
+        dying.promote("1")
 
 
-def test_a_process_that_was_taken_for_dead_is_told(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = open_registry(uri, "slow")
-    first = slow._first_ticket
+def test_nobody_waits_for_a_process_that_died(uri: str) -> None:
+    models = with_versions(uri, "dead", 2)
+    die_before_the_alias(uri, "dead")
+    assert aliases(models) == {}
+    assert models.aliases() == Aliases("1", None, "1"), "its move counts, and the next process sets its aliases"
+    models.promote("2")
+    assert aliases(models) == {CHAMPION: "2", PREVIOUS: "1"}
 
-    def torn() -> int | None:
-        slow._tear(1)
-        return first()
 
-    monkeypatch.setattr(slow, "_first_ticket", torn)
-    with pytest.raises(UserError, match="given to another process: run it again"), slow.turn():
-        pass
+def test_a_champion_that_somebody_deleted_does_not_block_the_next(uri: str) -> None:
+    models = with_versions(uri, "deleted", 2)
+    die_before_the_alias(uri, "deleted")
+    models._client.delete_model_version("deleted", "1")
+    assert models.aliases() == Aliases(None, None, "1")
+    models.promote("2")
+    assert aliases(models) == {CHAMPION: "2"}
+
+
+@pytest.mark.parametrize("method", ["set_registered_model_alias", "set_model_version_tag"])
+def test_two_processes_that_insert_the_same_row_at_once(uri: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between one's look for the row and its insertion, the other one inserts it."""
+    models, other = with_versions(uri, method, 1), open_registry(uri, method)
+    call, merge = getattr(models._client, method), Session.merge
+
+    def overtaken(session: Session, row: Any) -> Any:
+        monkeypatch.undo()
+        merged = merge(session, row)
+        other.aliases()
+        return merged
+
+    def call_overtaken(*arguments: str) -> None:
+        if method == "set_registered_model_alias" or arguments[-1] == "yes":
+            monkeypatch.setattr(Session, "merge", overtaken)
+        call(*arguments)
+
+    monkeypatch.setattr(models._client, method, call_overtaken)
+    assert models.promote("1")
+    assert aliases(models) == {CHAMPION: "1"}
+
+
+def test_a_request_that_was_sent_twice_counts_once(uri: str) -> None:
+    """MLflow's client sends a request again if the answer was lost."""
+    models = with_versions(uri, "twice", 1)
+    create = models._client.create_model_version
+
+    def twice(*arguments: Any, **more: Any) -> Any:
+        create(*arguments, **more)
+        return create(*arguments, **more)
+
+    models._client.create_model_version = twice
+    assert models.promote("1", models.aliases())
+    assert aliases(models) == {CHAMPION: "1"} and len(models._valid_moves()) == 1
 
 
 def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot use the MLflow store .*; start it or set") as caught:
+    with pytest.raises(UserError, match=r"cannot use the MLflow store .*; or set MLFLOW_TRACKING_URI") as caught:
         open_registry(f"sqlite:///{tmp_path}/file/mlflow.db", "m").versions()
     assert "\n" not in str(caught.value)

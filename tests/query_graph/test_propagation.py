@@ -38,7 +38,7 @@ def test_folded_equals_plain(heads: int, layers: int, gate: str, features: bool,
     graph = random_graph(features, labelled, loops)
     torch.manual_seed(heads)
     config = GnnConfig(
-        D, EdgeFeatures(graph).width, heads=heads, layers=layers, gate=gate, learned_loops=not loops,  # type: ignore[arg-type]
+        width=D, edge_width=EdgeFeatures(graph).width, heads=heads, layers=layers, gate=gate, learned_loops=not loops,  # type: ignore[arg-type]
         activation="elu", normalize_passages=True,
     )  # fmt: skip
     gnn = GNN(config).eval()

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnn_encoder.artifacts import Manifest
+from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Manifest
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import BASELINE, CANDIDATE, CONVEX, RECIPROCAL, block, fused_name
+from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report.data_and_training_plots import training_plot
 from gnn_encoder.report.examples import Example, Found, most_changed
@@ -16,6 +16,7 @@ from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
 from gnn_encoder.report.table import results_table
 
+BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -23,7 +24,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def fabricated_metrics() -> dict:
     generator = np.random.default_rng(0)
     base = generator.random((300, len(NAMES)))
-    convex, reciprocal = (fused_name(CANDIDATE, method) for method in (CONVEX, RECIPROCAL))
+    convex, reciprocal = "BM25 + GNN-encoder", "BM25 + GNN-encoder (RRF)"
+    parts = {"lexical": "BM25", "dense": CANDIDATE}
     values = {"BM25": base * 0.5, BASELINE: base, CANDIDATE: np.clip(base + 0.001, 0, 1)}
     values |= {convex: base * 0.999, reciprocal: base * 1.01}
     statistics = {"permutations": 200, "resamples": 100, "seed": 0}
@@ -31,7 +33,7 @@ def fabricated_metrics() -> dict:
     judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
     took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
     return {
-        **block({"dev": values, "test": values}, NAMES, **statistics),
+        **block({"dev": values, "test": values}, NAMES, baseline=BASELINE, **statistics),
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
@@ -39,13 +41,13 @@ def fabricated_metrics() -> dict:
         "digests": {"dev": "d" * 64, "test": "e" * 64},
         "fusions": {
             convex: {
-                "method": CONVEX, "dense": CANDIDATE, "weight": 0.35,
+                "method": CONVEX, **parts, "weight": 0.35,
                 "tuned_on": "dev", "tuned_by": "RR@10", "tuned_queries": 300,
             },
-            reciprocal: {"method": RECIPROCAL, "dense": CANDIDATE, "k": 60},
+            reciprocal: {"method": RECIPROCAL, **parts, "k": 60},
         },
-        "judged": block(judged, ("Judged@10",), **{**statistics, "permutations": 0}),
-        "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), **statistics),
+        "judged": block(judged, ("Judged@10",), baseline=BASELINE, **{**statistics, "permutations": 0}),
+        "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), baseline=BASELINE, **statistics),
         "latency": {
             "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
             "systems": {BASELINE: took, CANDIDATE: {**took, "passage_propagate_ms": 1.0}},
@@ -104,7 +106,6 @@ def render(
         lost=[],
         manifests={"dataset": Manifest("dataset", 1, step="ingest", rows={"corpus": 1234}, digest="abc")},
         history=history() if made_by is None else made_by,
-        settings={"depth": 1000},
     )
 
 

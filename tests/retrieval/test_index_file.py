@@ -1,6 +1,8 @@
 """Each kind of index: against FAISS's own file, exact or nearly so, one line for what it cannot open."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import faiss
@@ -9,7 +11,8 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import exact, index_file
-from gnn_encoder.retrieval.index_file import IndexKind, build_index, load_index, recall, search_index
+from gnn_encoder.retrieval.index_file import build_index, load_index, recall, search_index
+from gnn_encoder.settings.outcome import IndexKind
 
 KINDS = ("flat", "flat_fp16", "sq8", "ivf", "hnsw")
 
@@ -23,11 +26,30 @@ def vectors_and_queries(m: int = 900) -> tuple[np.ndarray, np.ndarray]:
     return vectors.astype(np.float32), queries.astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["flat", "flat_fp16", "sq8", "ivf"])
+def written(vectors: np.ndarray, folder: Path, kind: IndexKind) -> Path:
+    """What a bundle of these vectors is searched by."""
+    path = folder / "index.faiss"
+    build_index(vectors, path, kind)
+    if kind.index == "flat":
+        assert not path.exists(), "a copy of the vectors"
+        path = folder / "vectors.npy"
+        np.save(path, vectors)
+    return path
+
+
+def earlier_version(vectors: np.ndarray, path: Path) -> Path:
+    """A flat index, as earlier versions wrote it."""
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    faiss.write_index(index, str(path))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["flat_fp16", "sq8", "ivf"])
 def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     vectors, _ = vectors_and_queries()
     monkeypatch.setattr(index_file, "CHUNK", 33)
-    build_index(vectors, tmp_path / "index.faiss", IndexKind(kind, lists=9))  # type: ignore[arg-type]
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index=kind, ivf_lists=9))  # type: ignore[arg-type]
     if kind == "ivf":
         ours = faiss.read_index(str(tmp_path / "index.faiss"))
         ours.reset()
@@ -35,7 +57,7 @@ def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.Mon
         assert (tmp_path / "index.faiss").read_bytes() == faiss.serialize_index(ours).tobytes()
         return
     codes = {"flat_fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}
-    whole = faiss.IndexScalarQuantizer(16, codes[kind], 0) if kind in codes else faiss.IndexFlatIP(16)
+    whole = faiss.IndexScalarQuantizer(16, codes[kind], 0)
     whole.train(vectors)
     whole.add(vectors)
     assert (tmp_path / "index.faiss").read_bytes() == faiss.serialize_index(whole).tobytes()
@@ -44,20 +66,20 @@ def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("kind", "least"),
     [
-        (IndexKind("flat"), 1.0),
-        (IndexKind("flat_fp16"), 0.99),
-        (IndexKind("sq8"), 0.95),
-        (IndexKind("ivf", lists=16, probes=16), 0.99),
-        (IndexKind("ivf", lists=16, probes=6), 0.8),
-        (IndexKind("hnsw"), 0.95),
+        (IndexKind(index="flat"), 1.0),
+        (IndexKind(index="flat_fp16"), 0.99),
+        (IndexKind(index="sq8"), 0.95),
+        (IndexKind(index="ivf", ivf_lists=16, ivf_probes=16), 0.99),
+        (IndexKind(index="ivf", ivf_lists=16, ivf_probes=6), 0.8),
+        (IndexKind(index="hnsw"), 0.95),
     ],
 )
 def test_recall_of_each_kind_in_whatever_folder(tmp_path: Path, kind: IndexKind, least: float) -> None:
     vectors, queries = vectors_and_queries()
     (tmp_path / "built").mkdir()
-    build_index(vectors, tmp_path / "built" / "index.faiss", kind)
+    file = written(vectors, tmp_path / "built", kind)
     shutil.move(tmp_path / "built", tmp_path / "served")
-    served = load_index(tmp_path / "served" / "index.faiss")
+    served = load_index(tmp_path / "served" / file.name, vectors.shape)
     assert recall(served, vectors, queries, 10) >= least
     scores, rows = search_index(served, queries, 10)
     exact = np.take_along_axis(queries @ vectors.T, rows.astype(np.int64), axis=1)
@@ -66,52 +88,107 @@ def test_recall_of_each_kind_in_whatever_folder(tmp_path: Path, kind: IndexKind,
 
 def test_recall_tells_a_poor_index(tmp_path: Path) -> None:
     vectors, queries = vectors_and_queries()
-    build_index(vectors, tmp_path / "index.faiss", IndexKind("ivf", lists=16, probes=1))
-    assert 0.1 < recall(load_index(tmp_path / "index.faiss"), vectors, queries, 10) < 0.8
+    build_index(vectors, tmp_path / "index.faiss", IndexKind(index="ivf", ivf_lists=16, ivf_probes=1))
+    assert 0.1 < recall(load_index(tmp_path / "index.faiss", vectors.shape), vectors, queries, 10) < 0.8
 
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("m", [0, 3])
 def test_few_passages_are_padded(tmp_path: Path, name: str, m: int) -> None:
     vectors, queries = vectors_and_queries(m)
-    build_index(vectors, tmp_path / "index.faiss", IndexKind(name))  # type: ignore[arg-type]
-    scores, rows = search_index(load_index(tmp_path / "index.faiss"), queries, 5)
+    file = written(vectors, tmp_path, IndexKind(index=name))  # type: ignore[arg-type]
+    scores, rows = search_index(load_index(file, vectors.shape), queries, 5)
     assert (np.sort(rows[:, :m], axis=1) == np.arange(m)).all()
     assert (rows[:, m:] == -1).all() and np.isneginf(scores[:, m:]).all()
 
 
-def test_loaded_index_answers_like_the_vectors(tmp_path: Path) -> None:
-    rng = np.random.default_rng(2)
-    vectors, queries = rng.normal(size=(200, 16)).astype(np.float32), rng.normal(size=(4, 16)).astype(np.float32)
-    build_index(vectors, tmp_path / "index.faiss")
-    loaded = load_index(tmp_path / "index.faiss")
-    for mine, expected in zip(search_index(loaded, queries, 7), exact.search(vectors, queries, 7), strict=True):
-        np.testing.assert_array_equal(mine, expected)
-    _, faiss_rows = loaded.search(queries, 7)
-    np.testing.assert_array_equal(faiss_rows, search_index(loaded, queries, 7)[1])
+@pytest.mark.parametrize("m", [0, 1, 200])
+def test_a_flat_index_answers_like_the_vectors(tmp_path: Path, m: int) -> None:
+    vectors, queries = vectors_and_queries(m)
+    expected = exact.search(vectors, queries, 7)
+    for file in (earlier_version(vectors, tmp_path / "old.faiss"), written(vectors, tmp_path, IndexKind())):
+        loaded = load_index(file, vectors.shape)
+        assert isinstance(loaded, np.ndarray)
+        for mine, wanted in zip(search_index(loaded, queries, 7), expected, strict=True):
+            np.testing.assert_array_equal(mine, wanted)
 
 
-@pytest.mark.parametrize("content", [None, b"not an index", b"IxFI\x08\x00"])
+@pytest.mark.parametrize("content", [None, b"", b"not an index", b"IxFI\x08\x00", b"IxSQ" + bytes(200)])
 def test_broken_index_is_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "index.faiss"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError, match="no readable FAISS index") as caught:
-        load_index(path)
+        load_index(path, (3, 8))
     assert "\n" not in str(caught.value)
 
 
+DAMAGE = """
+import sys
+from pathlib import Path
+import numpy as np
+from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.index_file import load_index, search_index
+
+def attempt(path, damaged, m):
+    path.write_bytes(damaged)
+    try:
+        _, rows = search_index(load_index(path, (m, 16)), np.ones((2, 16), np.float32), 3)
+    except UserError as error:
+        assert "\\n" not in str(error)
+        return 1
+    assert rows.min() >= -1 and rows.max() < m
+    return 0
+
+for path in map(Path, sys.argv[1:]):
+    print(path.name, flush=True)
+    m, content, rng, noticed = int(path.name.split("-")[0]), path.read_bytes(), np.random.default_rng(5), 0
+    cuts = {*range(150), *range(len(content) - 100, len(content))} & {*range(len(content))}
+    assert sum(attempt(path, content[:cut], m) for cut in cuts) == len(cuts), "a cut file was read"
+    assert attempt(path, content, m) == 0
+    for turn in range(150):
+        damaged, at = bytearray(content), int(rng.integers(min(len(content), 400 if turn % 2 else 45)))
+        damaged[at : at + 8] = rng.bytes(8)
+        noticed += attempt(path, bytes(damaged[: len(content)]), m)
+    assert noticed > 20
+"""
+
+
+def test_no_damaged_index_ends_the_process(tmp_path: Path) -> None:
+    """A bundle's digests are checked before; this is for those that somebody made to fit."""
+    files = []
+    for m in (3, 60):
+        vectors = vectors_and_queries(m)[0]
+        files.append(earlier_version(vectors, tmp_path / f"{m}-earlier"))
+        for name in KINDS[1:]:
+            files.append(tmp_path / f"{m}-{name}")
+            build_index(vectors, files[-1], IndexKind(name))  # type: ignore[arg-type]
+    command = [sys.executable, "-c", DAMAGE, *files]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 0, f"{ended.returncode} after {ended.stdout[-80:]}: {ended.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("shape", [(4, 16), (3, 8)])
+@pytest.mark.parametrize("name", KINDS[1:])
+def test_an_index_of_other_vectors_is_refused(tmp_path: Path, name: str, shape: tuple[int, int]) -> None:
+    build_index(vectors_and_queries(3)[0], tmp_path / "index.faiss", IndexKind(name))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=f"for {shape[0]} vectors of {shape[1]}"):
+        load_index(tmp_path / "index.faiss", shape)
+
+
 def test_other_kind_of_index_is_refused(tmp_path: Path) -> None:
-    faiss.write_index(faiss.IndexFlatL2(4), str(tmp_path / "l2.faiss"))
-    with pytest.raises(UserError, match="IndexFlatL2"):
-        load_index(tmp_path / "l2.faiss")
+    l2 = faiss.IndexScalarQuantizer(4, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
+    for index, says in ((faiss.IndexFlatL2(4), "IxF2"), (l2, "IxSQ")):
+        faiss.write_index(index, str(tmp_path / "l2.faiss"))
+        with pytest.raises(UserError, match=says):
+            load_index(tmp_path / "l2.faiss", (0, 4))
 
 
 def test_a_deep_search_leaves_the_next_as_it_was(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     vectors, queries = (generator.standard_normal((rows, 16)).astype(np.float32) for rows in (3000, 20))
-    build_index(vectors, tmp_path / "index", IndexKind("hnsw", links=4, breadth=8))
-    index = load_index(tmp_path / "index")
+    build_index(vectors, tmp_path / "index", IndexKind(index="hnsw", hnsw_links=4, hnsw_breadth=8))
+    index = load_index(tmp_path / "index", vectors.shape)
     scores, rows = search_index(index, queries, 5)
     _, deep = search_index(index, queries, 1000)
     assert (deep >= 0).all()

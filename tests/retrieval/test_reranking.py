@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.inference import scorers
+from gnn_encoder.inference.scorers import CrossEncoderScorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval import reranking
 from gnn_encoder.retrieval.reranking import reranked
 
 
@@ -40,8 +41,8 @@ def by_hand(model: CrossEncoder, data: Dataset, query: int, passages: list[int])
 def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
     model: CrossEncoder, run: Run, tiny_dataset: Dataset, pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reranking, "PAIRS", pairs)
-    found = reranked(model, tiny_dataset, run, 5, precision="fp32")
+    monkeypatch.setattr(scorers, "PAIRS", pairs)
+    found = reranked(CrossEncoderScorer(model), tiny_dataset, run, 5, precision="fp32")
     np.testing.assert_array_equal(found.query, run.query)
     np.testing.assert_array_equal(found.rank, run.rank)
     changed = 0

@@ -1,19 +1,26 @@
 """Questions to a bundle get what a float64 product of the vectors says."""
 
+import shutil
+import subprocess
+import sys
 from dataclasses import astuple
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
-from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
+from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.bm25 import Bm25, Bm25Kind
+from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.fused import fused_search
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.search import Searcher, search_bundle
+from gnn_encoder.settings import Lexical
+from gnn_encoder.settings.outcome import IndexKind
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +29,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
     path = tmp_path_factory.mktemp("search") / "bundle"
-    save_bm25 = Bm25.build(tiny_dataset.passages, Bm25Kind()).save
+    save_bm25 = Bm25.build(tiny_dataset.passages, Lexical()).save
     for name, bm25 in (("bundle", save_bm25), ("without", None)):
         with drafting(path.with_name(name), "bundle") as draft:
             Bundle.write(
@@ -61,7 +68,7 @@ def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int
 
 def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:
     question = "the old river is in winter"
-    words, rows = Bm25.build(tiny_dataset.passages, Bm25Kind()).search([question], 100)
+    words, rows = Bm25.build(tiny_dataset.passages, Lexical()).search([question], 100)
     dense = {hit.passage_id: hit.score for hit in search_bundle(bundle, question, 1000)}
     found = rows[0] >= 0
     lexical = dict(zip(tiny_dataset.passages.take(rows[0][found]).ids, words[0][found].tolist(), strict=True))
@@ -87,7 +94,109 @@ def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
         fused_search(Bundle.read(bundle.path.with_name("without")), "winter", 3)
 
 
-def test_encoder_of_another_width_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextEncoder, "width", 7)
+@pytest.mark.parametrize("kind", [None, "flat", "sq8"])
+def test_a_bundle_with_an_index_finds_the_same(
+    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str | None
+) -> None:
+    """Without a kind: a flat index file, as earlier versions wrote one."""
+
+    def save_index(vectors: np.ndarray, path: Path) -> None:
+        if kind:
+            build_index(vectors, path, IndexKind(index=kind))  # type: ignore[arg-type]
+        else:
+            index = faiss.IndexFlatIP(vectors.shape[1])
+            index.add(np.asarray(vectors))
+            faiss.write_index(index, str(path))
+
+    save = TextEncoder.load(bundle.query_encoder_path).save
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, bundle.vectors, tiny_dataset, save_index=save_index, save_query_encoder=save)
+    hits, expected = (search_bundle(each, "the old river", 5) for each in (Bundle.read(tmp_path / "bundle"), bundle))
+    assert [hit.passage_id for hit in hits][:2] == [hit.passage_id for hit in expected][:2]
+    assert (hits == expected) == (kind != "sq8")
+
+
+def test_encoder_of_another_width_is_refused(bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    save = TextEncoder.load(bundle.query_encoder_path).save
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        Bundle.write(draft, bundle.vectors[:, :-1], tiny_dataset, save_index=build_index, save_query_encoder=save)
     with pytest.raises(UserError, match="do not fit"):
-        Searcher(bundle)
+        Searcher(Bundle.read(tmp_path / "bundle"))
+
+
+def test_every_damage_to_a_bundle_is_one_line(bundle: Bundle, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle.path, tmp_path / "bundle"))
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert len(contents) >= 12
+    rng = np.random.default_rng(4)
+    for path, content in contents.items():
+        flipped, others = bytearray(content), [other for other in contents.values() if other != content]
+        # What other bits of a manifest do is tested on their own: some are white space.
+        at = content.rindex(b'"') - 9 if path.name == "manifest.json" else rng.integers(len(content))
+        flipped[at] ^= 1
+        for damaged in (bytes(flipped), content[:-1], content + b"\0", b"", others[rng.integers(len(others))], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            with pytest.raises(UserError) as caught:
+                Bundle.read(folder)
+            assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+            if path.name != "manifest.json":
+                assert str(path) in str(caught.value)
+            path.write_bytes(content)
+    assert search_bundle(Bundle.read(folder), "the old river", 3) == search_bundle(bundle, "the old river", 3)
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
+
+
+def test_a_hostile_passage_does_not_reach_the_terminal(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with drafting(tmp_path / "dataset", "dataset") as dataset:
+        writer = DatasetWriter(dataset)
+        writer.passages([f"p{HOSTILE}1"], [f"title{HOSTILE}2"], [f"text{HOSTILE}3 [bold]"])
+        writer.close()
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        save = TextEncoder.load(bundle.query_encoder_path).save
+        data = Dataset(tmp_path / "dataset")
+        Bundle.write(draft, bundle.vectors[:1], data, save_index=build_index, save_query_encoder=save)
+    arguments = ["gnn-encoder", "search", f"river{HOSTILE}", "--bundle", str(tmp_path / "bundle")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    assert not caught.value.code
+    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "search", "river", "--bundle", f"nothing{HOSTILE}"])
+    with pytest.raises(SystemExit):
+        app.main()
+    shown = "".join(capsys.readouterr())
+    assert all(part in shown for part in ("title", "text", "[p", "2", "3 [bold]", "error: no bundle nothing"))
+    assert not set(HOSTILE) & set(shown) - set("]0;owned[2J31m")
+
+
+HEAVY = ("boto3", "bm25s", "ir_measures", "kfp", "matplotlib", "mlflow", "pandas", "pyarrow.dataset", "scipy",
+         "sklearn", "torch", "torch_geometric", "transformers")  # fmt: skip
+"""Each takes 0.1 to 5 s of processor time to import."""
+LOADED = f"""
+import sys
+from gnn_encoder.cli.app import main
+try:
+    main()
+finally:
+    print("loaded", *(name for name in {HEAVY} if name in sys.modules), file=sys.stderr)
+"""
+
+
+def test_a_search_imports_nothing_heavy(bundle: Bundle) -> None:
+    """It took 7 s of processor time, nearly all of it for importing; it takes 1 s."""
+
+    def loaded(*options: str) -> list[str]:
+        command = [sys.executable, "-c", LOADED, "search", "the old river", "--bundle", str(bundle.path), *options]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert "[p" in ended.stdout
+        return ended.stderr.split()[1:]
+
+    assert loaded() == []
+    # The control, and all that fusing adds: bm25s with the parts of SciPy that it wants.
+    assert set(loaded("--fuse")) - {"ir_measures"} == {"bm25s", "scipy"}

@@ -15,10 +15,13 @@ import pytest
 import tiny_pipeline
 from small_disk import small_disk
 
+from gnn_encoder.artifacts import drafting
+from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline, supervision
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
+from gnn_encoder.settings import PIPELINES
 from gnn_encoder.tracking import progress
 
 TESTS = str(Path(__file__).parents[1])
@@ -27,7 +30,7 @@ TESTS = str(Path(__file__).parents[1])
 def test_the_wheel_holds_every_compiled_pipeline() -> None:
     project = tomllib.loads((launch.SOURCE_TREE / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    for name in launch.PIPELINES:
+    for name in PIPELINES:
         assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
     for folder in ("pipelines/presets", "pipelines/clusters"):
         assert included[folder] == f"gnn_encoder/{folder}"
@@ -115,6 +118,37 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     runs = tracked(root, "third")
     assert [runs[name].info.status for name in ("third", "ingest", "bm25_retrieve")] == ["FAILED", "FINISHED", "FAILED"]
     assert runs["bm25_retrieve"].data.tags["error"] == "a bug of two lines"
+
+
+WRONG = [
+    "null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": {"uri": 4, "__kfp_artifact__": true}}',
+    '{"dataset": {"uri": "", "__kfp_artifact__": true}}', "[" * 100_000, "\udcff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [*WRONG, None])
+def test_a_damaged_cache_entry_is_named_and_the_step_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    """Without a content the entry stays, and one bit of what it leads to changes."""
+    from kfp import dsl
+    from kfp.local.cache import LocalCache
+
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        (draft / "words.txt").write_text("words")
+    monkeypatch.setenv(progress.EVENTS, str(tmp_path / "events"))
+    cache = launch._content_cache(LocalCache)(str(tmp_path / "cache"))
+    key = cache.compute_key("comp-ingest", image="python", full_command=[], arguments={})
+    cache.put(key, {"dataset": dsl.Dataset(name="dataset", uri=str(tmp_path / "dataset"), metadata={})})
+    assert cache.get(key)["dataset"].uri == str(tmp_path / "dataset")
+    file = tmp_path / "cache" / f"{key}.json" if content else tmp_path / "dataset" / "words.txt"
+    time.sleep(CLOCK_TICK / 1e9)
+    file.write_text(content or "wordt", errors="surrogateescape")
+    assert cache.get(key) is None
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["outputs", "cached", *["note"] * (content != "{}"), "starting"]
+    if content not in ("{}", WRONG[7]):
+        assert str(file) in events[2]["message"] and "\n" not in events[2]["message"]
 
 
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(

@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,28 +10,29 @@ import pytest
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import provenance
-from gnn_encoder.settings import STEPS, Settings
+from gnn_encoder.settings import PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.arguments import ORIGIN
 from gnn_encoder.settings.presets import parse_settings
 
 PACKAGE = Path(provenance.__file__).parents[1]
+STEPS = PIPELINES["train"]
 
 
 def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     evaluate, _ = provenance.closure("gnn_encoder.steps.evaluate")
     train_gnn, packages = provenance.closure("gnn_encoder.steps.train_gnn")
-    assert "gnn_encoder.report.page" in evaluate
+    report, _ = provenance.closure("gnn_encoder.steps.report")
+    assert "gnn_encoder.report.page" in report
+    assert not {"gnn_encoder.report.page", "gnn_encoder.models", "gnn_encoder.inference"} & evaluate
     assert "gnn_encoder.report.page" not in train_gnn
     assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn_encoder"} <= train_gnn
     assert "torch" in packages
-    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.settings", "gnn_encoder.runs.launch", "kfp"} & (
-        train_gnn | packages
-    )
+    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.runs.launch", "kfp"} & (train_gnn | packages)
 
 
 def test_a_stores_password_is_no_part_of_a_digest() -> None:
     first, other, elsewhere = (
-        provenance.source_digests("promote", Settings(), f"http://{where}")
+        provenance.source_digests("promote", Settings().promote, f"http://{where}")
         for where in ("me:one@host", "me:two@host", "me:one@elsewhere")
     )
     assert first == other != elsewhere
@@ -77,9 +79,64 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
     assert code != meaning("X = 2\ndef f() -> int:\n    return X\n")
 
 
+@pytest.fixture
+def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bool]]:
+    """Whether a replacement in a module of the settings changes the code digest of `build_graph`."""
+    find = provenance._find
+
+    def digest(module: str, source: str) -> str:
+        path = tmp_path / "settings" / "changed.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        monkeypatch.setattr(provenance, "_find", lambda name: path if name == module else find(name))
+        for cached in (provenance._source_digest, provenance._imports):
+            cached.cache_clear()
+        return provenance.code_digest.__wrapped__("gnn_encoder.steps.build_graph")
+
+    def replaced(name: str, old: str, new: str) -> bool:
+        module, source = f"gnn_encoder.settings.{name}", (PACKAGE / "settings" / f"{name}.py").read_text()
+        assert old in source
+        return digest(module, source) != digest(module, source.replace(old, new))
+
+    yield replaced
+    for cached in (provenance._source_digest, provenance._imports):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("graph", '- {"none"}', ""),  # which edges build_graph makes
+        ("shared", '"precision": self.precision', '"precision": "fp32"'),
+        ("measures", '"RR@10", "nDCG@10"', '"RR@10"'),
+        ("shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
+    ],
+)
+def test_behaviour_in_the_settings_modules_counts(
+    module: str, old: str, new: str, changed: Callable[..., bool]
+) -> None:
+    assert changed(module, old, new)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # stands in the arguments
+        ("outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
+        ("graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
+        ("pipeline", '"encode_queries", ', ""),
+        ("graph", "k: passages per training query", "k"),
+    ],
+)  # fmt: skip
+def test_values_that_the_arguments_hold_do_not_count(
+    module: str, old: str, new: str, changed: Callable[..., bool]
+) -> None:
+    assert not changed(module, old, new)
+
+
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def digests() -> dict[str, str]:
-        return {step: provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}") for step in STEPS}
+        return {step: provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}") for step in TRAINING}
 
     before, digest = digests(), provenance.sha256
 
@@ -88,7 +145,7 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
         return {step for step, value in digests().items() if value != before[step]}
 
     assert changed("none.html.j2") == set()
-    assert changed("report.html.j2") == changed("influences.html.j2") == {"evaluate", "promote"}
+    assert changed("report.html.j2") == changed("influences.html.j2") == {"report"}
     assert changed("model_card.md.j2") == {"promote"}
     assert changed("explanation.html.j2") == set()
 
@@ -105,14 +162,20 @@ def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path:
     (tmp_path / "model" / "weights").write_text("1")
     shared = {"backbone": str(tmp_path / "model"), "generator": "facebook/bart-base"}
     settings = parse_settings({"shared": shared})
-    digests = provenance.source_digests("train_dpr", settings)
-    assert provenance.source_digests("train_dual_encoder", settings) == digests
-    assert provenance.source_digests("train_query_generator", settings) == {"generator": "facebook/bart-base"}
-    assert provenance.source_digests("generate_queries", settings) == {"sentence_encoder": MINILM_SHA256}
+    digests = provenance.source_digests("train_dpr", settings.train_dpr)
+    assert provenance.source_digests("train_dual_encoder", settings.train_dual_encoder) == digests
+    assert provenance.source_digests("train_query_generator", settings.train_query_generator) == {
+        "generator": "facebook/bart-base"
+    }
+    assert provenance.source_digests("generate_queries", settings.generate_queries) == {
+        "sentence_encoder": MINILM_SHA256
+    }
     (tmp_path / "model" / "weights").write_text("2")
     provenance.backbone_digest.cache_clear()
-    assert provenance.source_digests("train_dpr", settings) != digests
-    first, second = (provenance.source_digests("promote", settings, uri) for uri in ("sqlite:///a", "sqlite:///b"))
+    assert provenance.source_digests("train_dpr", settings.train_dpr) != digests
+    first, second = (
+        provenance.source_digests("promote", settings.promote, uri) for uri in ("sqlite:///a", "sqlite:///b")
+    )
     assert first != second
 
 
@@ -142,7 +205,10 @@ def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
     arguments = provenance.step_arguments(parse_settings(tree), STEPS)
-    assert list(arguments) == list(STEPS)
+    assert list(arguments) == list(calls(Settings(), STEPS))
+    ranked = json.loads(arguments["rank_untrained"])
+    assert (ranked["label"], ranked["settings"]["system"]) == ("Untrained", "Untrained")
+    assert ranked["source_digests"] == {"backbone": MINILM_SHA256}
     call = json.loads(arguments["train_dpr"])
     assert call["settings"]["backbone"] == "minilm"
     assert call["source_digests"] == {"backbone": MINILM_SHA256}

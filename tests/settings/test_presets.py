@@ -4,12 +4,16 @@ from pathlib import Path
 
 import ir_measures
 import pytest
+import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.settings import Settings
+from gnn_encoder.kubeflow.cluster_file import load_cluster
+from gnn_encoder.runs import launch
+from gnn_encoder.runs.pipelines import dataset_override
+from gnn_encoder.settings import PIPELINES, Settings
 from gnn_encoder.settings.measures import checked
-from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
+from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
 
 
 def override(*settings: str) -> Settings:
@@ -53,6 +57,107 @@ def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message
     with pytest.raises(UserError) as caught:
         override(*settings)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+NUMBERS = [
+    (step, name)
+    for step in Settings.model_fields
+    for name, value in getattr(Settings(), step).model_dump().items()
+    if isinstance(value, int | float) and not isinstance(value, bool) and name in settable(step)
+]
+
+
+@pytest.mark.parametrize(("step", "name"), NUMBERS)
+def test_every_number_is_finite_and_bounded(step: str, name: str) -> None:
+    for value in (".nan", ".inf", "-.inf", "12345678901234567890", "-12345678901234567890", "1e200"):
+        with pytest.raises(UserError, match=rf"{step}.{name} = "):
+            override(f"{step}.{name}={value}")
+
+
+def test_numbers_elsewhere_than_in_a_field_of_their_own_are_bounded_too() -> None:
+    for value in ("train_dpr.dropout=.nan", "train_dpr.score_scale=.inf", "promote.floors={R@100: .nan}"):
+        with pytest.raises(UserError, match="="):
+            override(value)
+    for seed in ("-1", "true", "0.5"):
+        with pytest.raises(UserError, match=r"evaluate.seed"):
+            override(f"evaluate.seed={seed}")
+    assert override("evaluate.seed=2147483647").evaluate.seed == 2**31 - 1
+
+
+def exploding(first: str, each: str) -> str:
+    """Nine levels of nine aliases each, of 9^9 nodes if expanded."""
+    levels = (f"a{i}: &a{i} {each % ', '.join([f'*a{i - 1}'] * 9)}" for i in range(1, 10))
+    return "\n".join([f"a0: &a0 {first}", *levels])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [*a]",
+        "a: &a {b: *a}",
+        "[" * 1000,
+        "{a: " * 1000,
+        "a: " + "[" * 30 + "]" * 30,
+        exploding("[x, x]", "[%s]"),
+        exploding("{x: 1}", "{<<: [%s]}"),
+        "a: !!timestamp x",
+        "a: !!bool x",
+        "a: !!int ''",
+        "a: !!python/object/apply:os.system [ls]",
+        "a: 2024-13-45",
+        "a: " + "9" * 5000,
+    ],
+)  # fmt: skip
+def test_odd_yaml_is_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    for read in (lambda: load_settings(str(path)), lambda: load_cluster(path)):
+        with pytest.raises(UserError, match="is not valid YAML") as caught:
+            read()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_an_anchor_may_be_used_again(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("train_dpr: &t {epochs: 2}\ntrain_dual_encoder: {<<: *t, batch_size: 8}\n")
+    own = load_settings(str(tmp_path / "own.yaml"))
+    assert (own.train_dual_encoder.epochs, own.train_dual_encoder.batch_size) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "value", ["[]", "{}", "{a: [b]}", "2024-01-01", "{2024-01-01: 1}", "!!set {a}", "!!binary YQ==", r'"a\0b"']
+)
+def test_a_value_of_another_kind_is_refused_for_any_setting(value: str) -> None:
+    for step, settings in Settings().model_dump().items():
+        for name, default in settings.items():
+            if name in settable(step) and not isinstance(default, str | tuple | dict):
+                with pytest.raises(UserError, match=rf"{step}.{name} = "):
+                    override(f"{step}.{name}={value}")
+    with pytest.raises(UserError, match=r"train_dpr.normalize = "):
+        override(f"train_dpr.normalize={value}")
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(UserError, match="…: Input should be") as caught:
+        override(f"train_dpr.epochs={'x' * 5000}")
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "😀", "a\x7fb\x85", "2024-01-01", "a: b # c", "a'\"\\n", " a ", "yes", "x" * 200]
+)
+def test_a_dataset_is_named_as_its_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert override(*dataset_override(name)).ingest.dataset == name  # there is no such folder
+    Path(name).mkdir()
+    assert override(*dataset_override(name)).ingest.dataset == str(tmp_path.resolve() / name)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_pipelines_settings_are_those_of_the_steps_in_its_file(name: str) -> None:
+    (spec,) = yaml.safe_load_all(launch.pipeline_file(name).read_text("utf-8"))
+    executors = spec["deploymentSpec"]["executors"].items()  # importers have no container
+    compiled = {key.removeprefix("exec-").replace("-", "_") for key, value in executors if "container" in value}
+    assert compiled == set(PIPELINES[name]) <= set(Settings.model_fields)
 
 
 def test_the_same_values_are_taken_where_they_fit() -> None:

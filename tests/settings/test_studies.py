@@ -36,6 +36,8 @@ def test_variants_of_ones_own() -> None:
     (_, _, mine) = variants(settings, [], ["few: build_graph.neighbors=3 train_gnn.gate=fixed try_variant.mode=joint"])
     assert (mine.variant, mine.neighbors, mine.gate, mine.mode) == ("few", 3, "fixed", "joint")
     assert [each.seed for each in with_seeds(mine, 3)] == [0, 1, 2]
+    last = mine.model_copy(update={"seed": 2**31 - 1})
+    assert [each.seed for each in with_seeds(last, 2)] == [2**31 - 1, 0]  # the next one would be refused in its step
     assert len(with_seeds(variants(settings, [], [])[1], 3)) == 1
 
 

@@ -6,36 +6,41 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from evaluation_inputs import write_inputs
+from evaluation_inputs import reported, write_inputs
 
 from gnn_encoder.artifacts import (
+    CONVEX,
+    RECIPROCAL,
     Bundle,
     Dataset,
     DatasetWriter,
+    Evaluation,
     Report,
     drafting,
-    verify,
+    read_manifest,
 )
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import (
-    BASELINE,
-    BM25,
-    CANDIDATE,
-    CONVEX,
-    DPR,
-    RECIPROCAL,
-    RERANKED,
-    UNTRAINED,
-    fused_name,
-    split_digest,
-)
+from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
+
+BM25, UNTRAINED, DPR, BASELINE, CANDIDATE, RERANKED = (
+    "BM25",
+    "Untrained",
+    "DPR",
+    "Dual encoder",
+    "GNN-encoder",
+    "Cross-encoder",
+)
+
+
+def fused_name(dense: str, method: str) -> str:
+    return f"BM25 + {dense}" + (" (RRF)" if method == RECIPROCAL else "")
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +51,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
 @pytest.fixture(scope="module")
 def evaluated(inputs: dict[str, Path], tiny_backbone: Path) -> SimpleNamespace:
     settings = Evaluate(untrained_backbone=str(tiny_backbone), permutations=200, precision="fp32")
-    path = inputs["bundle"].with_name("report")
-    evaluate(settings, report=path, **inputs)
-    verify(path)
+    path = reported(inputs, settings, inputs["bundle"].with_name("evaluated"))
+    read_manifest(path)
     return SimpleNamespace(report=Report.read(path), settings=settings)
 
 
@@ -101,7 +105,7 @@ def test_dense_figures_from_the_vectors(
 
 
 def test_metrics_are_scalars_with_a_headline(evaluated: SimpleNamespace) -> None:
-    figures = evaluated.report.manifest.metrics
+    figures = Evaluation.read(evaluated.report.path.with_name("evaluation")).manifest.metrics
     assert figures["headline"].startswith("GNN-encoder MRR@10 0.")
     assert "dual encoder 0." in figures["headline"]
     assert figures["test/DPR/RR@10"] == pytest.approx(1 / 3)
@@ -131,7 +135,7 @@ def test_without_the_untrained_row_the_rest_is_the_same(
     evaluated: SimpleNamespace, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
     settings = evaluated.settings.model_copy(update={"untrained_backbone": ""})
-    evaluate(settings, report=tmp_path / "report", **inputs)
+    reported(inputs, settings, tmp_path)
     expected, found = evaluated.report.metrics, Report.read(tmp_path / "report").metrics
     for kind in ("results", "p_values"):
         for systems in expected[kind].values():
@@ -197,7 +201,7 @@ def test_without_dev_labels_the_weight_is_a_half(
 ) -> None:
     data = rewritten(tiny_dataset, tmp_path / "dataset", labelled=("train", "test"))
     settings = Evaluate(untrained_backbone="", permutations=50, resamples=50, run_depth=0, measures=("AP", "P@3"))
-    evaluate(settings, report=tmp_path / "report", **{**inputs, "dataset": data.path})
+    reported({**inputs, "dataset": data.path}, settings, tmp_path)
     report = Report.read(tmp_path / "report")
     assert list(report.metrics["results"]) == ["test"]
     assert report.metrics["measures"] == ["AP", "P@3"]
@@ -233,7 +237,7 @@ def test_answers_are_found_where_queries_have_them(
     # Dev queries have answers but no labels: they count for the answers alone.
     data = rewritten(tiny_dataset, tmp_path / "dataset", labelled=("train", "test"), answers=True)
     settings = Evaluate(untrained_backbone="", permutations=50, resamples=50, rerank_depth=10, precision="fp32")
-    evaluate(settings, report=tmp_path / "report", **{**inputs, "dataset": data.path})
+    reported({**inputs, "dataset": data.path}, settings, tmp_path)
     report = Report.read(tmp_path / "report")
     found = report.metrics["answers"]
     assert found["queries"] == {"dev": 10, "test": 10}
@@ -245,13 +249,13 @@ def test_answers_are_found_where_queries_have_them(
     rows = pq.read_table(report.path / "answers.parquet").to_pandas()
     mean = rows[(rows.split == "dev") & (rows.system == CANDIDATE)]["Answer@20"].mean()
     assert found["results"]["dev"][CANDIDATE]["Answer@20"] == pytest.approx(mean)
-    assert report.manifest.metrics["dev/BM25/Answer@100"] == 1.0
+    assert Evaluation.read(tmp_path / "evaluation").manifest.metrics["dev/BM25/Answer@100"] == 1.0
     # The cross-encoder's row, too: another order of the first ten, all others where they were.
     of_test = report.metrics["results"]["test"]
     assert list(of_test)[:5] == [BM25, DPR, BASELINE, CANDIDATE, RERANKED]
     for measure, value in of_test[RERANKED].items():
         assert (value == of_test[CANDIDATE][measure]) == (measure not in ("RR@10", "nDCG@10", "AP", "R@5")), measure
-    assert "<dt>from cross_encoder</dt>" in report.page.read_text(encoding="utf-8")
+    assert "<summary>rerank</summary>" in report.page.read_text(encoding="utf-8")
     assert "by DPR&#39;s rule" in report.page.read_text(encoding="utf-8")
 
 
@@ -277,8 +281,9 @@ def one_passage_dataset(path: Path, split: str, relevance: int, text: str = "a s
 def test_data_without_labelled_queries_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:
     data = one_passage_dataset(tmp_path / "dataset", "test", relevance=0)
     with pytest.raises(UserError, match="no dev or test query with a positive label"):
-        evaluate(Evaluate(untrained_backbone=""), report=tmp_path / "report", **{**inputs, "dataset": data.path})
-    assert not (tmp_path / "report").exists()
+        runs = [inputs["bm25_run"]]
+        evaluate(Evaluate(), dataset=data.path, runs=runs, evaluation=tmp_path / "evaluation")
+    assert not (tmp_path / "evaluation").exists()
 
 
 def test_digest_sees_what_figures_depend_on(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """The gate before a real MLflow registry, over bundles that are really searched."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from gate import CALM, Gate
 
+import components
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
@@ -67,13 +70,39 @@ def test_a_floor_holds_a_better_bundle_back(gate: Gate) -> None:
     assert kept["decision"] == "keep" and "a passage takes 1.00 times the index" in kept["reason"]
 
 
-def test_a_champion_whose_bundle_is_gone_does_not_stand_in_the_way(gate: Gate) -> None:
-    gate.decided("first", 18)
-    shutil.rmtree(gate.folder / "first" / "bundle")
-    facts = gate.decided("second", 5)
-    assert facts["decision"] == "promote" and facts["comparison"] is None
-    assert "the bundle of the champion, version 1, cannot be read any more" in facts["reason"]
-    assert gate.aliases() == {CHAMPION: "2", PREVIOUS: "1"}
+def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
+    gate.decided("first", 5)
+    bundle, copy = gate.folder / "first" / "bundle", gate.folder / "copy"
+    bundle.rename(copy)
+    gone = gate.decided("second", 18)
+    shutil.copytree(copy, bundle)
+    (bundle / "query_encoder" / "config.json").write_text("{")
+    damaged = gate.decided("second", 18)
+    for facts in (gone, damaged):
+        assert facts["decision"] == "keep" and facts["comparison"] is None
+        assert "the bundle of the champion, version 1, cannot be read (" in facts["reason"]
+        assert facts["reason"].endswith("choose another champion with gnn-encoder models promote VERSION")
+    assert gate.aliases() == {CHAMPION: "1"} and len(gate.models.versions()) == 3
+    # The control: with the champion's bundle restored, the same one is promoted.
+    shutil.rmtree(bundle)
+    copy.rename(bundle)
+    assert gate.decided("second", 18)["decision"] == "promote"
+
+
+@pytest.mark.parametrize("root", ["minio://mlpipeline/v2/artifacts", "s3://bucket/root"])
+def test_a_bundle_is_registered_where_its_artifact_lies(gate: Gate, root: str) -> None:
+    """On a cluster, the path is of one pod's disk. The next pod keeps the champion that it cannot read."""
+    paths = gate.inputs("one", 5)
+    artifacts = {name: SimpleNamespace(path=str(path), uri=f"{root}/{name}") for name, path in paths.items()}
+    artifacts["decision"] = SimpleNamespace(path=str(gate.folder / "one" / "decision"))
+    arguments = StepArguments(settings=CALM.model_dump()).model_dump_json()
+    components.promote.python_func(arguments, **artifacts)
+    assert gate.models.find(CHAMPION).tags["bundle"] == f"{root}/bundle"
+    if not root.startswith("s3://"):
+        better = gate.decided("two", 18)
+        assert better["decision"] == "keep"
+        assert f"version 1 is registered at {root}/bundle, and only folders and s3:// are read" in better["reason"]
+        assert gate.aliases() == {CHAMPION: "1"}
 
 
 def test_a_store_that_cannot_be_reached_does_not_cost_the_champion_its_place(
@@ -102,6 +131,21 @@ def test_of_two_runs_that_end_at_once_one_wins_and_the_other_meets_the_winner(ga
     gate.race()
 
 
+def test_a_process_that_stood_still_does_not_set_the_champion_back(gate: Gate) -> None:
+    """It stops for as long as you like, a request short of its end. The next one is compared with it, and beats it."""
+    gate.decided("old", 2)
+    slow = gate.rival("slow", 10, "set_registered_model_alias", CHAMPION)
+    slow.wait_for_stop()
+    assert gate.aliases()[CHAMPION] == "1"
+    better = gate.decided("better", 18)
+    assert (better["decision"], better["comparison"]["version"], better["version"]) == ("promote", "2", "3")
+    assert gate.aliases() == {CHAMPION: "3", PREVIOUS: "2"}
+    slow.go_on()
+    facts = slow.facts()
+    assert (facts["decision"], facts["comparison"]["version"], facts["version"]) == ("promote", "1", "2")
+    assert gate.aliases() == {CHAMPION: "3", PREVIOUS: "2"}
+
+
 def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     gate.decided("one", 10)
@@ -123,7 +167,8 @@ def test_a_report_of_something_else_is_refused(gate: Gate, strange: str) -> None
     else:
         shutil.copytree(paths["dataset"], gate.folder / "dataset")
         manifest = gate.folder / "dataset" / "manifest.json"
-        manifest.write_text(manifest.read_text().replace(read_manifest(paths["dataset"]).digest, "0" * 64))
+        facts = json.loads(manifest.read_text()) | {"digest": "0" * 64, "seal": ""}
+        manifest.write_text(json.dumps(facts))
         paths["dataset"] = gate.folder / "dataset"
     with pytest.raises(UserError, match="does not evaluate"):
         promote(CALM, decision=gate.folder / "decision", **paths)

@@ -1,7 +1,7 @@
 """The whole step against plain loops over random candidates and triples, rule by rule."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ from gnn_encoder.settings import SelectTrainingSet
 from gnn_encoder.steps.select_training_set import counts_table, select_training_set
 
 TRAIN, PASSAGES, WIDTH = 14, 40, 3
+TWINS = {9: 2, 11: 2, 12: 7}
+"""Queries that ask what an earlier one asks."""
 
 
 @dataclass
@@ -33,6 +35,11 @@ class World:
     judged: dict[tuple[int, int], int]
     written: dict[int, str]
     similarity: dict[tuple[int, int], float]
+    groups: list[int]
+
+    def twins(self, query: int) -> list[int]:
+        """The queries of its group, itself among them."""
+        return [q for q in range(TRAIN) if self.groups[q] == self.groups[query]]
 
     def probability(self, pair: tuple[int, int]) -> float:
         return 1 / (1 + np.exp(-self.scores[pair]))
@@ -42,12 +49,12 @@ class World:
 
     def negatives(self, query: int) -> list[int]:
         own = [p for q, p in self.scores if q == query and self.probability((q, p)) < 0.1]
-        own = [p for p in own if p not in self.positives(query)]
+        own = [p for p in own if not any(p in self.positives(q) or p in self.denoised(q) for q in self.twins(query))]
         return sorted(own, key=lambda p: (-self.scores[query, p], p))
 
     def denoised(self, query: int) -> list[int]:
         own = [p for q, p in self.scores if q == query and self.probability((q, p)) > 0.9]
-        return [p for p in own if (query, p) not in self.judged]
+        return [p for p in own if not any((q, p) in self.judged for q in self.twins(query))]
 
 
 @pytest.fixture(scope="module", params=[0, 1, 2])
@@ -63,9 +70,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         writer, queries = DatasetWriter(draft), TRAIN + 2
         writer.passages([f"p{i}" for i in range(PASSAGES)], [""] * PASSAGES, [f"passage {i}" for i in range(PASSAGES)])
         splits = ["train"] * TRAIN + ["dev", "test"]
-        writer.queries(
-            [f"q{i}" for i in range(queries)], [f"query {i}" for i in range(queries)], splits, [[]] * queries
-        )
+        names, texts = [f"q{i}" for i in range(queries)], [f"query {i}" for i in range(queries)]
+        groups = [TWINS.get(i, i) for i in range(queries)]
+        writer.queries(names, texts, splits, [[]] * queries, groups)
         rows = [(q, p, r) for (q, p), r in judged.items()] + [(TRAIN, 1, 1), (TRAIN + 1, 2, 1)]
         q, p, r = (list(column) for column in zip(*rows, strict=True))
         writer.qrels([f"q{i}" for i in q], [f"p{i}" for i in p], r, q, p)
@@ -80,7 +87,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         PairScores.create_cls(draft, len(scores), 2)[:] = 0
         PairScores.write(draft, columns[:, 0], columns[:, 1], np.array(list(scores.values()), np.float32))
 
-    world = World({"dataset": folder / "dataset", "pair_scores": folder / "pairs"}, scores, judged, {}, {})
+    world = World({"dataset": folder / "dataset", "pair_scores": folder / "pairs"}, scores, judged, {}, {}, groups)
     for query in range(TRAIN):
         for passage in world.negatives(query)[:6]:
             if generator.random() < 0.9:
@@ -140,6 +147,9 @@ def test_labelled_and_denoised_equal_a_loop(world: World, tmp_path: Path) -> Non
     assert listed(examples, "labelled") == Counter(originals(world, "labelled"))
     assert listed(examples, "denoised") == Counter(originals(world, "denoised"))
     assert len(originals(world, "denoised")) > 0
+    # Control: without twins the same labels and scores give other examples.
+    alone = replace(world, groups=list(range(TRAIN)))
+    assert any(set(originals(world, kind)) != set(originals(alone, kind)) for kind in ("labelled", "denoised"))
 
 
 def test_selected_are_as_many_as_the_originals(world: World, tmp_path: Path) -> None:
@@ -216,7 +226,8 @@ def test_without_any_positive_is_one_line(tmp_path: Path, world: World) -> None:
     with drafting(tmp_path / "dataset", "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages([f"p{i}" for i in range(PASSAGES)], [""] * PASSAGES, ["text"] * PASSAGES)
-        writer.queries(["q0"], ["query"], ["train"], [[]])
+        names = [f"q{i}" for i in range(TRAIN)]
+        writer.queries(names, names, ["train"] * TRAIN, [[]] * TRAIN)
         writer.qrels(["q0"], ["p0"], [0], [0], [0])
         writer.close()
     world_without = {**world.paths, "dataset": tmp_path / "dataset"}

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from boto3.exceptions import S3UploadFailedError
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError, ReadTimeoutError
 from kfp_api import KfpServer
 from private_ca import write_certificates
+from s3transfer.exceptions import RetriesExceededError
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage import address_of, s3
-from gnn_encoder.storage.listing import list_folder
-from gnn_encoder.storage.s3 import Address, client, is_remote, telling
+from gnn_encoder.storage import s3
+from gnn_encoder.storage.folders import list_folder
+from gnn_encoder.storage.s3 import Address, client, is_remote, patiently, telling
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -35,20 +35,8 @@ def test_addresses() -> None:
             Address.parse(wrong)
 
 
-def test_what_a_task_sees_of_a_bucket_has_the_buckets_address(tmp_path: Path) -> None:
-    assert address_of(Path("/s3/bucket/a/b")) == "s3://bucket/a/b"
-    assert address_of(tmp_path / "s3") == str(tmp_path.resolve() / "s3")
-
-
 def refused(code: str, status: int = 400) -> ClientError:
     return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
-
-
-def wrapped(error: Exception) -> S3UploadFailedError:
-    try:
-        raise S3UploadFailedError(f"Failed to upload: {error}") from error
-    except S3UploadFailedError as raised:
-        return raised
 
 
 @pytest.mark.parametrize(
@@ -62,7 +50,7 @@ def wrapped(error: Exception) -> S3UploadFailedError:
         (refused("QuotaExceeded", 403), "bucket is full"),
         (refused("Strange", 507), "store is full"),
         (refused("Strange", 418), "answers Strange"),
-        (wrapped(refused("QuotaExceeded", 403)), "bucket is full"),
+        (RetriesExceededError(ReadTimeoutError(endpoint_url="http://127.0.0.1:9")), "cannot be reached"),
         (NoCredentialsError(), "no credentials"),
         (EndpointConnectionError(endpoint_url="http://127.0.0.1:9"), r"at http://127.0.0.1:9 cannot be reached"),
     ],
@@ -91,6 +79,37 @@ def test_a_certificate_that_a_private_authority_signed(tmp_path: Path, monkeypat
         client.cache_clear()
         with pytest.raises(UserError, match="no such bucket or object"):  # as it says itself
             list_folder("s3://bucket/a")
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (refused("ServiceUnavailable", 503), 3),
+        (EndpointConnectionError(endpoint_url="http://127.0.0.1:9"), 3),
+        (RetriesExceededError(ReadTimeoutError(endpoint_url="http://127.0.0.1:9")), 3),
+        (refused("AccessDenied", 403), 1),
+        (OSError("No space left on device"), 1),
+    ],
+)
+def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(
+    error: Exception, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "PAUSES", (0.0, 0.0))
+    attempts = []
+
+    def call() -> str:
+        attempts.append(1)
+        if len(attempts) < comes_back:
+            raise error
+        return "done"
+
+    comes_back = 100
+    with pytest.raises(type(error)):
+        patiently(call)
+    assert len(attempts) == calls
+    attempts.clear()
+    comes_back = calls
+    assert patiently(call) == "done"
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -1,7 +1,10 @@
 """Steps' runs, against a real MLflow store on SQLite."""
 
 import os
+import shutil
 import socket
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import registry_of
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import PipelineRun
+from gnn_encoder.tracking.pipeline_run import PipelineRun, existing_store
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +172,55 @@ def test_an_unreachable_server_is_said_at_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_password_in_the_uri_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for password, words in (("secret", "cannot use the MLflow store"), ("begin@secret", "write an @ .* as %40")):
+    badly = "write an @ in its password as %40, a space as %20"
+    for password, words in (("secret", "cannot use the MLflow store"), ("begin@secret", badly), ("my secret", badly)):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"nonsense://me:{password}@host/db")
         with pytest.raises(UserError, match=words) as caught:
             PipelineRun(tmp_path, "run", {}, {})
         assert "nonsense://host/db" in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_roots_store_lies_in_the_root_whatever_it_is_called(
+    store: Path, parent: PipelineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of this root")
+    root = tmp_path / "a?b%20c#d 😀"
+    root.mkdir()
+    shutil.copy(store / "mlflow.db", root)  # tables take MLflow seconds to make
+    run = PipelineRun(root, "run", {}, {})
+    (root / "file").touch()
+    with mlflow_runs.reaching(existing_store(root)) as reader:
+        reader.log_artifact(run.run_id, str(root / "file"))
+        assert reader.get_run(run.run_id).info.run_name == "run"
+    run.finish("FINISHED")
+    assert {path.name for path in root.iterdir()} == {"mlflow.db", "artifacts", "file"}
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_a_damaged_store_is_said_at_once_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"file is not a database; .*restore or move away a damaged one"):
+        PipelineRun(tmp_path, "run", {}, {})
+    assert time.monotonic() - began < 50  # MLflow alone tries for 102 s
+
+
+def test_a_lock_of_another_program_is_waited_for_and_then_said_in_one_line(
+    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    holder = sqlite3.connect(store / "mlflow.db", isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(mlflow_runs, "LOCK_SECONDS", 0.1)
+    with pytest.raises(UserError, match="database is locked; end a program that holds the file") as caught:
+        PipelineRun(store, "second", {}, {})
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(mlflow_runs, "LOCK_SECONDS", 60.0)
+    release = threading.Timer(0.5, holder.rollback)
+    release.start()
+    PipelineRun(store, "third", {}, {}).finish("FINISHED")
+    release.join()
+    holder.close()
+    assert "Traceback" not in capfd.readouterr().err

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_encoder.artifacts import PairScores, Qrels
+from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
 from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 
 
@@ -27,26 +27,30 @@ def listed(pairs: Pairs) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_rule_equals_a_loop(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), twins=st.booleans())
+def test_rule_equals_a_loop(seed: int, twins: bool) -> None:
+    """`twins`: queries 1 and 4 ask the same."""
     pairs, labels = random_candidates(seed)
-    judged = {
-        (q, p): r
-        for q, p, r in zip(*(c.tolist() for c in (labels.query, labels.passage, labels.relevance)), strict=True)
-    }
+    groups = np.array([0, 1, 2, 3, 1 if twins else 4, 5])
+    judged: dict[tuple[int, int], int] = {}
+    for q, p, r in zip(*(c.tolist() for c in (labels.query, labels.passage, labels.relevance)), strict=True):
+        judged[groups[q], p] = max(r, judged.get((groups[q], p), 0))
     negatives, positives = [], []
     for q, p, s in sorted(
         zip(*(c.tolist() for c in (pairs.query, pairs.passage, pairs.score)), strict=True),
         key=lambda x: (x[0], -x[2], x[1]),
     ):
         probability = 1 / (1 + np.exp(-s))
-        if probability < 0.1 and judged.get((q, p), 0) == 0:
+        if probability < 0.1 and judged.get((groups[q], p), 0) == 0:
             negatives.append((q, p))
-        if probability > 0.9 and (q, p) not in judged:
+        if probability > 0.9 and (groups[q], p) not in judged:
             positives.append((q, p))
-    assert listed(hard_negatives(pairs, labels, 0.1)) == negatives
-    assert listed(denoised_positives(pairs, labels, 0.9)) == positives
-    assert listed(labelled_positives(labels)) == sorted(pair for pair, r in judged.items() if r >= 1)
+    positive = labels.positive()
+    known = KnownPositives(positive.query, positive.passage, groups)
+    assert listed(hard_negatives(pairs, known, 0.1)) == negatives
+    assert listed(denoised_positives(pairs, labels, 0.9, groups)) == positives
+    own = zip(labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist(), strict=True)
+    assert listed(labelled_positives(labels)) == sorted((q, p) for q, p, r in own if r >= 1)
 
 
 def test_between_the_thresholds_is_neither_and_thresholds_matter() -> None:
@@ -54,11 +58,12 @@ def test_between_the_thresholds_is_neither_and_thresholds_matter() -> None:
         np.array([0, 0, 0], np.int32), np.array([1, 2, 3], np.int32),
         np.array([-4.0, 0.0, 4.0], np.float32), np.zeros((3, 1), np.float16),
     )  # fmt: skip
-    none = Qrels(*(np.zeros(0, np.int32) for _ in range(3)))
-    assert listed(hard_negatives(pairs, none, 0.1)) == [(0, 1)]
-    assert listed(denoised_positives(pairs, none, 0.9)) == [(0, 3)]
-    assert listed(hard_negatives(pairs, none, 0.6)) == [(0, 2), (0, 1)]
-    assert listed(denoised_positives(pairs, none, 0.4)) == [(0, 3), (0, 2)]
+    none, groups = Qrels(*(np.zeros(0, np.int32) for _ in range(3))), np.arange(1)
+    known = KnownPositives(none.query, none.passage)
+    assert listed(hard_negatives(pairs, known, 0.1)) == [(0, 1)]
+    assert listed(denoised_positives(pairs, none, 0.9, groups)) == [(0, 3)]
+    assert listed(hard_negatives(pairs, known, 0.6)) == [(0, 2), (0, 1)]
+    assert listed(denoised_positives(pairs, none, 0.4, groups)) == [(0, 3), (0, 2)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Qrels, TrainingSet
+from gnn_encoder.artifacts import Dataset, KnownPositives, TrainingSet
 from gnn_encoder.training.batches import ExampleBatches, MaskedBatches, draw_negatives
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.prefetch import made
 
 NOTHING = torch.empty(2, 0, dtype=torch.int64)
@@ -68,12 +68,33 @@ def test_generated_queries_exclude_nothing():
     assert not known.excluded(np.array([-1]), np.array([4, 5]), np.array([0])).size
 
 
-def test_known_positives_are_labels_and_examples():
-    qrels = Qrels(np.array([0, 1]), np.array([3, 4]), np.array([1, 0]))
-    examples = TrainingSet(["a", "b"], np.array([0, -1]), np.array([7, 9]), np.empty((2, 0), int), np.zeros(2, int))
-    known = KnownPositives.of(qrels, examples)
-    found = known.contains(np.array([0, 0, 1, 0]), np.array([3, 7, 4, 9]))
-    assert found.tolist() == [True, True, False, False]
+def test_known_positives_are_labels_and_further_pairs(tiny_dataset: Dataset):
+    labels = tiny_dataset.split_qrels("train")
+    other = (labels.passage + 1) % 100
+    known = KnownPositives.of(tiny_dataset, "train", np.array([0, -1]), np.array([other[0], other[1]]))
+    assert known.contains(labels.query, labels.passage).all()
+    assert np.flatnonzero(known.contains(labels.query, other)).tolist() == [0]
+    dev = tiny_dataset.split_qrels("dev")
+    assert not known.contains(dev.query, dev.passage).any()
+
+
+@pytest.mark.parametrize("twins", [True, False])
+def test_queries_of_one_group_share_their_positives(twins):
+    """Against a plain search; without groups the same pairs are fewer."""
+    generator = np.random.default_rng(0)
+    groups = np.where(np.arange(30) < 10, np.arange(30) // 2 * 2, np.arange(30)) if twins else np.arange(30)
+    asked, answers = generator.integers(0, 30, 80), generator.integers(0, 60, 80)
+    pairs = {(q, p) for q in range(30) for q2, p in zip(asked, answers, strict=True) if groups[q] == groups[q2]}
+    known = KnownPositives(asked, answers, groups)
+    found = known.contains(np.arange(30)[:, None], np.arange(60)[None, :])
+    assert {(q, p) for q, p in np.argwhere(found).tolist()} == pairs
+    assert (pairs == set(zip(asked, answers, strict=True))) != twins
+    query, passages = np.arange(-1, 30), np.arange(0, 60, 2)
+    positive = generator.integers(0, 30, 31)
+    excluded = [
+        [i, j] for i, q in enumerate(query) for j, p in enumerate(passages) if (q, p) in pairs and j != positive[i]
+    ]
+    assert sorted(known.excluded(query, passages, positive).T.tolist()) == excluded
 
 
 def test_loss_scale():
@@ -108,7 +129,15 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
     node = np.searchsorted(nodes, examples.query)
     known = KnownPositives(examples.query, examples.positive)
     plan = MaskedBatches(
-        examples, node, len(nodes), schedule="folds", fraction=0.2, batch_size=5, negatives=1, known=known, seed=0
+        examples,
+        node,
+        np.arange(len(nodes)),
+        schedule="folds",
+        fraction=0.2,
+        batch_size=5,
+        negatives=1,
+        known=known,
+        seed=0,
     )
     batches = list(made(plan, 0))
     assert len(batches) == plan.steps_per_epoch
@@ -117,7 +146,15 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
         assert batch.masked[node[batch.examples]].all()
         assert 0.5 < batch.masked.mean() / 0.2 < 1.5
     none = MaskedBatches(
-        examples, node, len(nodes), schedule="none", fraction=0.2, batch_size=5, negatives=1, known=known, seed=0
+        examples,
+        node,
+        np.arange(len(nodes)),
+        schedule="none",
+        fraction=0.2,
+        batch_size=5,
+        negatives=1,
+        known=known,
+        seed=0,
     )
     assert not any(b.masked.any() for b in made(none, 0))
 
@@ -129,7 +166,15 @@ def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction)
     node = np.searchsorted(nodes, examples.query)
     known = KnownPositives(examples.query, examples.positive)
     plan = MaskedBatches(
-        examples, node, len(nodes), schedule="sample", fraction=fraction, batch_size=5, negatives=1, known=known, seed=0
+        examples,
+        node,
+        np.arange(len(nodes)),
+        schedule="sample",
+        fraction=fraction,
+        batch_size=5,
+        negatives=1,
+        known=known,
+        seed=0,
     )
     batches = list(made(plan, 0))
     assert len(batches) == plan.steps_per_epoch
@@ -137,6 +182,47 @@ def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction)
     assert all(b.masked[node[b.examples]].all() for b in batches)
     drawn = {b.masked.tobytes() for b in [*batches, *made(plan, 1)]}
     assert len(drawn) > 1
+
+
+def plain_draws(examples: TrainingSet, node: np.ndarray, nodes: int, schedule: str, batches: int, epoch: int):
+    """Folds of a fifth, or samples of as many, of a graph without twins, in plain words."""
+    generator = np.random.default_rng((3, epoch))
+    trained = np.unique(node)
+    folds = np.array_split(generator.permutation(trained), 5)
+    if schedule == "sample":
+        generator = np.random.default_rng((3, epoch))
+    for number in range(5):
+        out = folds[number]
+        if schedule == "sample":
+            out = generator.permutation(trained)[: round(0.2 * len(trained))]
+        rows = np.array([row for row in range(len(node)) if node[row] in out])
+        for part in np.array_split(generator.permutation(rows), batches):
+            negatives = draw_negatives(examples.negatives[part], 2, generator)
+            yield part, negatives, [n in out for n in range(nodes)], int(generator.integers(2**31))
+
+
+@pytest.mark.parametrize("schedule", ["folds", "sample"])
+@pytest.mark.parametrize("twins", [False, True])
+def test_without_twins_folds_and_batches_are_drawn_as_if_there_were_no_groups(schedule, twins):
+    examples = random_examples(60)
+    nodes = np.arange(40)  # some of them have no example
+    groups = (nodes + 100).astype(np.int32)  # rows of the dataset, in the order of the nodes
+    if twins:
+        groups[nodes[-1]] = groups[0]
+    known = KnownPositives(examples.query, examples.positive)
+    plan = MaskedBatches(
+        examples, examples.query, groups, schedule=schedule, fraction=0.2, batch_size=5, negatives=2, known=known,
+        seed=3,
+    )  # fmt: skip
+    same = []
+    for epoch in (0, 1):
+        expected = plain_draws(examples, examples.query, 40, schedule, plan.batches_per_round, epoch)
+        for drawn, (rows, negatives, masked, seed) in zip(plan.draws(epoch), expected, strict=True):
+            same.append(
+                np.array_equal(drawn.examples, rows) and np.array_equal(drawn.negatives, negatives)
+                and np.array_equal(drawn.masked, masked) and drawn.seed == seed
+            )  # fmt: skip
+    assert len(same) == 2 * plan.steps_per_epoch and all(same) != twins
 
 
 def test_drawn_negatives_are_distinct_members_of_their_row():

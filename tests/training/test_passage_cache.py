@@ -45,7 +45,7 @@ def job(tiny_dataset: Dataset, tiny_backbone: Path) -> MaskedGraphTraining:
     examples = TrainingSet(
         tiny_dataset.query_texts(labels.query), labels.query, labels.passage, negatives, np.zeros(60)
     )
-    model = GnnEncoder(encoders, GNN(GnnConfig(32, 0, cached_passages=False)))
+    model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=0, cached_passages=False)))
     stored = generator.standard_normal((100, 32)).astype(np.float32)
     return MaskedGraphTraining(model, tiny_dataset, examples, graph, stored, SETTINGS)
 

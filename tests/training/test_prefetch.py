@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Graph, TrainingSet, reverse_csr
+from gnn_encoder.artifacts import Graph, KnownPositives, TrainingSet, reverse_csr
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.training.batches import Batch, ExampleBatches, MaskedBatches
-from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.masked_graph import SampledBatches
 from gnn_encoder.training.prefetch import BatchPlan, made, prefetched
 
@@ -74,8 +73,8 @@ def plan(kind: str) -> BatchPlan:
         return neighbourhood(graph, batch.passages, masked=batch.masked, dropped=None, limit=2, generator=drawn)
 
     masked = MaskedBatches(
-        examples, np.searchsorted(nodes, query), len(nodes), schedule=kind, fraction=0.2, batch_size=5, negatives=2,
-        known=known, seed=1,
+        examples, np.searchsorted(nodes, query), np.arange(len(nodes)), schedule=kind, fraction=0.2, batch_size=5,
+        negatives=2, known=known, seed=1,
     )  # fmt: skip
     return SampledBatches(masked, sample, 3)
 

@@ -53,7 +53,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
 
     def fitted(rate: float) -> tuple[float, dict[str, float]]:
         torch.manual_seed(0)
-        gnn = GNN(GnnConfig(16, 0, heads=2, normalize_passages=True))
+        gnn = GNN(GnnConfig(width=16, edge_width=0, heads=2, normalize_passages=True))
         texts = FrozenTexts(queries, vectors, unit_length=True, rate=rate)
         training = MaskedGraphTraining(
             FrozenGnnEncoder(texts, gnn), tiny_dataset, examples, graph, vectors, settings

@@ -12,12 +12,25 @@ from gnn_encoder.artifacts.arrays import (
 )
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
-from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, naming_corrupt, read_manifest, verify
-from gnn_encoder.artifacts.report import Decision, Figures, Report
-from gnn_encoder.artifacts.tables import ORIGINS, GeneratedQueries, PairScores, Run, TrainingSet, pair_keys
+from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
+from gnn_encoder.artifacts.known_positives import KnownPositives
+from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
+from gnn_encoder.artifacts.tables import (
+    CONVEX,
+    ORIGINS,
+    RECIPROCAL,
+    GeneratedQueries,
+    PairScores,
+    Run,
+    System,
+    TrainingSet,
+    pair_keys,
+)
 
 __all__ = [
+    "CONVEX",
     "ORIGINS",
+    "RECIPROCAL",
     "Bundle",
     "Contents",
     "Dataset",
@@ -25,9 +38,12 @@ __all__ = [
     "Decision",
     "Draft",
     "Encoding",
+    "Evaluation",
     "Figures",
     "GeneratedQueries",
     "Graph",
+    "KnownPositives",
+    "Latency",
     "Manifest",
     "PairScores",
     "PassageTable",
@@ -35,16 +51,15 @@ __all__ = [
     "Qrels",
     "Report",
     "Run",
+    "System",
     "TrainingSet",
     "create_rows",
     "create_vectors",
     "drafting",
-    "naming_corrupt",
     "pair_keys",
     "passage_text",
     "read_manifest",
     "read_rows",
     "read_vectors",
     "reverse_csr",
-    "verify",
 ]

@@ -1,7 +1,7 @@
 """The bundle: all that answering a question needs, in one folder that can be copied anywhere.
 
-index.faiss     inner-product index over the passage vectors
-vectors.npy     the same vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
+vectors.npy     the passage vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
+index.faiss     inner-product index over them, where the vectors themselves are not searched
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q with its tokenizer
 bm25/           BM25's index of the same passages, where there is one (`gnn_encoder.retrieval.bm25`)
@@ -62,7 +62,7 @@ class Bundle:
             vectors: h'_p [m, d]; not copied where it is the draft's own array, made by
                 `create_vectors(draft, m, d)` and filled since.
             dataset: whose corpus the vectors belong to.
-            save_index: writes an index over vectors to a file (`index_file.build_index`).
+            save_index: writes an index over vectors to a file, or nothing (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
             save_bm25: writes BM25's index into a folder (`Bm25.save`).
 
@@ -85,7 +85,7 @@ class Bundle:
             (draft / BM25).mkdir()
             save_bm25(draft / BM25)
         card = {
-            "index": INDEX,
+            "index": INDEX if (draft / INDEX).is_file() else VECTORS,
             "vectors": VECTORS,
             "corpus": CORPUS,
             "query_encoder": QUERY_ENCODER,
@@ -99,8 +99,9 @@ class Bundle:
 
     @property
     def index_path(self) -> Path:
-        """The FAISS index."""
-        return self.path / INDEX
+        """What is searched: the FAISS index where there is one, else the vectors."""
+        index = self.path / INDEX
+        return index if index.is_file() else self.path / VECTORS
 
     @property
     def query_encoder_path(self) -> Path:

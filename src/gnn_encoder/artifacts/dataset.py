@@ -1,10 +1,11 @@
 """The canonical dataset: three Parquet tables, row numbers instead of text ids inside.
 
 corpus.parquet   passage_id, title, text
-queries.parquet  query_id, text, split, answers (list of strings)
+queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +25,13 @@ ROW_GROUP = 10_000
 
 CORPUS_SCHEMA = pa.schema([("passage_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 QUERIES_SCHEMA = pa.schema(
-    [("query_id", pa.string()), ("text", pa.string()), ("split", pa.string()), ("answers", pa.list_(pa.string()))]
+    [
+        ("query_id", pa.string()),
+        ("text", pa.string()),
+        ("split", pa.string()),
+        ("answers", pa.list_(pa.string())),
+        ("group", pa.int32()),
+    ]
 )
 QRELS_SCHEMA = pa.schema(
     [
@@ -38,6 +45,18 @@ QRELS_SCHEMA = pa.schema(
 SPLITS = ("train", "dev", "test")
 Column: TypeAlias = list[str] | pa.ChunkedArray
 """Texts, as Python strings or as Arrow holds them."""
+HIGHEST_RELEVANCE = 1000
+"""Of a label, positive or negative. trec_eval counts a query's labels of every grade up to the highest one: a label of
+10**9 took 8 GB, and one of 2**31 - 1 made RR, nDCG and MAP 0 without an error."""
+
+
+def relevance_of(field: str) -> int | None:
+    """The label in a field of a qrels file, None if it is not an integer up to `HIGHEST_RELEVANCE`.
+
+    Only ASCII digits count, where `int` also takes 1_0 and digits of other scripts.
+    """
+    label = int(field) if re.fullmatch(r"[+-]?[0-9]{1,10}", field) else HIGHEST_RELEVANCE + 1
+    return label if abs(label) <= HIGHEST_RELEVANCE else None
 
 
 def passage_text(title: str, text: str) -> str:
@@ -87,7 +106,7 @@ class PassageTable:
     @property
     def digest(self) -> str:
         """SHA-256 of the file."""
-        return str(read_manifest(self._path.parent).files[self._path.name]["sha256"])
+        return read_manifest(self._path.parent).files[self._path.name].sha256
 
     def stream(self) -> Iterator[Passages]:
         """All passages in row order, a row group at a time."""
@@ -100,18 +119,23 @@ class PassageTable:
         order = np.argsort(rows, kind="stable")
         groups = np.searchsorted(self._starts, rows[order], side="right") - 1
         parts = [
-            self._file.read_row_group(int(group)).take(pa.array(rows[order][groups == group] - self._starts[group]))
+            self._file.read_row_group(int(group)).take(_column(rows[order][groups == group] - self._starts[group]))
             for group in np.unique(groups)
         ]
         if not parts:
             return Passages([], [], [])
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
-        return _passages(pa.concat_tables(parts).take(pa.array(inverse)))
+        return _passages(pa.concat_tables(parts).take(_column(inverse)))
 
     def ids(self) -> pa.ChunkedArray:
         """Every passage's text id, as an Arrow column [m]."""
         return self._file.read(columns=["passage_id"]).column(0)
+
+
+def _column(rows: np.ndarray) -> pa.Array:
+    """Row numbers int64 for Arrow. `pa.array` would import pandas, half a second of processor time in a search."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
 
 def _passages(table: pa.Table | pa.RecordBatch) -> Passages:
@@ -138,6 +162,16 @@ class Dataset:
     def query_rows(self, split: str) -> np.ndarray:
         """Row numbers of a split's queries, int32, ascending."""
         return np.flatnonzero(self.queries.column("split").to_numpy() == split).astype(np.int32)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Int32 [n]: the row of the first query of each query's group.
+
+        Training queries of equal text are twins and form a group (`ingest.twin_similarity`). They share their
+        positives and leave the graph together. Every other query is a group of its own.
+        """
+        groups: np.ndarray = self.queries.column("group").to_numpy()
+        return groups
 
     def query_texts(self, rows: np.ndarray) -> list[str]:
         """Texts of the queries at `rows`, in that order."""
@@ -177,9 +211,18 @@ class DatasetWriter:
         """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
         self._write(CORPUS, CORPUS_SCHEMA, [ids, titles, texts])
 
-    def queries(self, ids: list[str], texts: list[str], splits: list[str], answers: list[list[str]]) -> None:
-        """Append queries."""
-        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers])
+    def queries(
+        self,
+        ids: list[str],
+        texts: list[str],
+        splits: list[str],
+        answers: list[list[str]],
+        groups: list[int] | None = None,
+    ) -> None:
+        """Append queries, with the row of the first query of each one's group; None: each is a group of its own."""
+        before = self._rows[QUERIES]
+        own = list(range(before, before + len(ids)))
+        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers, own if groups is None else groups])
 
     def qrels(
         self, query_ids: list[str], passage_ids: list[str], relevance: list[int], query: list[int], passage: list[int]

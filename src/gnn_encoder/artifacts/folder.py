@@ -3,24 +3,35 @@
 `manifest.json` names the schema and its version, every file's size and SHA-256, row counts, the
 settings and input digests that made it, and the step's metrics. A killed step leaves no folder
 behind that a reader would take for an artifact.
+
+Reading a manifest compares every file with its SHA-256. A file is hashed once: the hidden file `.NAME.checked.json`
+beside the folder NAME records when each file last changed and with which digest, and later readers compare that.
 """
 
 import hashlib
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from gnn_encoder.artifacts.history import HISTORY
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from gnn_encoder.errors import UserError
 
-MANIFEST = "manifest.json"
+MANIFEST, HISTORY = "manifest.json", "history.json"
+LARGEST = 2**24
+"""Bytes of a manifest at most; real ones have some thousand."""
+CLOCK_TICK = 20_000_000
+"""Nanoseconds. A file that changed less than this ago may change again without another change time: the kernel's clock
+for files ticks every 1 to 10 ms."""
 VERSIONS = {
-    "dataset": 1,
+    "dataset": 2,
     "run": 1,
     "model": 1,
     "vectors": 2,
@@ -31,15 +42,32 @@ VERSIONS = {
     "encoding": 1,
     "bundle": 1,
     "report": 2,
+    "evaluation": 1,
+    "latency": 1,
     "decision": 2,
     "figures": 1,
+    "tokens": 1,
 }
 """Schema name → the version this code writes and reads."""
 
 
 @dataclass
+class FileFacts:
+    """A file's size and hex SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass
 class Manifest:
-    """What `manifest.json` holds. `digest` is over the files' names, sizes and SHA-256."""
+    """What `manifest.json` holds.
+
+    `digest` is over the files' names, sizes and SHA-256. `history` is the SHA-256 of `history.json`, which is not one
+    of `files`. `seal` is over all else in the manifest. Artifacts of earlier versions have no `history` and no `seal`.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     schema: str
     version: int
@@ -48,8 +76,13 @@ class Manifest:
     settings: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, FileFacts] = field(default_factory=dict)
     digest: str = ""
+    history: str = ""
+    seal: str = ""
+
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 class Draft:
@@ -76,12 +109,17 @@ class Draft:
         """Hash the files, write the manifest, and give the folder its final name."""
         for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != self.path / HISTORY):
             name = path.relative_to(self.path).as_posix()
-            self.manifest.files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        self.manifest.digest = digest_of(self.manifest.files)
-        (self.path / MANIFEST).write_text(json.dumps(asdict(self.manifest), indent=1), encoding="utf-8")
+            self.manifest.files[name] = FileFacts(path.stat().st_size, sha256(path))
+        if (self.path / HISTORY).is_file():
+            self.manifest.history = sha256(self.path / HISTORY)
+        facts = json.loads(json.dumps(asdict(self.manifest)))
+        self.manifest.digest = facts["digest"] = digest_of(facts["files"])
+        self.manifest.seal = facts["seal"] = _seal(facts)
+        (self.path / MANIFEST).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         if self.target.exists():
             shutil.rmtree(self.target)
         self.path.rename(self.target)
+        _Checked(self.target, self.manifest.files).written()
         return self.manifest
 
     def discard(self) -> None:
@@ -102,20 +140,26 @@ def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
 
 
 def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
-    """The manifest of an artifact whose files are all there with the sizes it names.
+    """The manifest of an artifact whose files are all there and are what it says.
 
     Raises:
-        UserError: not an artifact, another schema or version, a missing or cut file.
+        UserError: not an artifact, another schema or version, a missing or damaged file.
     """
     folder = Path(path)
+    file = folder / MANIFEST
+    if not file.is_file():  # as a pipe is not one, which would be waited for
+        raise UserError(f"{folder} is not a complete artifact: it has no {MANIFEST}; run the step that writes it")
     try:
-        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"{folder} is not a complete artifact: it has no {MANIFEST}; run the step that writes it"
-        ) from None
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{folder / MANIFEST} is corrupt ({error}); delete the folder and run again") from None
+        if file.stat().st_size > LARGEST:
+            raise ValueError(f"more than {LARGEST:,} bytes")
+        facts = json.loads(file.read_text(encoding="utf-8"))
+        manifest = _MANIFEST.validate_python(facts)
+    except (ValueError, RecursionError) as error:
+        what: object = error
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise UserError(f"{file} is corrupt ({what}); delete the folder and run again") from None
     if schema and manifest.schema != schema:
         raise UserError(f"{folder} holds a {manifest.schema!r} artifact where {schema!r} is needed")
     if manifest.version != VERSIONS.get(manifest.schema):
@@ -123,45 +167,77 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
             f"{folder} has version {manifest.version} of schema {manifest.schema!r}; this program reads "
             f"version {VERSIONS.get(manifest.schema)}: run the step that writes it again"
         )
-    for name, expected in manifest.files.items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != expected["bytes"]:
-            found = f"{file.stat().st_size} bytes" if file.is_file() else "missing"
-            raise UserError(
-                f"{file} is corrupt: {found} where {expected['bytes']} bytes belong; delete {folder} and run again"
-            )
+    if manifest.seal and manifest.seal != _seal(facts):
+        raise UserError(f"{file} is corrupt: its seal is of other contents; delete the folder and run again")
+    _Checked(folder, manifest.files).check()
     return manifest
 
 
-def verify(path: str | Path) -> Manifest:
-    """`read_manifest`, and every file's SHA-256 compared too."""
-    folder = Path(path)
-    manifest = read_manifest(folder)
-    for name, expected in manifest.files.items():
-        if sha256(folder / name) != expected["sha256"]:
-            raise UserError(
-                f"{folder / name} is corrupt: its digest differs from {MANIFEST}; delete {folder} and run again"
-            )
-    return manifest
+def _seal(facts: dict[str, Any]) -> str:
+    """The digest of a manifest's facts but the seal."""
+    return digest_of({name: value for name, value in facts.items() if name != "seal"})
 
 
-@contextmanager
-def naming_corrupt(*artifacts: str | Path) -> Iterator[None]:
-    """A block that reads artifacts: if it fails and one of them is corrupt, the error names that file.
+class _Checked:
+    """What is known of an artifact's files: how each one was when it was compared with its digest.
 
-    A corrupt file has as many errors as it has readers.
-
-    Raises:
-        UserError: from `verify`.
+    It is kept in memory and, for other processes, in a file beside the folder. Where that cannot be written, as beside
+    a mounted bundle, each process hashes the files once.
     """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception:
-        for path in artifacts:
-            verify(path)
-        raise
+
+    _in_memory: ClassVar[dict[Path, dict[str, list[Any]]]] = {}
+
+    def __init__(self, folder: Path, files: Mapping[str, FileFacts]) -> None:
+        self._folder, self._files, place = folder, files, folder.resolve()
+        self._record = place.with_name(f".{place.name}.checked.json")
+
+    def check(self) -> None:
+        """Compare each file with its digest, unless that was done since it last changed."""
+        known, began = self._in_memory.get(self._record) or self._read(), time.time_ns()
+        entries = {}
+        for name, expected in self._files.items():
+            file = self._folder / name
+            if not file.is_file():
+                raise self._corrupt(name, "missing")
+            entry = entries[name] = self._entry(name)
+            if file.stat().st_size != expected.bytes:
+                raise self._corrupt(name, f"{file.stat().st_size} bytes where {expected.bytes} bytes belong")
+            if known.get(name) != entry and sha256(file) != expected.sha256:
+                raise self._corrupt(name, f"its digest differs from {MANIFEST}")
+        if entries != known:
+            self._write(entries, began)
+
+    def written(self) -> None:
+        """Record the files as they are: they were hashed just now."""
+        self._write({name: self._entry(name) for name in self._files}, time.time_ns())
+
+    def _entry(self, name: str) -> list[Any]:
+        facts = (self._folder / name).stat()
+        return [facts.st_ctime_ns, facts.st_mtime_ns, facts.st_ino, facts.st_size, self._files[name].sha256]
+
+    def _write(self, entries: dict[str, list[Any]], when: int) -> None:
+        settled = {name: entry for name, entry in entries.items() if entry[0] < when - CLOCK_TICK}
+        if not settled:
+            return
+        self._in_memory[self._record] = settled
+        with suppress(OSError):  # a folder that cannot be written, or a full disk: the record only saves time
+            handle, partial = tempfile.mkstemp(prefix=self._record.name, dir=self._record.parent)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump(settled, file)
+                Path(partial).replace(self._record)
+            finally:
+                Path(partial).unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, list[Any]]:
+        try:
+            record = json.loads(self._record.read_text(encoding="utf-8")) if self._record.is_file() else {}
+        except (OSError, ValueError, RecursionError):
+            return {}  # whatever is not as it should be is hashed again
+        return record if isinstance(record, dict) else {}
+
+    def _corrupt(self, name: str, what: str) -> UserError:
+        return UserError(f"{self._folder / name} is corrupt: {what}; delete {self._folder} and run again")
 
 
 def sha256(path: Path) -> str:

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.artifacts.folder import HISTORY, read_manifest, sha256
 from gnn_encoder.errors import UserError
-
-HISTORY = "history.json"
 
 Curves = dict[str, list[tuple[int, float]]]
 """Curve → its points: at which step or epoch, and the value."""
@@ -36,7 +35,7 @@ History = dict[str, Record]
 
 
 def read_history(artifact: Path) -> History:
-    """Of an artifact; empty where no step made it.
+    """The history of an artifact; empty where no step made it, or where the file was deleted.
 
     Raises:
         UserError: the file is corrupt.
@@ -45,12 +44,14 @@ def read_history(artifact: Path) -> History:
     if not file.is_file():
         return {}
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        if read_manifest(artifact).history not in ("", sha256(file)):
+            raise ValueError("its digest differs from the manifest")
+        records = json.loads(file.read_text(encoding="utf-8"))
         return {
             title: Record(**{name: value for name, value in record.items() if name in known})
-            for title, record in told.items()
+            for title, record in records.items()
         }
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{file} is corrupt ({error}); delete it: only a report's account of the steps is lost"
         ) from None

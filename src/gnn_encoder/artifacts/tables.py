@@ -3,9 +3,11 @@
 All of them name queries and passages by int32 row number of the dataset.
 """
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +15,33 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
-RUN, PAIRS, CLS_VECTORS, GENERATED, TRIPLES, EXAMPLES = (
+RUN, SYSTEM, PAIRS, CLS_VECTORS, GENERATED, TRIPLES, EXAMPLES = (
     "run.parquet",
+    "system.json",
     "pairs.parquet",
     "cls_vectors.npy",
     "generated.parquet",
     "triples.parquet",
     "examples.parquet",
 )
+CONVEX, RECIPROCAL = "convex", "rrf"
+"""Methods of fusion: a fused run's fact `method`."""
 ORIGINS = ("labelled", "denoised", "selected", "generated")
 """Where a training example comes from."""
+
+
+@dataclass(frozen=True)
+class System:
+    """The system that a run is of: its name in every table, and facts about it."""
+
+    name: str
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, path: str | Path) -> "System":
+        """The system of a run artifact."""
+        read_manifest(path, "run")
+        return cls(**json.loads((Path(path) / SYSTEM).read_text("utf-8")))
 
 
 @dataclass(frozen=True)
@@ -59,8 +78,15 @@ class Run:
         table = pq.read_table(Path(path) / RUN)
         return cls(*(table.column(name).to_numpy() for name in cls.__dataclass_fields__))
 
-    def write(self, draft: Draft) -> None:
-        """Write a run artifact."""
+    def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
+        """Write a run artifact.
+
+        Args:
+            draft: the artifact to be.
+            system: name of the system that made the ranking, as every table shows it.
+            facts: what a reader must know about the system, as JSON; a fused run has `method` and its parts' names.
+        """
+        (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
         pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
         draft.rows(hits=len(self.query), queries=len(np.unique(self.query)))
 
@@ -128,16 +154,21 @@ class PairScores:
 
     def find(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Row of each pair (any shape), -1 where the pair was not scored."""
-        keys, wanted = self._keys, pair_keys(query, passage)
-        if len(keys) == 0:
-            return np.full(wanted.shape, -1, dtype=np.int64)
-        rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[rows] == wanted, rows, -1)
+        return find_pairs(self._keys, query, passage)
 
 
 def pair_keys(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
     """One int64 per (query, passage) pair, ordered like the pairs."""
     return (np.asarray(query, dtype=np.int64) << 32) | np.asarray(passage, dtype=np.int64)
+
+
+def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+    """Place in `keys` (of `pair_keys`, ascending) of each (query, passage), int64 of the broadcast shape, or -1."""
+    wanted = pair_keys(query, passage)
+    if len(keys) == 0:
+        return np.full(wanted.shape, -1, dtype=np.int64)
+    rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[rows] == wanted, rows, -1)
 
 
 @dataclass(frozen=True)

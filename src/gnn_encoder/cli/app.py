@@ -16,7 +16,8 @@ from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, models
 from gnn_encoder.cli.evaluate import evaluate
 from gnn_encoder.cli.retrain import retrain
-from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
+from gnn_encoder.errors import CONTROL, UserError, without_password
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,10 +34,7 @@ data = typer.Typer(help="Look at data before training on it.", no_args_is_help=T
 app.add_typer(data, name="data")
 app.add_typer(models.models, name="models")
 
-Root = Annotated[
-    Path | None,
-    typer.Option(help="Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT, else ./gnn-encoder-runs]."),
-]
+Root = Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT].")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
 ]
@@ -47,7 +45,7 @@ def run(
     preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
     dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
     overrides: Overrides = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
     runner: Annotated[
         str, typer.Option(help="subprocess, or docker: each step in its container (make images).")
     ] = "subprocess",
@@ -56,11 +54,10 @@ def run(
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import TITLES
 
-    folder = root or pipelines.default_root()
-    job = partial(pipelines.run, preset, dataset, overrides or [], folder, runner=runner, memory=memory)
-    _follow(STEPS, job, partial(endings.show_results, folder))
+    job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
+    _follow(TITLES, job, partial(endings.show_results, root))
 
 
 app.command()(clusters.submit)
@@ -74,15 +71,15 @@ def update(
     ] = None,
     since: Annotated[Path | None, typer.Option("--from", help="Folder of the run to go on from [ROOT/latest].")] = None,
     overrides: Overrides = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
+    from gnn_encoder.settings import PIPELINES
 
-    folder = root or pipelines.default_root()
-    job = partial(pipelines.update, since or folder / "latest", dataset, overrides or [], folder)
-    _follow(pipelines.UPDATED, job, endings.show_update)
+    job = partial(pipelines.update, since or root / "latest", dataset, overrides or [], root)
+    _follow(PIPELINES["update"], job, endings.show_update)
 
 
 @app.command()
@@ -97,22 +94,22 @@ def ablate(
     mode: Annotated[
         str, typer.Option(help="frozen: over the dual encoder's vectors, in seconds; joint: the paper's training.")
     ] = "frozen",
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each variant.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Trainings of each variant.")] = 3,
     dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
     overrides: Overrides = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Compare variants of the model on one foundation: what each part gains, with its significance."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
+    from gnn_encoder.settings import FOUNDATION
     from gnn_encoder.settings.studies import STUDIES
 
     # Without --study and --variant: everything there is.
     studies = study or ([] if variant else list(STUDIES))
     changed = [f"try_variant.mode={mode}", *(overrides or [])]
-    folder = root or pipelines.default_root()
-    job = partial(pipelines.ablate, preset, dataset, changed, studies, variant or [], seeds, folder)
-    _follow((*pipelines.COMMON, "encode_queries"), job, endings.show_ablation)
+    job = partial(pipelines.ablate, preset, dataset, changed, studies, variant or [], seeds, root)
+    _follow((*FOUNDATION, "encode_queries"), job, endings.show_ablation)
 
 
 def _follow(
@@ -151,8 +148,9 @@ def compile_(
 ) -> None:
     """Compile the pipelines to the YAML files beside them, which are what runs."""
     from gnn_encoder.runs import launch
+    from gnn_encoder.settings import PIPELINES
 
-    for name in launch.PIPELINES:
+    for name in PIPELINES:
         target = f"pipelines/{name}.yaml"
         if check:
             if not launch.is_compiled(name):
@@ -175,16 +173,14 @@ for command in (
 
 @app.command()
 def dashboard(
-    root: Root = None,
-    port: Annotated[int, typer.Option(help="Port on this machine.")] = 5000,
+    root: Root = DEFAULT_ROOT,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Open MLflow's user interface on this root's runs."""
-    from gnn_encoder.runs.pipelines import default_root
     from gnn_encoder.tracking.mlflow_runs import find_experiment, reaching
     from gnn_encoder.tracking.pipeline_run import existing_store
 
-    folder = (root or default_root()).expanduser().resolve()
-    uri = existing_store(folder)
+    uri = existing_store(root)
     if uri.startswith("http"):
         typer.echo(f"The runs are at {without_password(uri)}")
         return
@@ -193,7 +189,7 @@ def dashboard(
     runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
     typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
     sys.stdout.flush()
-    artifacts = (folder / "artifacts").as_uri()
+    artifacts = (root.resolve() / "artifacts").as_uri()
     command = ["-m", "mlflow", "ui", "--default-artifact-root", artifacts]
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # may hold a password, and a command line is for all to see
     # One reader needs one worker, and none of the eight processes that run evaluation jobs.
@@ -202,13 +198,12 @@ def dashboard(
 
 
 @app.command()
-def doctor(root: Root = None) -> None:
+def doctor(root: Root = DEFAULT_ROOT) -> None:
     """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is named."""
     from gnn_encoder.cli.doctor import examine
-    from gnn_encoder.runs.pipelines import default_root
 
     wrong = 0
-    for finding in examine(root or default_root()):
+    for finding in examine(root):
         wrong += bool(finding.advice)
         typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
         if finding.advice:
@@ -252,6 +247,11 @@ def check(
 def main() -> None:
     """Entry point: an error that the user can mend is one line and exit code 2 (as is a wrong option)."""
     try:
+        if sys.platform == "win32":
+            raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")
+        for argument in sys.argv[1:]:
+            if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no UTF-8
+                raise UserError(f"the argument {argument!a} is not UTF-8: write it in UTF-8, or rename the file")
         app()
     except UserError as error:
         message = str(error)
@@ -259,5 +259,5 @@ def main() -> None:
         if error.errno is None:
             raise
         message = f"{error.strerror}: {error.filename or 'while writing'}"
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {message.translate(CONTROL)}", err=True)
     raise SystemExit(2)

@@ -1,14 +1,24 @@
 """The commands that use a trained bundle: `search`, `copy`, `explain`."""
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
+from gnn_encoder.errors import UserError, printable
 
-Root = Annotated[Path | None, typer.Option(help="Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+Root = Annotated[Path, root_option("Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
+
+
+def _finite(value: float | None) -> float | None:
+    """Refuse NaN, which lies outside of no range."""
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("nan is no number")
+    return value
 
 
 def search(
@@ -16,34 +26,38 @@ def search(
     bundle: Annotated[
         str, typer.Option(help="Folder (of a run, ROOT/latest/bundle), s3:// address, or models:/gnn-encoder@champion.")
     ],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
+    k: Hits = 5,
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Of the vectors when fused; else as its evaluation tuned it, or 0.5."),
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            callback=_finite,
+            help="Of the vectors when fused; else as its evaluation tuned it, or 0.5.",
+        ),
     ] = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle: ranked passages with their scores."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import Bundle, naming_corrupt
-    from gnn_encoder.retrieval.fused import fused_search
+    from gnn_encoder.artifacts import Bundle
     from gnn_encoder.retrieval.search import search_bundle
 
     screen, folder = Console(), _named(bundle, root)
-    with naming_corrupt(folder):
-        opened = Bundle.read(folder)
-        if fuse or weight is not None:
-            hits, told = fused_search(opened, question, k, weight)
-            screen.print(f"{told}\n", style="dim")
-        else:
-            hits = search_bundle(opened, question, k)
+    opened = Bundle.read(folder)
+    if fuse or weight is not None:
+        from gnn_encoder.retrieval.fused import fused_search
+
+        hits, told = fused_search(opened, question, k, weight)
+        screen.print(f"{told}\n", style="dim")
+    else:
+        hits = search_bundle(opened, question, k)
     for hit in hits:
-        title = f"{hit.title}  " if hit.title else ""
-        screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
-        screen.print(f"     {' '.join(hit.text.split())}\n", markup=False, highlight=False)
+        screen.print(hit.heading(), markup=False, style="bold")
+        screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)
 
 
 def copy(
@@ -72,24 +86,24 @@ def explain(
             help="ROOT/latest/bundle, or models:/ of the same: what it was made from is looked for beside it."
         ),
     ],
-    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 5,
-    neighbors: Annotated[int, typer.Option(min=1, help="How many training queries of each passage.")] = 5,
+    k: Hits = 5,
+    neighbors: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="How many training queries of each passage.")
+    ] = 5,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page, too.")] = None,
-    root: Root = None,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search, and say what the graph did: the training queries in each passage's vector, and what it scores without."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
-    from gnn_encoder.artifacts import naming_corrupt
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import beside, explain_search
+    from gnn_encoder.explanation.search import explain_search
     from gnn_encoder.explanation.table import show_hit
     from gnn_encoder.report.explanation_page import render_explanation
 
     screen, folder = Console(), _named(bundle, root)
-    with naming_corrupt(folder, *beside(folder).values()):
-        hits = explain_search(folder, question, k, neighbors)
+    hits = explain_search(folder, question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")
@@ -98,8 +112,7 @@ def explain(
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _named(bundle: str, root: Path | None) -> Path:
+def _named(bundle: str, root: Path) -> Path:
     from gnn_encoder.promotion.named_bundle import named_bundle
-    from gnn_encoder.runs.pipelines import default_root
 
-    return named_bundle(bundle, root or default_root())
+    return named_bundle(bundle, root)

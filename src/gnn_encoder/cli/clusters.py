@@ -93,10 +93,10 @@ def given(host: str) -> str:
 
 
 def _needs(cluster: "Cluster") -> list[Sequence[str]]:
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import TRAINING
 
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
-    for step in STEPS:
+    for step in TRAINING:
         needs = cluster.needs(step)
         amounts = [
             "-".join(dict.fromkeys(filter(None, (a.request, a.limit)))) if a else "" for a in (needs.cpu, needs.memory)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import UserError
 
 
@@ -23,7 +24,7 @@ def evaluate(
     measures: Annotated[
         str, typer.Option(help="In ir_measures' names, with spaces between.")
     ] = "RR@10 nDCG@10 AP R@100 Judged@10",
-    root: Annotated[Path | None, typer.Option(help="As of `run`; its store knows models:/.")] = None,
+    root: Annotated[Path, root_option("As of `run`; its store knows models:/.")] = DEFAULT_ROOT,
 ) -> None:
     """Measure any system's TREC runs (plain or .gz) against qrels, or bundles; others are compared with the first."""
     from rich.console import Console
@@ -41,11 +42,9 @@ def evaluate(
         from gnn_encoder.artifacts import Dataset
         from gnn_encoder.promotion.compare_bundles import compare_bundles
         from gnn_encoder.promotion.named_bundle import named_bundle
-        from gnn_encoder.runs.pipelines import default_root
 
-        folder = root or default_root()
-        data = Dataset(dataset or folder / "latest" / "dataset")
-        found = compare_bundles({name: named_bundle(name, folder) for name in bundles}, data, split, names)
+        data = Dataset(dataset or root / "latest" / "dataset")
+        found = compare_bundles({name: named_bundle(name, root) for name in bundles}, data, split, names)
     else:
         raise UserError("evaluate measures --run with --qrels, or --bundle: give one of the two")
     screen = Console()

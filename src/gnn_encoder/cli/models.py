@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 models = typer.Typer(help="Registered models: look at them, choose the champion.", no_args_is_help=True)
 
-Root = Annotated[Path | None, typer.Option(help="Root whose store is asked, unless $MLFLOW_TRACKING_URI names one.")]
+Root = Annotated[Path, root_option("Root whose store is asked, unless $MLFLOW_TRACKING_URI names one.")]
 Name = Annotated[str, typer.Option("--model-name", help="Of the registered model (`promote.model_name`).")]
 Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="A version's number, champion or previous.")]
 
@@ -26,7 +27,7 @@ def _soon(context: typer.Context) -> None:
 
 
 @models.command(name="list")
-def list_(root: Root = None, name: Name = "gnn-encoder") -> None:
+def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
     """All versions, the newest first: which serves, and what the gate said of each."""
     from rich import box
     from rich.console import Console
@@ -47,7 +48,7 @@ def list_(root: Root = None, name: Name = "gnn-encoder") -> None:
 
 
 @models.command()
-def show(version: Which, root: Root = None, name: Name = "gnn-encoder") -> None:
+def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
     """A version's tags (bundle, digests, figures, decision) and its card."""
     found = _registry(root, name).find(version)
     typer.echo(f"{'version':<24} {found.number}")
@@ -58,27 +59,23 @@ def show(version: Which, root: Root = None, name: Name = "gnn-encoder") -> None:
 
 
 @models.command()
-def promote(version: Which, root: Root = None, name: Name = "gnn-encoder") -> None:
+def promote(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
     """Make a version the champion, whatever the gate said; the former one is `previous` then."""
     registry = _registry(root, name)
-    with registry.turn():
-        found = registry.find(version)
-        registry.promote(found.number)
-    typer.echo(f"version {found.number} of {name} is the champion")
+    number = registry.find(version).number
+    registry.promote(number)
+    typer.echo(f"version {number} of {name} is the champion")
 
 
 @models.command()
-def rollback(root: Root = None, name: Name = "gnn-encoder") -> None:
+def rollback(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
     """Let `champion` and `previous` change places."""
-    registry = _registry(root, name)
-    with registry.turn():
-        champion, former = registry.roll_back()
+    champion, former = _registry(root, name).roll_back()
     typer.echo(f"version {champion} of {name} is the champion again, version {former} is previous")
 
 
-def _registry(root: Path | None, name: str) -> "Registry":
+def _registry(root: Path, name: str) -> "Registry":
     from gnn_encoder.promotion.registry import open_registry
-    from gnn_encoder.runs.pipelines import default_root
     from gnn_encoder.tracking.pipeline_run import existing_store
 
-    return open_registry(existing_store(root or default_root()), name)
+    return open_registry(existing_store(root), name)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_encoder.cli.clusters import HOST, ClusterFile, Host, given
+from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 
 if TYPE_CHECKING:
     from gnn_encoder.kubeflow.submission import ClusterTraining
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable of GitHub's runners: the file whose Markdown a job's page shows."""
-KEPT = 3
-"""Exit code of a model that did not pass the gate, where that was asked for."""
+NOT_PROMOTED = 3
+"""Exit code where the model did not pass the gate, if --fail-on-keep is given."""
 
 
 def retrain(
@@ -25,16 +26,15 @@ def retrain(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder of runs, checkpoints and the MLflow store, as of `run`.")
-    ] = None,
+    root: Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store, as of `run`.")] = DEFAULT_ROOT,
     host: Host = "",
     cluster: ClusterFile = None,
     local: Annotated[
         bool, typer.Option("--local", help=f"On this machine, even where --host or ${HOST} names a cluster.")
     ] = False,
     fail_on_keep: Annotated[
-        bool, typer.Option("--fail-on-keep", help=f"Exit with {KEPT} if the new model does not become champion.")
+        bool,
+        typer.Option("--fail-on-keep", help=f"Exit with {NOT_PROMOTED} if the new model does not become champion."),
     ] = False,
 ) -> None:
     """Train again if data, settings or code changed since the champion or the newest model; promote what is better.
@@ -52,7 +52,7 @@ def retrain(
         given(host)
         job = cluster_jobs.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
-        job = pipelines.training(preset, dataset, overrides or [], root or pipelines.default_root())
+        job = pipelines.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
     if plan.same:
         _tell(f"{plan.news}\n")
@@ -61,7 +61,7 @@ def retrain(
     facts, links = _run_there(job, plan, host) if isinstance(job, cluster_jobs.ClusterTraining) else _run(job, plan)
     _tell(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
     if fail_on_keep and facts["decision"] == KEEP:
-        raise typer.Exit(KEPT)
+        raise typer.Exit(NOT_PROMOTED)
 
 
 def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
@@ -71,9 +71,9 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import open_console
     from gnn_encoder.cli.endings import show_failure
-    from gnn_encoder.settings import STEPS
+    from gnn_encoder.settings import TITLES
 
-    with open_console(STEPS, Console()) as audience:
+    with open_console(TITLES, Console()) as audience:
         outcome = job.run(plan.arguments, audience)
     if outcome.status != "FINISHED":
         show_failure(outcome)

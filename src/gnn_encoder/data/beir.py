@@ -32,7 +32,9 @@ class Beir:
             if found:
                 self.qrels[split] = found[0]
         others = {path for path in (folder / "qrels").glob("*") if path.is_file()} - set(self.qrels.values())
-        self.remarks = [f"qrels/{path.name} was not read: splits are train, dev and test" for path in sorted(others)]
+        self.remarks = [
+            f"{f'qrels/{path.name}'!r} was not read: splits are train, dev and test" for path in sorted(others)
+        ]
         corpus = find(folder, "corpus.jsonl")
         self.work = corpus.stat().st_size if corpus else 0
 
@@ -76,7 +78,7 @@ def _records(block: Block, name: str, problems: Problems) -> tuple[list[dict[str
     for number, line in zip(block.numbers, block.lines, strict=True):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
             problems.add(Kind.BAD_JSON, name, number, str(error))
             continue
         if wrong := _normalize(record):

@@ -8,8 +8,6 @@ MS MARCO's 8.8 million. Queries and labels are held as Arrow columns.
 
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.data.corpus import Corpus
 from gnn_encoder.data.findings import DataReport
@@ -45,15 +43,13 @@ def canonicalize(
     try:
         corpus.read(source, writer, advance)
         duplicates = corpus.find_duplicates()
-        if draft and drop and duplicates.any():
+        if duplicates.any() and (drop or not draft):
             # Only now is it known which rows to leave out: read again. The first file is overwritten.
-            assert writer is not None
-            writer.close()
-            writer = DatasetWriter(draft)
+            if draft and writer:
+                writer.close()
+                writer = DatasetWriter(draft)
             corpus = Corpus(Problems(), skip=duplicates)
             corpus.read(source, writer, None)
-        elif duplicates.any():
-            corpus.ids = corpus.ids.filter(pa.array(~duplicates))
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
         questions = Questions.read(source, corpus.ids, settings, problems)

@@ -1,9 +1,10 @@
-"""Text columns: exact duplicates without a dict, and text that cannot be stored."""
+"""Text columns: exact duplicates without a dict, texts with nothing to read, and text that cannot be stored."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -16,6 +17,12 @@ def duplicates(values: pa.ChunkedArray) -> np.ndarray:
     codes = values.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     before = np.maximum.accumulate(np.concatenate([[-1], codes[:-1]]))
     return np.asarray(codes <= before)
+
+
+def blank(texts: pa.ChunkedArray) -> np.ndarray:
+    """bool [n]: texts without a visible character, such as spaces or zero-width spaces alone."""
+    visible: np.ndarray = pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy()
+    return ~visible
 
 
 def encodable(

@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import ROW_GROUP
-from gnn_encoder.data.columns import duplicates, encodable
+from gnn_encoder.data.columns import blank, duplicates, encodable
 from gnn_encoder.data.rows import PassageRows, Source
 from gnn_encoder.data.validation import SHOWN, Kind, Problems
 
@@ -65,7 +64,7 @@ class Corpus:
             if stored is not None:
                 columns, lines = [[column[i] for i in stored] for column in columns], lines[stored]
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
-        keep = pc.not_equal(pc.utf8_trim_whitespace(table["text"]), "").to_numpy()
+        keep = ~blank(table["text"])
         for row in np.flatnonzero(~keep):
             self.problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
         first, self._rows = self._rows, self._rows + int(keep.sum())

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from gnn_encoder.artifacts.dataset import relevance_of
 from gnn_encoder.data.columnar import tab_separated, unquoted
 from gnn_encoder.data.lines import Block, read_blocks, read_raw
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 
-INT32 = range(-(2**31), 2**31)
+HEADERS = {"id", "_id", "pid", "docid", "doc_id", "passage_id"}
+"""What a header line calls its first column; no passage has such an id."""
 
 
 @dataclass
@@ -44,8 +46,8 @@ def split_fields(block: Block, columns: range, problems: Problems, name: str) ->
     return Fields(rows, numbers)
 
 
-def read_passages(path: Path, problems: Problems, *, quoted: bool = False, header: str = "") -> Iterator[PassageRows]:
-    """Rows of id, text and perhaps title; `quoted`: texts are quoted as in CSV; `header`: first field of a header."""
+def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Iterator[PassageRows]:
+    """Rows of id, text and perhaps title; `dpr`: with a header line, and texts quoted as in CSV."""
     columns = range(2, 4)
     for raw in read_raw(path, problems):
         numbers: Sequence[int] = raw.numbers
@@ -56,9 +58,11 @@ def read_passages(path: Path, problems: Problems, *, quoted: bool = False, heade
             found = [pa.array(column, pa.string()) for column in ([row[i] for row in rows] for i in range(3))]
         ids, texts = found[:2]
         titles = found[2] if len(found) > 2 else pa.repeat("", len(ids))
-        if quoted:
+        if dpr:
             titles, texts = unquoted(titles), unquoted(texts)
-        if header and len(ids) and numbers[0] == 1 and ids[0].as_py() == header:
+        if len(ids) and numbers[0] == 1 and ids[0].as_py().lower() in HEADERS:
+            if not dpr:
+                problems.add(Kind.BAD_ROW, path.name, 1, "a header line, which MS MARCO's files do not have")
             ids, titles, texts, numbers = ids[1:], titles[1:], texts[1:], numbers[1:]
         yield PassageRows(ids, titles, texts, path.name, numbers, raw.consumed)
 
@@ -78,11 +82,8 @@ def read_labels(path: Path, split: str, problems: Problems, *, trec: bool, name:
         out = LabelRows([], [], [], split, name, [])
         lines: list[int] = []
         for row, number in zip(fields.rows, fields.numbers, strict=True):
-            try:
-                relevance = int(row[-1])
-                if relevance not in INT32:
-                    raise ValueError
-            except ValueError:
+            relevance = relevance_of(row[-1].strip())
+            if relevance is None:
                 if not (number == 1 and not trec and row[0] == "query-id"):
                     problems.add(Kind.BAD_RELEVANCE, name, number, repr(row[-1]))
                 continue

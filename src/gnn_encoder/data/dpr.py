@@ -12,19 +12,22 @@ and are numbered by split.
 import ast
 import csv
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gnn_encoder.data.delimited import read_passages
 from gnn_encoder.data.json_array import read_array
-from gnn_encoder.data.lines import files_digest, read_blocks
+from gnn_encoder.data.lines import files_digest, find, read_blocks
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 
 PASSAGES = re.compile(r"psgs_.*\.tsv(\.gz)?")
 TRAINING = re.compile(r"(?:biencoder-)?(?P<set>.+)-(?P<split>train|dev|test)\.json(\.gz)?")
 ANSWERS = re.compile(r"(?P<set>.+)-(?P<split>train|dev|test)(\.qa)?\.csv(\.gz)?")
+STRING = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
+LIST = re.compile(rf"\s*\[\s*(?:{STRING}\s*(?:,\s*{STRING}\s*)*+,?\s*)?\]\s*")
 BATCH = 1000
 """Questions handed on at a time: training files hold some 100 KB of negatives for each."""
 
@@ -39,7 +42,12 @@ class Dpr:
         self.name, self.folder = str(folder), folder
         self.facts: dict[str, str] = {}
         self.remarks: list[str] = []
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        names = {
+            (path.parent, path.name.removesuffix(".gz"))
+            for path in folder.rglob("*")
+            if any(pattern.fullmatch(path.name) for pattern in (PASSAGES, TRAINING, ANSWERS))
+        }
+        files = sorted(path for name in names if (path := find(*name)))
         self.corpora = [path for path in files if PASSAGES.fullmatch(path.name)]
         self.training = [(m["split"], path) for path in files if (m := TRAINING.fullmatch(path.name))]
         self.answers = [(m["split"], path) for path in files if (m := ANSWERS.fullmatch(path.name))]
@@ -53,7 +61,7 @@ class Dpr:
             detail = f"found {', '.join(p.name for p in self.corpora)}: keep one" if self.corpora else ""
             problems.add(Kind.MISSING_FILE, str(self.folder / "psgs_w100.tsv"), detail=detail)
         for path in self.corpora[:1]:
-            yield from read_passages(path, problems, quoted=True, header="id")
+            yield from read_passages(path, problems, dpr=True)
 
     def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
         """Questions with their answers, and the labels of those in training files."""
@@ -102,7 +110,7 @@ def _training_rows(
             query_lines.append(line)
         for context in record["positive_ctxs"]:
             labels.query_ids.append(identity)
-            labels.passage_ids.append(str(context.get("passage_id", context.get("psg_id"))))
+            labels.passage_ids.append(str(_passage_id(context)))
             labels.relevance.append(1)
             label_lines.append(line)
         if len(query_lines) >= BATCH:
@@ -125,9 +133,13 @@ def _wrong(record: Any) -> str:
     contexts = record.get("positive_ctxs")
     if not isinstance(contexts, list) or not all(isinstance(context, dict) for context in contexts):
         return '"positive_ctxs" is missing or not a list of objects'
-    if not all({"passage_id", "psg_id"} & context.keys() for context in contexts):
-        return 'a positive context has neither "passage_id" nor "psg_id"'
+    if not all(isinstance(_passage_id(context), str | int) for context in contexts):
+        return 'a positive context has neither "passage_id" nor "psg_id", or it is no string or number'
     return ""
+
+
+def _passage_id(context: dict[str, Any]) -> Any:
+    return context.get("passage_id", context.get("psg_id"))
 
 
 def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str], str, int]]:
@@ -136,10 +148,22 @@ def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str
         for number, line in zip(block.numbers, block.lines, strict=True):
             try:
                 question, listed = next(csv.reader([line], delimiter="\t"))
-                answers = ast.literal_eval(listed)
+                yield question, _listed(listed), path.name, number
             except (ValueError, SyntaxError, csv.Error):
-                answers = None
-            if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
                 problems.add(Kind.BAD_ROW, path.name, number, "not a question, a tab and a list of answers")
-                continue
-            yield question, answers, path.name, number
+
+
+def _listed(text: str) -> list[str]:
+    """The strings of a list as Python writes it.
+
+    Only such a list reaches Python's parser: of an expression in its place, 90,000 minus signs took all memory.
+
+    Raises:
+        ValueError, SyntaxError: it is no such list.
+    """
+    if not LIST.fullmatch(text):
+        raise ValueError
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes that Python does not know
+        answers: list[str] = ast.literal_eval(text)
+    return answers

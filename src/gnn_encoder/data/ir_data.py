@@ -8,6 +8,7 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.validation import Problems
@@ -69,6 +70,8 @@ class IrDatasets:
                 ids, texts = [q.query_id for q in queries], [q.default_text() for q in queries]
                 yield QueryRows(ids, texts, [[] for _ in queries], None, f"{split} queries", lines)
             for first, labels in _batches(entry.qrels_iter()):
+                if any(abs(int(label.relevance)) > HIGHEST_RELEVANCE for label in labels):
+                    raise UserError(f"{self.name}: a label for {split} is above {HIGHEST_RELEVANCE:,}: use other data")
                 yield LabelRows(
                     [label.query_id for label in labels],
                     [label.doc_id for label in labels],

@@ -33,7 +33,7 @@ class MsMarco:
                 self.splits[split] = found[0]
         read = {find(folder, f"{kind}.{name}.tsv") for kind in ("queries", "qrels") for name in self.splits.values()}
         others = {path for kind in ("queries", "qrels") for path in folder.glob(f"{kind}.*.tsv*")} - read
-        self.remarks = [f"{path.name} was not read" for path in sorted(others)]
+        self.remarks = [f"{path.name!r} was not read" for path in sorted(others)]
         corpus = find(folder, "collection.tsv")
         self.work = corpus.stat().st_size if corpus else 0
 

@@ -8,10 +8,11 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
-from gnn_encoder.data.columns import duplicates, encodable
+from gnn_encoder.data.columns import blank, duplicates, encodable
 from gnn_encoder.data.rows import QueryRows, Source
 from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
-from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.data.twins import twin_groups
+from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
 from gnn_encoder.settings import Ingest
 
 QUERIES = pa.schema(
@@ -34,11 +35,13 @@ class Questions:
     queries   a table of `QUERIES`, `split` being final
     labels    a table of `LABELS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
+    groups    int [queries]: as `Dataset.groups`
     train_before_draw   training queries there were before some were drawn
     """
 
     def __init__(self, queries: pa.Table, labels: pa.Table, query: np.ndarray, passage: np.ndarray) -> None:
         self.queries, self.labels, self.query, self.passage = queries, labels, query, passage
+        self.groups = np.empty(0, np.int64)
         self.remarks: list[str] = []
         self.train_before_draw = 0
 
@@ -71,8 +74,9 @@ class Questions:
         found._keep_labels(known)
         found._settle_splits(settings.dev_fraction, problems)
         found._draw_training(settings.max_train_queries, settings.seed)
-        train = _numbers(found.queries["split"])[found.query[found.positive]] == TRAIN
-        if not train.any() and not problems.count(Kind.MISSING_FILE):
+        found._find_twins(settings.twin_similarity)
+        train = found.answered & (_numbers(found.queries["split"]) == TRAIN)
+        if train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.NO_TRAINING, source.name)
         return found
 
@@ -108,7 +112,8 @@ class Questions:
         for start in range(0, len(self.queries), ROW_GROUP):
             part = self.queries.slice(start, ROW_GROUP)
             splits = names[_numbers(part["split"])].tolist()
-            writer.queries(part["id"].to_pylist(), part["text"].to_pylist(), splits, part["answers"].to_pylist())
+            ids, texts, answers = (part[column].to_pylist() for column in ("id", "text", "answers"))
+            writer.queries(ids, texts, splits, answers, self.groups[start : start + ROW_GROUP].tolist())
         for start in range(0, len(self.labels), ROW_GROUP):
             part, rows = self.labels.slice(start, ROW_GROUP), slice(start, start + ROW_GROUP)
             queries, passages, relevance = (part[c].to_pylist() for c in ("query_id", "passage_id", "relevance"))
@@ -143,6 +148,14 @@ class Questions:
         self.train_before_draw = int((split == TRAIN).sum())
         self._keep_queries(drawn(split, self.queries["text"], self.answered, most, seed), split)
 
+    def _find_twins(self, similarity: float) -> None:
+        """Group the training queries that ask the same."""
+        rows = np.flatnonzero(_numbers(self.queries["split"]) == TRAIN)
+        self.groups = np.arange(len(self.queries))
+        self.groups[rows] = rows[twin_groups(self.queries["text"].take(pa.array(rows)).to_pylist(), similarity)]
+        twins = np.bincount(self.groups, minlength=1)[self.groups] > 1
+        self._remark(twins, "training queries ask the same as another: they share their positives")
+
     def _keep_labels(self, keep: np.ndarray) -> None:
         if not keep.all():
             self.labels = self.labels.filter(pa.array(keep))
@@ -168,7 +181,8 @@ def _tables(source: Source, problems: Problems) -> tuple[pa.Table, pa.Table]:
         texts = [rows.ids, rows.texts] if isinstance(rows, QueryRows) else [rows.query_ids, rows.passage_ids]
         third: list[Any] = rows.answers if isinstance(rows, QueryRows) else rows.relevance
         schema, parts = (QUERIES, queries) if isinstance(rows, QueryRows) else (LABELS, labels)
-        kept = encodable(texts, rows.file, rows.lines, problems)
+        answers = [["".join(given) for given in rows.answers]] if isinstance(rows, QueryRows) else []
+        kept = encodable([*texts, *answers], rows.file, rows.lines, problems)
         if kept is not None:
             texts, third = [[column[i] for i in kept] for column in texts], [third[i] for i in kept]
         lines = np.asarray(rows.lines, dtype=np.int32)
@@ -187,7 +201,7 @@ def _tables(source: Source, problems: Problems) -> tuple[pa.Table, pa.Table]:
 
 def _usable(queries: pa.Table, problems: Problems) -> pa.Table:
     """Queries that have a text and are the first of their id."""
-    empty = pc.equal(pc.utf8_trim_whitespace(queries["text"]), "").to_numpy()
+    empty = blank(queries["text"])
     repeated = duplicates(queries["id"])
     _count(problems, Kind.EMPTY_QUERY, queries, empty, "id")
     _count(problems, Kind.DUPLICATE_QUERY, queries, repeated, "id")

@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
+
 SHOWN = 3
 """Places kept of each kind."""
+FEWEST_TRAINING = 2
+"""Training queries with a relevant passage: masked training takes a query out of the graph and needs another in it."""
 
 
 class Kind(StrEnum):
@@ -13,11 +17,11 @@ class Kind(StrEnum):
     MISSING_FILE = "missing file"
     UNREADABLE = "unreadable file"
     EMPTY_CORPUS = "empty corpus"
-    NO_TRAINING = "no training queries with a relevant passage"
+    NO_TRAINING = f"fewer than {FEWEST_TRAINING} training queries with a relevant passage"
     ENCODING = "not UTF-8"
     BAD_JSON = "bad JSON"
     BAD_ROW = "wrong columns or fields"
-    BAD_RELEVANCE = "relevance that is not an integer"
+    BAD_RELEVANCE = f"relevance that is not an integer from -{HIGHEST_RELEVANCE:,} to {HIGHEST_RELEVANCE:,}"
     EMPTY_PASSAGE = "empty passage text"
     EMPTY_QUERY = "empty query text"
     DUPLICATE_PASSAGE = "duplicate passage id"

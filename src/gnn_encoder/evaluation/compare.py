@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
@@ -111,7 +112,7 @@ def comparison_table(found: Comparison) -> Table:
                 gain = values[measure] - found.results[first][measure]
                 mark = "*" if p < SIGNIFICANT else " "
                 cells += [f"{gain:+.4f}", f"{found.p_values[system][measure]:.4f}", f"{p:.4f}{mark}"]
-            table.add_row(system.replace("[", r"\["), *cells)
+            table.add_row(Text(system), *cells)
         table.add_section()
     return table
 

@@ -7,30 +7,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import RECIPROCAL, Dataset
 from gnn_encoder.artifacts.dataset import CORPUS
 from gnn_encoder.evaluation.intervals import bootstrap_intervals
-from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.significance import holm, paired_randomization
-
-BM25, UNTRAINED, DPR, BASELINE, CANDIDATE = "BM25", "Untrained", "DPR", "Dual encoder", "GNN-encoder"
-"""The systems, in the order of every table. The baseline is M_de."""
-RERANKED = "Cross-encoder"
-"""M_ce over the candidate's first hits, where the settings ask for it."""
-FUSED = (BASELINE, CANDIDATE)
-"""Those that are also fused with BM25."""
-CONVEX, RECIPROCAL = "convex", "rrf"
-"""The ways of fusion."""
 
 PerQuery = Mapping[str, np.ndarray]
 """Figures [queries, measures] of each system."""
 OfEach = dict[str, dict[str, float]]
 """{system: {measure: figure}}."""
-
-
-def fused_name(dense: str, method: str) -> str:
-    """What a dense system fused with BM25 is called."""
-    return f"{BM25} + {dense}" + (" (RRF)" if method == RECIPROCAL else "")
 
 
 def in_table(metrics: dict[str, Any], split: str) -> list[str]:
@@ -55,9 +41,7 @@ def intervals(
     }
 
 
-def p_values(
-    values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, baseline: str = BASELINE
-) -> OfEach:
+def p_values(values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
     """{system: {measure: p}} of every system against the baseline, which has no entry; not corrected."""
     others = [system for system in values if system != baseline]
     if not others:
@@ -76,15 +60,15 @@ def corrected(p: OfEach) -> OfEach:
 
 
 def block(
-    values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int
+    values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int, baseline: str
 ) -> dict[str, Any]:
     """What a report says of some measures of every split: a table's figures with their statistics.
 
     `permutations` 0: no p-values, of what makes no system better or worse.
     """
-    p = {
-        split: p_values(systems, permutations, seed, names) if permutations else {} for split, systems in values.items()
-    }
+    p: dict[str, OfEach] = {split: {} for split in values}
+    if permutations:
+        p = {split: p_values(of, permutations, seed, names, baseline=baseline) for split, of in values.items()}
     return {
         "measures": list(names),
         "queries": {split: len(next(iter(systems.values()))) for split, systems in values.items()},
@@ -124,7 +108,7 @@ def split_digest(dataset: Dataset, split: str) -> str:
     """
     qrels = dataset.split_qrels(split)
     order = np.lexsort((qrels.passage, qrels.query))
-    digest = hashlib.sha256(dataset.manifest.files[CORPUS]["sha256"].encode())
+    digest = hashlib.sha256(dataset.manifest.files[CORPUS].sha256.encode())
     texts = dataset.query_texts(qrels.query[order])
     for text, passage, relevance in zip(texts, qrels.passage[order], qrels.relevance[order], strict=True):
         digest.update(f"{text}\0{passage}\0{relevance}\n".encode())
@@ -142,6 +126,18 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
         for system, measures in systems.items()
         for measure, value in measures.items()
     }
+
+
+def headline_of(metrics: dict[str, Any]) -> str:
+    """One sentence: the candidate's first measure beside the baseline's."""
+    split, measure, baseline, candidate = (
+        metrics["headline_split"], metrics["measures"][0], metrics["baseline"], metrics["candidate"],
+    )  # fmt: skip
+    systems, p = metrics["results"][split], metrics["p_holm"][split].get(candidate, {}).get(measure, 1.0)
+    return (
+        f"{candidate} {mean_name(measure)} {systems[candidate][measure]:.3f} "
+        f"({baseline.lower()} {systems[baseline][measure]:.3f}, Holm-corrected p {p:.2g})"
+    )
 
 
 def _named(systems: list[str], figures: np.ndarray, names: Sequence[str]) -> OfEach:

@@ -7,7 +7,6 @@ differ by luck alone, which Holm's correction takes into account.
 """
 
 import numpy as np
-from scipy.stats import permutation_test
 
 SIGNIFICANT = 0.05
 """Corrected p-values below are marked."""
@@ -30,6 +29,8 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
         # Rounded, so that sums that only the order of additions tells apart compare as equal.
         rounded: np.ndarray = np.round(signs @ differences, 9)
         return rounded
+
+    from scipy.stats import permutation_test  # a second of processor time, which a search need not pay
 
     result = permutation_test(
         (np.ones(n),),

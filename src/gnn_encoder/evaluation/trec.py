@@ -8,24 +8,27 @@ text id once. Of a run only the scores count, as in trec_eval, which reads no ra
 """
 
 import gzip
+import io
 import re
 import zlib
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Qrels, Run, pair_keys
+from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE, relevance_of
 from gnn_encoder.errors import UserError
 
 RUN_FORM, QRELS_FORM = "query Q0 passage rank score tag", "query 0 passage relevance"
-INTEGER = re.compile(rb"[+-]?[0-9]{1,10}")
-INT32 = range(-(2**31), 2**31)
+LONGEST_LINE = 1 << 20
+"""Bytes; a longer one is no line of such a file, and may take all memory."""
 LINES = 100_000
 """Lines written at a time."""
 
@@ -69,9 +72,10 @@ def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
     columns, lines = (array("i"), array("i"), array("i")), array("q")
     for number, fields in _rows(path, 4, QRELS_FORM):
         query, _, passage, relevance = fields
-        label = int(relevance) if INTEGER.fullmatch(relevance) else INT32.stop
-        if label not in INT32:
-            raise UserError(f"{path} line {number}: relevance {_shown(relevance)} is not an integer")
+        label = relevance_of(relevance.decode("ascii", "replace"))
+        if label is None:
+            bound = f"an integer from -{HIGHEST_RELEVANCE:,} to {HIGHEST_RELEVANCE:,}"
+            raise UserError(f"{path} line {number}: relevance {_shown(relevance)} is not {bound}")
         rows = _numbered(path, number, queries, query, passages, passage)
         for column, value in zip(columns, (*rows, label), strict=True):
             column.append(value)
@@ -103,7 +107,7 @@ def read_run(path: Path, queries: Ids, passages: Ids) -> Run:
             score = float(fields[4])
         except ValueError:
             score = float("nan")
-        if score != score:
+        if score != score or b"_" in fields[4]:
             raise UserError(f"{path} line {number}: score {_shown(fields[4])} is not a number")
         if queries.find(fields[0]) is not None:
             rows = _numbered(path, number, queries, fields[0], passages, fields[2])
@@ -158,9 +162,12 @@ def _rows(path: Path, count: int, form: str) -> Iterator[tuple[int, list[bytes]]
     try:
         with path.open("rb") as raw:
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
-            file = cast(IO[bytes], gzip.GzipFile(fileobj=raw) if zipped else raw)
-            for number, line in enumerate(file, start=1):
-                fields = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).split()
+            file = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw))) if zipped else raw
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), start=1):
+                # A file put together from several parts has a byte order mark at each.
+                fields = line.removeprefix(b"\xef\xbb\xbf").split()
+                if len(line) == LONGEST_LINE:
+                    raise UserError(f"{path} line {number} is longer than {LONGEST_LINE:,} bytes: a line is {form}")
                 if len(fields) == count:
                     yield number, fields
                 elif fields:

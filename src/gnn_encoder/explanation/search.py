@@ -52,7 +52,7 @@ def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) 
 
 def beside(bundle: Path) -> dict[str, Path]:
     """Where the artifacts that explain a bundle lie, name → folder."""
-    folder = bundle.expanduser().absolute().parent  # not resolved: in ROOT/latest all are links
+    folder = bundle.absolute().parent  # not resolved: in ROOT/latest all are links
     return {name: folder / name for name in NEEDED}
 
 

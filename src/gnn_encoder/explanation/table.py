@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gnn_encoder.errors import printable
 from gnn_encoder.explanation.passages import ExplainedPassage
 from gnn_encoder.explanation.search import ExplainedHit
 
@@ -15,10 +16,9 @@ LONGEST = 160
 def show_hit(screen: Console, each: ExplainedHit) -> None:
     """The passage, where it stands with the graph and without, and what flowed into it."""
     hit, why = each.hit, each.why
-    title = f"{hit.title}  " if hit.title else ""
-    screen.print(f"{hit.rank:>3}  {hit.score:.4f}  {title}[{hit.passage_id}]", markup=False, style="bold")
+    screen.print(hit.heading(), markup=False, style="bold")
     lines = [
-        " ".join(hit.text.split()),
+        printable(hit.text),
         f"with the graph {why.score:.4f}, rank {each.rank:,}; "
         f"without it {why.plain_score:.4f}, rank {each.plain_rank:,}",
         f"gate open by {why.opening:.2f} on average, above 0.5 in {why.open_share:.0%} of its dimensions",
@@ -40,13 +40,15 @@ def influences_table(why: ExplainedPassage) -> Table:
     table.add_column("training query")
     for each in why.influences:
         mark = " (labelled)" if each.labelled else ""
-        table.add_row(f"{each.weight:.0%}", f"{each.score_change:+.4f}", Text(f"{each.query} [{each.query_id}]{mark}"))
+        query = Text(printable(f"{each.query} [{each.query_id}]{mark}"))
+        table.add_row(f"{each.weight:.0%}", f"{each.score_change:+.4f}", query)
         if each.inflows:
             table.add_row("", "", Text(f"  {each.own:>4.0%} the query itself", style="dim"))
         for inflow in each.inflows:
-            text = " ".join(f"{inflow.title} {inflow.text}".split())
+            text = printable(f"{inflow.title} {inflow.text}")
             text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-            table.add_row("", "", Text(f"  {inflow.weight:>4.0%} [{inflow.passage_id}] {text}", style="dim"))
+            place = f"  {inflow.weight:>4.0%} [{printable(inflow.passage_id)}]"
+            table.add_row("", "", Text(f"{place} {text}", style="dim"))
     if why.others:
         table.add_row(
             f"{why.others_weight:.0%}", "", f"{why.others:,} more {'query' if why.others == 1 else 'queries'}"

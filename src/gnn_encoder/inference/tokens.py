@@ -1,7 +1,7 @@
 """Token ids of texts, without padding; those of a corpus are made once per tokenizer and length, and mapped after.
 
 Training, scoring and four encodings read the same passages: the first of them tokenizes, a row group in memory at
-a time. The files are a cache: what is deleted is made again.
+a time. The files are a cache: what is deleted or damaged is made again.
 """
 
 import json
@@ -17,8 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
-from gnn_encoder.artifacts.folder import digest_of
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.ragged import ranges
+from gnn_encoder.errors import UserError
 from gnn_encoder.tracking.context import TOKENS
 
 SHARD = 65_536
@@ -111,16 +112,19 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
             return _read(Path(name))
     key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length}
     folder = Path(root) / digest_of(key)[:20]
-    if not folder.is_dir():
+    try:
+        read_manifest(folder, "tokens")
+    except UserError:
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, if it is there at all
         Path(root).mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
-        try:
-            _write(partial, tokenizer, passages, max_length)
-            partial.rename(folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            if not folder.is_dir():  # else another process was faster
-                raise
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as own:
+            with drafting(Path(own) / folder.name, "tokens") as draft:
+                _write(draft.path, tokenizer, passages, max_length)
+            try:
+                draft.target.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
     return _read(folder)
 
 

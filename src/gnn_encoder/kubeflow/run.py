@@ -1,17 +1,17 @@
-"""A run on a cluster before the eyes of whoever starts it: sent, told of, followed to its end."""
+"""A run on a cluster as its user sees it: started, followed, and at its end explained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import typer
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow.server import Server, follow
+from gnn_encoder.kubeflow.server import DRIVER, Run, Server, follow
 from gnn_encoder.kubeflow.submission import ClusterTraining
 from gnn_encoder.settings.cluster import Cluster
 
 
 def start(job: ClusterTraining, server: Server, arguments: Mapping[str, str]) -> str:
-    """Submit a training and tell where it is; the run's id.
+    """Submit a training, print where it is, and return the run's id.
 
     Raises:
         UserError: settings do not fit the backbone, or the server refuses.
@@ -22,10 +22,10 @@ def start(job: ClusterTraining, server: Server, arguments: Mapping[str, str]) ->
 
 
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:
-    """Follow a run and tell how it ended: exit code 0 if it succeeded, 130 if Ctrl-C ended the waiting alone, else 1.
+    """Follow a run and print how it ended: exit code 0 if it succeeded, 130 if Ctrl-C ended the waiting alone, else 1.
 
     Raises:
-        UserError: the server has not answered for minutes, or lets us in no more. The run goes on.
+        UserError: the server has not answered for minutes, or no longer lets us in. The run goes on.
     """
     try:
         run = follow(server, run_id, typer.echo)
@@ -39,6 +39,28 @@ def wait(server: Server, run_id: str, cluster: Cluster) -> int:
     for name, value in lines.items():
         if value:
             typer.echo(f"{name:<10} {value}")
-    for line in run.errors:
+    if run.state == "SUCCEEDED":
+        return 0
+    for line in _reasons(run, cluster.namespace or "kubeflow"):
         typer.echo(f"error: {line}", err=True)
-    return 0 if run.state == "SUCCEEDED" else 1
+    return 1
+
+
+def _reasons(run: Run, namespace: str) -> Iterator[str]:
+    """Why a run failed, a line each, as far as KFP tells: it names what failed, and the pod's log says why."""
+    if run.error:
+        yield run.error
+    if run.terminated:
+        yield "somebody terminated the run"
+        return
+    for task, pod in run.failed.items():
+        step = task.removesuffix(DRIVER).replace("-", "_")
+        what = step
+        if task.endswith(DRIVER):
+            what = f"KFP's driver of {'the run' if step == 'root' else f'{step}, which prepares its pod,'}"
+        where = f"kubectl logs -n {namespace} {pod} -c main"
+        if not pod:
+            where = f"kubectl get pods -n {namespace} -l pipeline/runid={run.run_id}, then kubectl logs"
+        yield f"{what} failed; why is in its log: {where}"
+    if not (run.error or run.failed):
+        yield f"no step failed; see kubectl describe workflows -n {namespace} -l pipeline/runid={run.run_id}"

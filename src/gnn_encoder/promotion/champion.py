@@ -1,8 +1,8 @@
-"""A challenger and the champion measured alike: both bundles search for the queries that there are now.
+"""A challenger and the champion measured alike: both bundles search for the present queries.
 
-A champion's figures of former times are not read. It is asked the present queries, and its hits are judged by the
-present labels. So queries and labels are the same by construction, whatever has changed since it was made, and both
-bundles are timed on one machine, in turn.
+The champion's earlier figures are not read. It is asked the present queries, and its hits are judged by the present
+labels. So queries and labels are the same by construction, whatever has changed since the champion was trained, and
+both bundles are timed on one machine, in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.results import means, p_values
 from gnn_encoder.promotion.bundle_figures import bundle_figures
-from gnn_encoder.promotion.gate import Comparison, Standing
+from gnn_encoder.promotion.gate import ChampionComparison, Standing
 from gnn_encoder.retrieval.latency import bundle_path, measure_latency
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
@@ -32,13 +32,13 @@ def compare_with_champion(
     measures: Sequence[str],
     settings: Evaluate,
     progress: Callable[[str, int], Progress],
-) -> Comparison:
-    """Both on the labelled queries of a split.
+) -> ChampionComparison:
+    """Compare both on the labelled queries of a split.
 
     Args:
-        version: of the champion.
-        settings: how the challenger was evaluated: precision, depth, permutations and seed are as there.
-        progress: makes one for a stage of so many queries.
+        version: the champion's.
+        settings: those of the challenger's evaluation, whose precision, depth, permutations and seed are used.
+        progress: reports a stage, by its name and its number of queries.
     """
     queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
     values: dict[str, np.ndarray] = {
@@ -59,4 +59,4 @@ def compare_with_champion(
     }
     there = pc.is_in(champion.bundle.passages.ids(), value_set=data.passages.ids().combine_chunks())
     gone = len(there) - int(pc.sum(there).as_py() or 0)
-    return Comparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])
+    return ChampionComparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])

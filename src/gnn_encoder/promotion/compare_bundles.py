@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gnn_encoder.artifacts import Bundle, Dataset, naming_corrupt
+from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import Comparison, comparison_of
 from gnn_encoder.evaluation.measures import labelled_queries
@@ -26,6 +26,5 @@ def compare_bundles(bundles: Mapping[str, Path], data: Dataset, split: str, meas
         raise UserError(f"{data.path} has no {split} query with a positive label: there is nothing to find")
     values = {}
     for name, folder in bundles.items():
-        with naming_corrupt(folder):
-            values[name] = bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
+        values[name] = bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
     return comparison_of(values, measures, len(data.query_rows(split)) - len(labelled), {})

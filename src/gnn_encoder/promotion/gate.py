@@ -14,66 +14,65 @@ PROMOTE, KEEP = "promote", "keep"
 
 @dataclass(frozen=True)
 class Standing:
-    """What a bundle reaches, and what it costs."""
+    """A bundle's figures and costs."""
 
     means: dict[str, float]
     """Measure → mean over the queries."""
     query_ms: float
-    """Milliseconds that a question takes, encoding and search: a median."""
+    """Median milliseconds of a question, for encoding and search."""
     index_bytes: float
-    """Of its index for each passage: a corpus that grew is no fault of the model."""
+    """Bytes of the index for each passage: a corpus that grew is no fault of the model."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ChampionComparison:
     """A challenger and the champion on the same queries, labels and machine."""
 
     version: str
-    """Of the champion."""
+    """The champion's."""
     queries: int
     gone: int
-    """Passages of the champion that the data set no longer has: its hits among them are not relevant."""
+    """Passages of the champion that the data set no longer has: hits among them count as not relevant."""
     challenger: Standing
     champion: Standing
     p_values: dict[str, float]
     """Measure → p of the paired randomization test, not corrected."""
 
     def difference(self, measure: str) -> float:
-        """Of the means; above 0 the challenger is better."""
+        """The challenger's mean less the champion's."""
         return self.challenger.means[measure] - self.champion.means[measure]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided, and why, in a sentence."""
+    """A decision, and its reason in a sentence."""
 
     decision: str
     """`promote` or `keep`."""
     reason: str
 
-    @property
-    def promoted(self) -> bool:
-        """Whether the alias is to move."""
-        return self.decision == PROMOTE
 
-
-def decide(settings: Promote, split: str, value: float, baseline: float, against: Comparison | str) -> Verdict:
-    """The rule.
+def decide(
+    settings: Promote, split: str, value: float, baseline: float, against: ChampionComparison | str | None
+) -> Verdict:
+    """Apply the rule.
 
     Args:
         settings: its thresholds.
-        split: that the figures are of.
+        split: the split of the figures.
         value: the challenger's figure by `settings.measure`.
         baseline: the plain dual encoder's.
-        against: the comparison with the champion, or in words why there is none, which does not stand in the way.
+        against: the comparison with the champion, or in words why it cannot be compared, or None without a champion.
     """
     gain = value - baseline
     found = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
     objections = []
     if gain < settings.minimum_gain:
         objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
-    if isinstance(against, str):
-        found.append(against)
+    if against is None:
+        found.append("there was no champion")
+    elif isinstance(against, str):
+        objections.append(against)
     else:
         difference, p = against.difference(settings.measure), against.p_values[settings.measure]
         found.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion")
@@ -81,8 +80,8 @@ def decide(settings: Promote, split: str, value: float, baseline: float, against
     return Verdict(KEEP if objections else PROMOTE, "; ".join(found + objections))
 
 
-def _objections(settings: Promote, found: Comparison) -> list[str]:
-    """All that speaks against the challenger, a clause each."""
+def _objections(settings: Promote, found: ChampionComparison) -> list[str]:
+    """Everything that the comparison has against the challenger, a clause each."""
     objections = []
     if found.difference(settings.measure) < settings.smallest_effect:
         objections.append(f"against the champion at least {settings.smallest_effect:+.4f} is asked for")
@@ -93,17 +92,11 @@ def _objections(settings: Promote, found: Comparison) -> list[str]:
             objections.append(
                 f"{mean_name(measure)} falls by {-found.difference(measure):.4f}, where at most {fall} is allowed"
             )
-    ratios = {
-        "a question takes {:.2f} times as long": (
-            found.challenger.query_ms / found.champion.query_ms,
-            settings.largest_latency_ratio,
-        ),
-        "a passage takes {:.2f} times the index": (
-            found.challenger.index_bytes / found.champion.index_bytes,
-            settings.largest_index_ratio,
-        ),
-    }
-    for words, (ratio, largest) in ratios.items():
+    new, old = found.challenger, found.champion
+    for words, ratio, largest in (
+        ("a question takes {:.2f} times as long", new.query_ms / old.query_ms, settings.largest_latency_ratio),
+        ("a passage takes {:.2f} times the index", new.index_bytes / old.index_bytes, settings.largest_index_ratio),
+    ):
         if ratio > largest:
             objections.append(f"{words.format(ratio)}, where at most {largest} is allowed")
     return objections

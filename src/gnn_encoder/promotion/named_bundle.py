@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion.registry import BUNDLE, open_registry
+from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
@@ -23,7 +23,7 @@ def named_bundle(name: str, root: Path) -> Path:
     """
     registered = parse_name(name)
     if registered is None:
-        if not is_remote(name) and not _is_folder(name):
+        if not is_remote(name) and not local_folder(name).is_dir():
             raise UserError(
                 f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
                 f"{SCHEME}NAME@ALIAS"
@@ -31,18 +31,9 @@ def named_bundle(name: str, root: Path) -> Path:
         return local_folder(name)
     model, version = registered
     with impatient():
-        tags = open_registry(existing_store(root), model).find(version).tags
-    if BUNDLE not in tags:
-        raise UserError(f"{name} was not registered by gnn-encoder: it has no tag {BUNDLE!r}")
-    folder, latest = local_folder(tags[BUNDLE], indexed=False), root.expanduser() / "latest" / "bundle"
+        found = open_registry(existing_store(root), model).find(version)
+    folder, latest = found.bundle_folder(), root / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).expanduser().is_dir()
-    except RuntimeError:  # `~nobody`
-        return False
 
 
 def parse_name(text: str) -> tuple[str, str] | None:

@@ -1,34 +1,35 @@
 """The model registry: versions of a model, and the aliases that say which of them is served.
 
-`champion` is the version in service, `previous` the one before it. MLflow moves an alias in one step, but cannot
-compare before it moves: two processes could each win against the same champion. Whoever moves an alias therefore
-waits for its turn. It takes a ticket, which is a version of the model `NAME.turns`, as MLflow gives out each number
-once, and whoever holds the lowest is next (Lamport's bakery). A ticket that stays the lowest for `STALE_SECONDS` is
-of a process that died, and is torn. No clocks are compared.
+`champion` is the version in service, `previous` the one before it. MLflow sets an alias without a condition: of two
+processes that compared with the same champion, each could replace it. So a move is first written down, as a version of
+the model `NAME.moves`, which says after which other move it comes. MLflow gives out each version number once, hence all
+readers agree which move after that one came first. Only that one counts, and only its process sets the aliases.
+
+No process waits for another. One that stops or dies between the two is no obstacle: the next reader sets the aliases of
+the last move, if they are not set yet. One that wakes up and sets the aliases of an older move looks at the last move
+afterwards, and sets that one's again. Whoever moves an alias in MLflow's own pages is obeyed.
 """
 
 import functools
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gnn_encoder.errors import UserError
-from gnn_encoder.storage import is_remote
+from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking import mlflow_runs
 
 CHAMPION, PREVIOUS = "champion", "previous"
-STALE_SECONDS = 60.0
-"""A turn is a few calls of the store."""
-POLL_SECONDS = 0.2
 BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
-"""Tags of a version: where its bundle lies, that one's digest, and what the gate said."""
+"""Tags of a version: the address and digest of its bundle, and what the gate decided."""
+AFTER, SET = "after", "aliases set"
+"""Tags of a move: the move before it ("0": none), and whether its aliases are set. The other two are the aliases."""
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,38 @@ class Version:
     card: str
     """Markdown."""
     run_id: str
-    """Of the run that registered it; empty where none did."""
+    """The run that registered it; empty where none did."""
+
+    def bundle_folder(self) -> Path:
+        """The folder of its bundle on this machine, fetched if it is in an object store.
+
+        Raises:
+            UserError: the store cannot be used; `Missing`, if there is no address that this program reads, or nothing
+                in the store.
+        """
+        address = self.tags.get(BUNDLE, "")
+        if not address or ("://" in address and not is_remote(address)):
+            where = f"at {address}, and only folders and s3:// are read" if address else f"without a tag {BUNDLE!r}"
+            raise Missing(f"version {self.number} is registered {where}")
+        # Where KFP's launcher wrote a bundle, it has no index of objects. Its manifest is checked all the same.
+        return local_folder(address, indexed=False)
 
 
-def _telling(
-    method: Callable[Concatenate["Registry", Given], Found],
-) -> Callable[Concatenate["Registry", Given], Found]:
+@dataclass(frozen=True)
+class Aliases:
+    """The versions that the aliases point at, None where there is no such alias."""
+
+    champion: str | None
+    previous: str | None
+    move: str
+    """Number of the last move, "0" where there was none."""
+
+
+def _naming_store(
+    method: Callable[Concatenate["Registry", Arguments], Result],
+) -> Callable[Concatenate["Registry", Arguments], Result]:
     @functools.wraps(method)
-    def call(registry: "Registry", /, *args: Given.args, **kwargs: Given.kwargs) -> Found:
+    def call(registry: "Registry", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with mlflow_runs.store_errors(registry.uri):
             return method(registry, *args, **kwargs)
 
@@ -61,19 +86,13 @@ class Registry:
     """One registered model of one store. Every call may raise a UserError that names the store."""
 
     def __init__(self, client: Any, uri: str, name: str, run_id: str | None = None) -> None:
-        """Nothing is asked of the store yet; `run_id` is the run that versions are registered by."""
+        """Sends no request yet; `run_id` is the run that registers versions."""
         self.uri, self.name = uri, name
         self._client, self._run_id = client, run_id
 
-    @_telling
+    @_naming_store
     def versions(self) -> list[Version]:
-        """All of them, the newest first."""
-        wanted = f"name = '{self.name}'"
-        page = self._client.search_model_versions(wanted)
-        entities = list(page)
-        while page.token:
-            page = self._client.search_model_versions(wanted, page_token=page.token)
-            entities += page
+        """All versions, the newest first."""
         aliases = self._aliases()
         return [
             Version(
@@ -84,15 +103,11 @@ class Registry:
                 each.description or "",
                 each.run_id or "",
             )
-            for each in sorted(entities, key=lambda each: int(each.version), reverse=True)
+            for each in reversed(self._entities(self.name))
         ]
 
-    def at(self, alias: str) -> Version | None:
-        """The version that an alias points at."""
-        return next((version for version in self.versions() if alias in version.aliases), None)
-
     def find(self, named: str) -> Version:
-        """A version by number or alias.
+        """The version with a number or an alias.
 
         Raises:
             UserError: there is none.
@@ -105,31 +120,31 @@ class Registry:
         there = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
         raise UserError(f"no version or alias {named!r} of the model {self.name!r}: {there}")
 
-    @_telling
+    @_naming_store
     def logged(self, version: Version, name: str, folder: str) -> Path:
         """Fetch into `folder` what the run that registered a version logged under a name."""
         return Path(self._client.download_artifacts(version.run_id, name, folder))
 
-    @_telling
+    @_naming_store
     def register(self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str) -> str:
-        """Make a bundle a version; its number.
+        """Make a bundle a version and return its number.
 
-        An MLflow server refuses a source on the client's disk. There the source is the registering run, and the tag
-        `bundle` says where the bundle lies.
+        An MLflow server refuses a source on the client's disk. Then the source is the registering run, and only the tag
+        `bundle` has the bundle's address.
 
         Args:
-            bundle: its folder or `s3://` address.
-            card: its description, of which as much is kept as a store takes.
+            bundle: its folder, or its address in an object store.
+            card: its description, cut to what a store takes.
         """
         from mlflow.exceptions import MlflowException
 
-        self._create(self.name)
+        _agree(self._client.create_registered_model, self.name)
         most = mlflow_runs.VALUE_CHARACTERS
         if len(card) > most:
             card = card[: card.rindex("\n", 0, most - 1)] + "\n…"
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
-        source = bundle if is_remote(bundle) else Path(bundle).as_uri()
+        source = bundle if "://" in bundle else Path(bundle).as_uri()
         try:
             made = self._client.create_model_version(self.name, source, self._run_id, labels, description=card)
         except MlflowException as error:
@@ -139,82 +154,83 @@ class Registry:
             made = self._client.create_model_version(self.name, source, self._run_id, labels, description=card)
         return str(made.version)
 
-    @_telling
-    def promote(self, number: str) -> None:
-        """Make a version the champion and the former one `previous`. In one's turn only.
+    @_naming_store
+    def withdraw(self, number: str) -> None:
+        """Delete a version that was registered and not promoted in time."""
+        self._client.delete_model_version(self.name, number)
 
-        `previous` moves first: whoever is killed in between leaves the champion where it was.
+    @_naming_store
+    def aliases(self) -> Aliases:
+        """Where the aliases point, after they have been set as the last move says."""
+        move = self._set_aliases()
+        found = self._aliases()
+        return Aliases(found.get(CHAMPION), found.get(PREVIOUS), move)
+
+    def promote(self, number: str, seen: Aliases | None = None) -> bool:
+        """Make a version the champion and the former champion `previous`; return whether that was done.
+
+        Args:
+            seen: the aliases that the decision rests on: if they have been moved since, nothing is done.
         """
-        former = self._aliases().get(CHAMPION)
-        if former == number:
-            return
-        if former:
-            self._client.set_registered_model_alias(self.name, PREVIOUS, former)
-        self._client.set_registered_model_alias(self.name, CHAMPION, number)
+        while True:
+            now = seen or self.aliases()
+            if now.champion == number or self._move(now, number, now.champion or ""):
+                return True
+            if seen:
+                return False
 
-    @_telling
     def roll_back(self) -> tuple[str, str]:
-        """Let `champion` and `previous` change places; the new champion and the former. In one's turn only.
-
-        `champion` moves first: whoever is killed in between has rolled back.
+        """Exchange `champion` and `previous`; return the new champion and the former one.
 
         Raises:
             UserError: there was no other champion before.
         """
-        aliases = self._aliases()
-        champion, previous = aliases.get(CHAMPION), aliases.get(PREVIOUS)
-        if not champion or not previous or champion == previous:
-            raise UserError(f"the model {self.name!r} has no previous champion: gnn-encoder models promote VERSION")
-        self._client.set_registered_model_alias(self.name, CHAMPION, previous)
-        self._client.set_registered_model_alias(self.name, PREVIOUS, champion)
-        return previous, champion
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """A block in which no other process registers a version or moves an alias.
-
-        Raises:
-            UserError: this process stood still so long that the others took it for dead.
-        """
-        ticket = self._take_ticket()
-        try:
-            first, since = -1, 0.0
-            while (now := self._first_ticket()) != ticket:
-                if now is None or now > ticket:
-                    raise UserError(f"the turn at {self._turns!r} was given to another process: run it again")
-                if now != first:
-                    first, since = now, time.monotonic()
-                elif time.monotonic() - since > STALE_SECONDS:
-                    self._tear(now)
-                time.sleep(POLL_SECONDS)
-            yield
-        finally:
-            self._tear(ticket)
+        while True:
+            now = self.aliases()
+            if not now.champion or not now.previous or now.champion == now.previous:
+                raise UserError(f"the model {self.name!r} has no previous champion: gnn-encoder models promote VERSION")
+            if self._move(now, now.previous, now.champion):
+                return now.previous, now.champion
 
     @property
-    def _turns(self) -> str:
-        return f"{self.name}.turns"
+    def _moves(self) -> str:
+        return f"{self.name}.moves"
 
-    @_telling
-    def _take_ticket(self) -> int:
-        self._create(self._turns, f"Tickets of those that register a version of {self.name} or move its aliases.")
+    @_naming_store
+    def _move(self, seen: Aliases, champion: str, previous: str) -> bool:
+        """Move the aliases; return False if another move came first after the one in `seen`."""
+        _agree(self._client.create_registered_model, self._moves)
+        # A request that is sent twice, as its answer was lost, makes two versions: the source tells that both are ours.
         # Nothing lies there; a server wants an address with a path.
-        return int(self._client.create_model_version(self._turns, f"ticket://turns/{self._turns}").version)
+        source = f"move://champion/{uuid.uuid4()}"
+        tags = {AFTER: seen.move, CHAMPION: champion, PREVIOUS: previous}
+        self._client.create_model_version(self._moves, source, tags=tags)
+        won = any(each.source == source for each in self._valid_moves())
+        self._set_aliases()
+        return won
 
-    @_telling
-    def _first_ticket(self) -> int | None:
-        held = self._client.search_model_versions(f"name = '{self._turns}'")
-        return min((int(each.version) for each in held), default=None)
+    def _valid_moves(self) -> list[Any]:
+        """The moves that count, in their order: each is the first one after the one before it."""
+        valid: list[Any] = []
+        for each in self._entities(self._moves):
+            if each.tags.get(AFTER) == (str(valid[-1].version) if valid else "0"):
+                valid.append(each)
+        return valid
 
-    @_telling
-    def _tear(self, ticket: int) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.delete_model_version(self._turns, str(ticket))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # another waiting process was faster
-                raise
+    def _set_aliases(self) -> str:
+        """Set the aliases as the last move says, unless they are set; return its number."""
+        done = ""
+        while moves := self._valid_moves():
+            last, number = moves[-1], str(moves[-1].version)
+            if SET in last.tags and done in ("", number):
+                return number
+            for alias in (CHAMPION, PREVIOUS):
+                if version := last.tags.get(alias):
+                    _agree(self._client.set_registered_model_alias, self.name, alias, version)
+            _agree(self._client.set_model_version_tag, self._moves, number, SET, "yes")
+            # Between reading and setting this process may have stood still for hours, and others moved: read again.
+            done = number
+        return "0"
 
     def _aliases(self) -> dict[str, str]:
         """Alias → version."""
@@ -222,16 +238,27 @@ class Registry:
             return {alias: str(version) for alias, version in model.aliases.items()}
         return {}
 
-    def _create(self, name: str, description: str | None = None) -> None:
-        from mlflow.exceptions import MlflowException
+    def _entities(self, name: str) -> list[Any]:
+        """MLflow's versions of a model, the oldest first."""
+        page = self._client.search_model_versions(f"name = '{name}'")
+        found = list(page)
+        while page.token:
+            page = self._client.search_model_versions(f"name = '{name}'", page_token=page.token)
+            found += page
+        return sorted(found, key=lambda each: int(each.version))
 
-        if self._client.search_registered_models(f"name = '{name}'"):
-            return
-        try:
-            self._client.create_registered_model(name, description=description)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was faster
-                raise
+
+def _agree(method: Callable[..., Any], *arguments: str) -> None:
+    """Call a method that creates or sets something, where other processes may do the same or delete it."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        method(*arguments)
+    except MlflowException as error:
+        if error.error_code == "BAD_REQUEST":  # two processes inserted a row at once: now it is there to be updated
+            method(*arguments)
+        elif error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
+            raise
 
 
 def open_registry(uri: str, name: str) -> Registry:

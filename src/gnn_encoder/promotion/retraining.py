@@ -1,8 +1,8 @@
-"""Whether a retraining would make anything new, and what came of it in Markdown.
+"""Whether a retraining would make anything new, and its result in Markdown.
 
-What a run is made of, its data, settings and code, is told by three digests, which `promote` writes to the version
-that it registers. Where the champion or the newest version has the same three, the run's answer is known: such a
-model serves already, or was refused or rolled back.
+Three digests stand for what a run is made of: data, settings and code. `promote` writes them to the version that it
+registers. If the champion or the newest version has the same three, the result of the run is known: that model serves
+already, or was kept back or rolled back.
 """
 
 import contextlib
@@ -26,27 +26,29 @@ class Job(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Of its steps."""
+        """Its steps' settings."""
 
     def models(self) -> Registry:
-        """Where its versions are registered."""
+        """The registry of its versions."""
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """What its steps are called with."""
+        """The arguments of its steps; with another text for `registry`, `promote` decides anew."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What there is to do."""
+    """A retraining to do, or the reason why there is none."""
 
     arguments: Mapping[str, str]
-    """Of the pipeline's steps."""
+    """The arguments of the pipeline's steps."""
+    origin: Mapping[str, str]
+    """The digests of what the run is made of."""
     same: Version | None
-    """A version that was made of the same: there is nothing to do."""
+    """A version with the same digests: there is nothing to do."""
     news: str
     """What has changed, or that nothing has, in a sentence."""
     known: frozenset[str]
-    """Numbers of the versions that were registered when it was made."""
+    """Numbers of the versions that are registered already."""
 
 
 def plan(job: Job) -> Plan:
@@ -56,34 +58,35 @@ def plan(job: Job) -> Plan:
         UserError: the registry, the data source or a backbone cannot be read.
     """
     name, versions = job.settings.promote.model_name, []
-    with contextlib.suppress(Missing), impatient():  # missing of a root in which nothing ran yet
+    with contextlib.suppress(Missing), impatient():  # nothing ran in that root yet
         versions = job.models().versions()
     known = frozenset(version.number for version in versions)
     newest = next(iter(versions), None)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     # A step that was decided against another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
-    origin = _origin(arguments)
+    digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
+    origin = {part: digests[part] for part in ORIGIN}
     for version in filter(None, (champion, newest)):
-        if not changed(origin, version):
-            news = f"nothing to do: data, settings and code are those of {described(version)}"
-            return Plan(arguments, version, news, known)
-    if not newest:
-        return Plan(arguments, None, f"no version of {name} is registered yet", known)
-    last = champion or newest
-    differing = ", ".join(part.removeprefix("run.") for part in changed(origin, last))
-    return Plan(arguments, None, f"changed since {described(last)}: {differing}", known)
+        if not _changed(origin, version):
+            news = f"nothing to do: data, settings and code are those of {_described(version)}"
+            return Plan(arguments, origin, version, news, known)
+    news = f"no version of {name} is registered yet"
+    if last := champion or newest:
+        differing = ", ".join(part.removeprefix("run.") for part in _changed(origin, last))
+        news = f"changed since {_described(last)}: {differing}"
+    return Plan(arguments, origin, None, news, known)
 
 
 def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
-    """The facts of the `Decision` on what a plan's run registered, from where `promote` logged it.
+    """Read the facts of the `Decision` on the version that a plan's run registered, as `promote` logged them.
 
     Raises:
         UserError: there is no new version of the plan's data, settings and code, or its decision cannot be read.
     """
-    origin, store = _origin(plan.arguments), without_password(models.uri)
+    store = without_password(models.uri)
     fresh = (version for version in models.versions() if version.number not in plan.known)
-    made = next((version for version in fresh if not changed(origin, version)), None)
+    made = next((version for version in fresh if not _changed(plan.origin, version)), None)
     if not made:
         raise UserError(
             f"the run succeeded, but no new version of {models.name} is in {store}: KFP reused an earlier run's "
@@ -92,25 +95,20 @@ def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             return Decision.logged_facts(models.logged(made, "decision", folder))
-    except (UserError, OSError, ValueError) as error:
-        told = f"{made.tags.get(DECISION)}: {made.tags.get(REASON)}"
+    except (UserError, OSError) as error:
+        decided = f"{made.tags.get(DECISION)}: {made.tags.get(REASON)}"
         raise UserError(
-            f"version {made.number} is registered ({told}), but not its decision's figures: {error}"
+            f"version {made.number} is registered ({decided}), but not its decision's figures: {error}"
         ) from None
 
 
-def _origin(arguments: Mapping[str, str]) -> dict[str, str]:
-    digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
-    return {part: digests[part] for part in ORIGIN}
-
-
-def changed(origin: Mapping[str, str], version: Version) -> list[str]:
-    """Which of a run's digests differ from those of a version."""
+def _changed(origin: Mapping[str, str], version: Version) -> list[str]:
+    """The names of the digests in which a run differs from a version."""
     return [part for part, digest in origin.items() if version.tags.get(part) != digest]
 
 
-def described(version: Version) -> str:
-    """A version, and what became of it."""
+def _described(version: Version) -> str:
+    """A version's number and what became of it."""
     if CHAMPION in version.aliases:
         return f"version {version.number}, the champion"
     if version.tags.get(DECISION) == KEEP:
@@ -119,13 +117,13 @@ def described(version: Version) -> str:
 
 
 def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, object]) -> str:
-    """What a retraining came to, in Markdown: the verdict, each measure of old and new, and where to look.
+    """A retraining's result in Markdown: the verdict, each measure of old and new, and links.
 
     Args:
         news: why it ran.
-        facts: of its `Decision`.
-        uri: of the MLflow store that it is registered in.
-        links: what else there is to look at, by a name for it.
+        facts: those of its `Decision`.
+        uri: the address of the MLflow store with its version.
+        links: other things to look at, by their names.
     """
     lines = [
         f"## {facts['model_name']}: {facts['decision']}",
@@ -138,12 +136,8 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
         "",
     ]
     store = without_password(uri)
-    server = store.startswith("http")
-    places = {
-        "registered": f"{store}/#/models/{facts['model_name']}/versions/{facts['version']}" if server else store,
-        "bundle": facts["bundle"],
-        **links,
-    }
+    page = f"/#/models/{facts['model_name']}/versions/{facts['version']}" if store.startswith("http") else ""
+    places = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
     return "\n".join([*lines, *(f"- {name}: {where}" for name, where in places.items())]) + "\n"
 
 

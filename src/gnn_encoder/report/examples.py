@@ -9,14 +9,15 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.explanation.passages import ExplainedPassage
-
-SHOWN = 3
-"""Passages shown of a ranking."""
+from gnn_encoder.inference.scorers import Contribution
 
 
 @dataclass(frozen=True)
 class Found:
-    """A passage in a ranking; `why`: what the graph made of it, where that is told."""
+    """A passage in a ranking.
+
+    `why`: what the graph made of it. `parts`: what its score is made of. Each where it is known.
+    """
 
     rank: int
     passage_id: str
@@ -24,6 +25,7 @@ class Found:
     text: str
     relevant: bool
     why: ExplainedPassage | None = None
+    parts: tuple[Contribution, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts import Bundle, passage_text
 from gnn_encoder.explanation.passages import Sources
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.scorers import Scorer
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.report.examples import Example
 
@@ -35,3 +36,15 @@ class ExampleExplainer:
             found = [replace(passage, why=of) for passage, of in zip(example.rankings[self.system], why, strict=True)]
             explained.append(replace(example, rankings={**example.rankings, self.system: found}))
         return explained
+
+
+def explained_by(scorer: Scorer, system: str, examples: list[Example]) -> list[Example]:
+    """The examples with what the scores of `system`'s passages are made of, by the scorer that ordered them."""
+    explained = []
+    for example in examples:
+        found = [
+            replace(each, parts=tuple(scorer.explain(example.query, passage_text(each.title, each.text))))
+            for each in example.rankings[system]
+        ]
+        explained.append(replace(example, rankings={**example.rankings, system: found}))
+    return explained

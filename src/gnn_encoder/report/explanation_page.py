@@ -2,7 +2,7 @@
 
 from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.explanation.search import ExplainedHit
-from gnn_encoder.report.page import page_environment
+from gnn_encoder.report.templates import page_environment
 
 TEMPLATE = "explanation.html.j2"
 

@@ -1,12 +1,9 @@
 """The report of an evaluation as one HTML page that needs no network and no other file."""
 
 import base64
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import History
@@ -16,6 +13,7 @@ from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
+from gnn_encoder.report.templates import page_environment
 from gnn_encoder.settings import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
@@ -43,7 +41,6 @@ def render_page(
     lost: list[Example],
     manifests: Mapping[str, Manifest],
     history: History,
-    settings: Mapping[str, Any],
 ) -> str:
     """The page.
 
@@ -54,7 +51,6 @@ def render_page(
         won, lost: queries of the headline split.
         manifests: of the artifacts evaluated, by name.
         history: of the steps that made them.
-        settings: of the evaluation itself.
     """
     template = page_environment().get_template(TEMPLATE)
     return template.render(
@@ -66,8 +62,8 @@ def render_page(
         history=history,
         similarity=beside_paper(generated.metrics) if (generated := history.get("generate_queries")) else None,
         paper_triples=PAPER_TRIPLES,
-        settings=settings,
         legend=LEGEND,
+        explained_by_graph=any(found.why for each in (*won, *lost) for of in each.rankings.values() for found in of),
         mean_name=mean_name,
         significant=SIGNIFICANT,
         is_best=is_best,
@@ -86,16 +82,3 @@ def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot]
         mean_name=mean_name,
         significant=SIGNIFICANT,
     )
-
-
-def page_environment(room: str = "report") -> Environment:
-    """Where a room's templates are found, and how they are read: everything escaped, nothing undefined."""
-    environment = Environment(
-        loader=PackageLoader("gnn_encoder", room),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment

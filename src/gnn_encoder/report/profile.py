@@ -27,7 +27,7 @@ class DataProfile:
     facts: dict[str, Any]
 
 
-def data_profile(dataset: Dataset, graph: Graph) -> DataProfile:
+def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     """Counts, words and degrees.
 
     `facts`: `passages`; `splits`, with the queries of each, those with a positive label and those labels; `words` and
@@ -36,7 +36,7 @@ def data_profile(dataset: Dataset, graph: Graph) -> DataProfile:
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
     words = {"passages": _words(dataset.passages.take(some).texts)}
-    degrees = np.diff(graph.indptr)
+    degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
     splits, reached = {}, {}
     for split in SPLITS:
         rows, qrels = dataset.query_rows(split), dataset.split_qrels(split)

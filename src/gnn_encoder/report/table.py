@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.evaluation.results import BM25, in_table
+from gnn_encoder.evaluation.results import in_table
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 
 
@@ -20,7 +20,8 @@ def results_table(metrics: dict[str, Any]) -> Table:
     baseline = metrics["baseline"]
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
     if metrics["fusions"]:
-        caption += f"\n+ BM25: the scores of the system above and BM25's together, {_weights(metrics)}"
+        lexical = next(iter(metrics["fusions"].values()))["lexical"]
+        caption += f"\n+ {lexical}: the scores of the system above and {lexical}'s together, {_weights(metrics)}"
     table = figures_table(metrics["measures"], caption)
     for split, systems in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
@@ -54,7 +55,7 @@ def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
             yield system, system
             for other in shown:
                 if other in fusions and fusions[other]["dense"] == system:
-                    yield other, f"  + {BM25}"
+                    yield other, f"  + {fusions[other]['lexical']}"
 
 
 def _weights(metrics: dict[str, Any]) -> str:

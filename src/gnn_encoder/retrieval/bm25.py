@@ -6,7 +6,6 @@ The corpus is tokenized as a stream, and the index that bm25s searches is built 
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import bm25s
@@ -17,7 +16,7 @@ from bm25s.tokenization import Tokenizer
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.retrieval.postings import bm25_index, load_postings, save_postings
+from gnn_encoder.retrieval.postings import ARRAYS, bm25_index, empty_index
 from gnn_encoder.settings import Lexical
 from gnn_encoder.tracking.progress import Progress
 
@@ -30,44 +29,14 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
 FACTS, VOCABULARY = "bm25.json", "vocabulary.json"
 
 
-@dataclass(frozen=True)
-class Bm25Kind:
-    """How texts are cut into terms and scored.
-
-    k1              saturation of the term frequency
-    b               share of length normalisation
-    stemmer         a Snowball language, or `none`
-    stopwords       a language whose stop words bm25s knows, or `none`
-    fields          a key of `FIELDS`
-    """
-
-    k1: float = 1.5
-    b: float = 0.75
-    stemmer: str = "english"
-    stopwords: str = "english"
-    fields: str = "joined"
-
-    @classmethod
-    def of(cls, settings: Lexical) -> "Bm25Kind":
-        """As the settings say."""
-        return cls(settings.k1, settings.b, settings.stemmer, settings.stopwords, settings.fields)
-
-    def tokenizer(self) -> Tokenizer:
-        """One without a vocabulary."""
-        return Tokenizer(
-            stemmer=None if self.stemmer == "none" else Stemmer.Stemmer(self.stemmer),
-            stopwords=None if self.stopwords == "none" else self.stopwords,
-        )
-
-
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: Bm25Kind, passages: int, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
+    def __init__(self, kind: Lexical, passages: int, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
         self.kind, self.passages, self._parts = kind, passages, parts
 
     @classmethod
-    def build(cls, passages: PassageTable, kind: Bm25Kind, progress: Progress | None = None) -> "Bm25":
+    def build(cls, passages: PassageTable, kind: Lexical, progress: Progress | None = None) -> "Bm25":
         """Index all passages, read as a stream; `progress` counts them, once per field.
 
         Raises:
@@ -75,7 +44,7 @@ class Bm25:
         """
         parts = []
         for field in FIELDS[kind.fields]:
-            tokenizer = kind.tokenizer()
+            tokenizer = _tokenizer(kind)
             texts = _texts(passages, field, progress)
             # Without `allow_empty`: an empty query would otherwise find every empty passage.
             tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
@@ -91,22 +60,25 @@ class Bm25:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder, to be searched without the passages."""
-        facts = {"kind": asdict(self.kind), "passages": self.passages, "parts": len(self._parts)}
+        kind = self.kind.model_dump(include=set(Lexical.model_fields))
+        facts = {"kind": kind, "passages": self.passages, "parts": len(self._parts)}
         (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         for i, (tokenizer, index) in enumerate(self._parts):
             (folder / f"{i}").mkdir()
             tokenizer.save_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            save_postings(index, folder / f"{i}")
+            for name in ARRAYS:
+                np.save(folder / f"{i}" / f"{name}.npy", index.scores[name], allow_pickle=False)
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
         """An index that was saved; its postings are memory-mapped."""
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        kind, parts = Bm25Kind(**facts["kind"]), []
+        kind, parts = Lexical(**facts["kind"]), []
         for i in range(facts["parts"]):
-            tokenizer = kind.tokenizer()
+            tokenizer = _tokenizer(kind)
             tokenizer.load_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            index = load_postings(folder / f"{i}", facts["passages"], k1=kind.k1, b=kind.b)
+            index = empty_index(k1=kind.k1, b=kind.b)
+            index.load_scores(folder / f"{i}", *(f"{name}.npy" for name in ARRAYS), facts["passages"], mmap=True)
             parts.append((tokenizer, index))
         return cls(kind, facts["passages"], parts)
 
@@ -143,6 +115,14 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
         rows = np.concatenate([above, level[: k - len(above)]])
     order: np.ndarray = rows[np.lexsort((rows, -scores[rows]))]
     return order
+
+
+def _tokenizer(kind: Lexical) -> Tokenizer:
+    """A tokenizer without a vocabulary."""
+    return Tokenizer(
+        stemmer=None if kind.stemmer == "none" else Stemmer.Stemmer(kind.stemmer),
+        stopwords=None if kind.stopwords == "none" else kind.stopwords,
+    )
 
 
 def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progress: Progress | None) -> Iterator[str]:

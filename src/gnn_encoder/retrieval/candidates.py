@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts import Run
+from gnn_encoder.artifacts import Dataset, KnownPositives, Run
+
+
+def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
+    """The first `depth` candidates of each labelled train pair's query, int32 [e, depth], -1 for known positives."""
+    queries, place = np.unique(dataset.split_qrels("train").positive().query, return_inverse=True)
+    pool = merge_candidates(runs, queries, depth)
+    known = KnownPositives.of(dataset, "train").contains(queries[:, None], pool)
+    negatives: np.ndarray = np.where(known, -1, pool)[place]
+    return negatives
 
 
 def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.ndarray:

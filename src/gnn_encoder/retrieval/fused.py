@@ -1,10 +1,11 @@
 """Ask a bundle by words and by meaning at once: the ranking that a report calls BM25 + GNN-encoder."""
 
+from typing import Any
+
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Report, Run
+from gnn_encoder.artifacts import CONVEX, Bundle, Report, Run
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.results import CANDIDATE, CONVEX, fused_name
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
 from gnn_encoder.retrieval.search import Hit, Searcher
@@ -42,11 +43,13 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
     """The weight by the report of its model beside the bundle, as they lie in ROOT/latest, and where it is from."""
     try:
-        report = Report.read(bundle.path.expanduser().absolute().parent / "report")
+        report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:
         return UNTUNED, UNTOLD
     model = bundle.manifest.inputs.get("gnn_encoder")
-    facts = report.metrics["fusions"].get(fused_name(CANDIDATE, CONVEX), {})
+    metrics = report.metrics
+    wanted = {"method": CONVEX, "dense": metrics["candidate"]}
+    facts: dict[str, Any] = next((each for each in metrics["fusions"].values() if wanted.items() <= each.items()), {})
     if not facts.get("tuned_on") or model is None or report.manifest.inputs.get("gnn_encoder") != model:
         return UNTUNED, UNTOLD
     return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
-from gnn_encoder.evaluation.results import BASELINE, CANDIDATE
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.settings.ranking import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
 """At most."""
@@ -86,17 +86,17 @@ def systems_latency(
     plain, plain_encoder = read_vectors(passage_vectors), DualEncoder.load(dual_encoder).query_encoder
     searcher = Searcher(Bundle.read(bundle))
     paths = {
-        BASELINE: QueryPath(
+        DUAL_ENCODER: QueryPath(
             partial(encode_question, plain_encoder),
             lambda vector: exact.search(plain, vector, HITS),
         ),
-        CANDIDATE: bundle_path(searcher),
+        GNN_ENCODER: bundle_path(searcher),
     }
     found = measure_latency(paths, questions)
     made, graph_made = read_manifest(passage_vectors), searcher.bundle.manifest
     once = {
-        BASELINE: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
-        CANDIDATE: {
+        DUAL_ENCODER: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
+        GNN_ENCODER: {
             "passage_encode_ms": _ms_each(graph_made, "encoded", "encoded_per_second"),
             "passage_propagate_ms": _ms_each(graph_made, "propagated", "propagated_per_second"),
         },

@@ -5,7 +5,6 @@ postings begin, the second puts each passage's scores there. Tokens and postings
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import bm25s
@@ -15,7 +14,7 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.scratch import scratch
 
 ARRAYS = ("data", "indices", "indptr")
-"""What bm25s calls scores, texts and where each term's postings begin."""
+"""What bm25s calls scores, texts and where each term's postings begin, in the order in which it loads them."""
 TEXTS = 20_000
 """Texts whose terms are counted together."""
 
@@ -56,23 +55,13 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
         place = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
         scores[place], texts[place] = idf[term] * frequency[order], text
         free += np.bincount(term, minlength=vocabulary)
-    return _index({"data": scores, "indices": texts, "indptr": begins, "num_docs": n}, k1=k1, b=b)
+    index = empty_index(k1=k1, b=b)
+    index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}
+    return index
 
 
-def save_postings(index: bm25s.BM25, folder: Path) -> None:
-    """Write the arrays of an index into a folder."""
-    for name in ARRAYS:
-        np.save(folder / f"{name}.npy", index.scores[name], allow_pickle=False)
-
-
-def load_postings(folder: Path, texts: int, *, k1: float, b: float) -> bm25s.BM25:
-    """The index over n texts that was saved there, its arrays memory-mapped."""
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-    return _index({**arrays, "num_docs": texts}, k1=k1, b=b)
-
-
-def _index(scores: dict[str, Any], *, k1: float, b: float) -> bm25s.BM25:
+def empty_index(*, k1: float, b: float) -> bm25s.BM25:
+    """bm25s's index in Lucene's variant, without its arrays: `scores` is to be set, or `load_scores` to be called."""
     index: Any = bm25s.BM25(method="lucene", k1=k1, b=b)
-    index.scores = scores
     index.nonoccurrence_array = None  # only the variants need it that score what does not occur
     return index

@@ -1,14 +1,19 @@
 """Ask a bundle: one pass of E_Q over the question, one search of the index."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import encode_question
+from gnn_encoder.errors import UserError, printable
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.retrieval.question import question_encoder
+
+if TYPE_CHECKING:
+    from gnn_encoder.models.dual_encoder import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -21,16 +26,28 @@ class Hit:
     title: str
     text: str
 
+    def heading(self) -> str:
+        """The line above its text on a terminal."""
+        title = f"{printable(self.title)}  " if self.title else ""
+        return f"{self.rank:>3}  {self.score:.4f}  {title}[{printable(self.passage_id)}]"
+
 
 class Searcher:
     """A bundle opened for many questions: model and index are loaded once."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.encoder = TextEncoder.load(bundle.query_encoder_path)
-        self.index = load_index(bundle.index_path)
-        if self.index.d != self.encoder.width or self.index.ntotal != len(bundle.passages):
-            raise UserError(f"{bundle.path}: its index and its query encoder do not fit: run encode_corpus again")
+        self._vector_of = question_encoder(bundle.query_encoder_path)
+        self.index = load_index(bundle.index_path, bundle.vectors.shape)
+        if bundle.vectors.shape != (len(bundle.passages), self._vector_of.width):
+            raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run encode_corpus again")
+
+    @cached_property
+    def encoder(self) -> "TextEncoder":
+        """E_Q for many questions together."""
+        from gnn_encoder.models.dual_encoder import TextEncoder
+
+        return TextEncoder.load(self.bundle.query_encoder_path)
 
     def search(self, question: str, k: int = 10) -> list[Hit]:
         """The best `k` passages for a question (fewer if the corpus is smaller), best first. Errors as of `find`."""
@@ -53,7 +70,7 @@ class Searcher:
             raise UserError("the question is empty: give some words to search for")
         if k < 1:
             raise UserError(f"{k} passages were asked for: ask for at least 1")
-        vectors = encode_question(self.encoder, question)
+        vectors = self._vector_of(question)
         scores, rows = search_index(self.index, vectors, k)
         found = rows[0] >= 0
         return vectors[0], scores[0][found], rows[0][found]

@@ -9,6 +9,7 @@ process ids, so that a step lives no longer than its run there too (`gnn_encoder
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,8 +46,11 @@ def check_engine(image: str) -> None:
     """Refuse what would fail in the first step.
 
     Raises:
-        UserError: no engine answers, it has no such image, or one of another source than this program's.
+        UserError: this is not Linux, no engine answers, it has no such image, or one of another source than this
+            program's.
     """
+    if sys.platform != "linux":  # elsewhere the engine is a virtual machine, which does not have our process ids
+        raise UserError("--runner docker works on Linux only: leave it away, or run it on a Linux machine")
     import docker
 
     try:

@@ -6,6 +6,7 @@ each step's whole input and swallows Ctrl-C; `gnn_encoder.runs.local_run` starts
 
 import importlib.util
 import json
+import re
 import shutil
 import signal
 import sys
@@ -28,13 +29,16 @@ SOURCE_TREE = Path(__file__).parents[3]
 Arguments = Mapping[str, str | list[str]]
 """Pipeline parameter → a step's arguments as JSON, or those of each turn of a loop."""
 
-PIPELINES = ("train", "update", "ablation")
-
 
 def pipeline_file(name: str) -> Path:
     """A compiled pipeline: in the wheel, or in the source tree it was installed from."""
     packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / f"{name}.yaml"
     return packaged if packaged.is_file() else SOURCE_TREE / "pipelines" / f"{name}.yaml"
+
+
+def step_of(task: str) -> str:
+    """The step of a task: KFP calls a step's second task STEP-2."""
+    return re.sub(r"-\d+$", "", task).replace("-", "_")
 
 
 def image_of(name: str) -> str:
@@ -141,7 +145,7 @@ def _content_cache(base: type) -> type:
         def compute_key(self, component_name: str, **facts: Any) -> str:
             _check_outputs()
             key = str(super().compute_key(component_name, **facts))
-            step = component_name.removeprefix("comp-").replace("-", "_")
+            step = step_of(component_name.removeprefix("comp-"))
             call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
             self._steps[key] = call.title(step)
             return key
@@ -150,19 +154,21 @@ def _content_cache(base: type) -> type:
             step = self._steps[key]
             if _interrupted:
                 raise KeyboardInterrupt
-            outputs: dict[str, Any] | None = super().get(key)
+            outputs: dict[str, Any] | None = None
             manifests: list[Manifest] = []
             try:
+                outputs = super().get(key)
                 manifests = [read_manifest(artifact.uri) for artifact in (outputs or {}).values()]
             except UserError as error:
                 emit(step, "note", message=f"cannot reuse its last output: {error}")
-                outputs = None
-            if outputs is None:
+            except (AttributeError, TypeError, ValueError, KeyError, RecursionError):  # what kfp says of wrong JSON
+                emit(step, "note", message=f"cannot reuse its last output: {self._entry_path(key)} is corrupt")
+            if not manifests:
                 _begun.append(step)
                 emit(step, "starting")
             else:
-                emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
-            return outputs
+                emit(step, "cached", outputs=_uris(outputs or {}), metrics=manifests[0].metrics)
+            return outputs if manifests else None
 
         def put(self, key: str, outputs: dict[str, Any]) -> None:
             step = self._steps[key]

@@ -88,7 +88,8 @@ def _die_with(launcher: int) -> None:
             poll.register(os.pidfd_open(launcher), select.POLLIN)
             poll.poll()
         else:
-            while True:
-                os.kill(launcher, 0)
-                time.sleep(0.5)
+            with contextlib.suppress(PermissionError):  # another user's process has its id by now
+                while True:
+                    os.kill(launcher, 0)
+                    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

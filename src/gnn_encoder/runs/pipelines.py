@@ -2,44 +2,34 @@
 arguments, and its outputs kept in reach under `latest/`.
 """
 
-import json
-import os
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gnn_encoder.artifacts.folder import read_manifest
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
 from gnn_encoder.runs.local_run import Audience, Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.settings import STEPS, STUDY, Settings
+from gnn_encoder.settings import FOUNDATION, PIPELINES, Settings
 from gnn_encoder.settings.arguments import StepArguments
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
-ROOT = "GNN_ENCODER_ROOT"
-"""Environment variable: the folder of runs, checkpoints and the MLflow store."""
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
 KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
-UPDATED = ("ingest", "build_graph", "encode_corpus")
-"""Steps of the update pipeline."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
 """What a step is on this machine: a process, or a container."""
-COMMON = STEPS[: STEPS.index("train_gnn")]
-"""Steps that an ablation shares with the training pipeline."""
-
-
-def default_root() -> Path:
-    """`GNN_ENCODER_ROOT`, else ./gnn-encoder-runs."""
-    return Path(os.environ.get(ROOT) or "gnn-encoder-runs")
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,7 @@ class Training:
         Raises:
             UserError: data source or backbone are not there.
         """
-        return step_arguments(self.settings, STEPS, registry=f"{self.tracking_uri} {registry}".strip())
+        return step_arguments(self.settings, PIPELINES["train"], registry=f"{self.tracking_uri} {registry}".strip())
 
     def run(
         self, arguments: Mapping[str, str], audience: Audience, runner: str = PROCESSES, memory: str = ""
@@ -96,7 +86,7 @@ class Training:
         if runner == CONTAINERS:
             check_engine(launch.image_of("train"))
             containers = Containers(str(self.root), tuple(_local_paths(self.settings)), memory)
-        params = {"preset": self.preset, **_params(self.settings, STEPS)}
+        params = {"preset": self.preset, **_params(self.settings, PIPELINES["train"])}
         pipeline, name = launch.pipeline_file("train"), dated(Path(self.preset).stem)
         outcome = run_pipeline(pipeline, arguments, self.root, name, params, audience, containers)
         return _made_latest(self.root, outcome)
@@ -138,11 +128,11 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     Raises:
         UserError: as `run`, or `since` is no folder of a finished run.
     """
-    overrides = list(overrides)
+    overrides, steps = list(overrides), PIPELINES["update"]
     for override in overrides:
-        if override.partition(".")[0] not in UPDATED:
-            raise UserError(f"--set {override}: an update runs {', '.join(UPDATED)} alone")
-    since = since.expanduser().resolve()
+        if override.partition(".")[0] not in steps:
+            raise UserError(f"--set {override}: an update runs {', '.join(steps)} alone")
+    since = expanded(since).resolve()
     if not since.is_dir():
         raise UserError(f"no finished run at {since}: gnn-encoder run first, or name its folder by --from")
     models = {name: str((since / name).resolve()) for name in MODELS}
@@ -154,8 +144,8 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         tree[step]["previous"] = str(since)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     root = _usable(root)
-    arguments = step_arguments(settings, UPDATED)
-    params = {"from": str(since), **_params(settings, UPDATED)}
+    arguments = step_arguments(settings, steps)
+    params = {"from": str(since), **_params(settings, steps)}
     pipeline, name = launch.pipeline_file("update"), dated("update")
     return _made_latest(root, run_pipeline(pipeline, arguments | models, root, name, params, audience))
 
@@ -179,7 +169,7 @@ def ablate(
     tried = variants(settings, studies, own)
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
     root = _usable(root)
-    arguments: dict[str, str | list[str]] = {**step_arguments(settings, (*COMMON, *STUDY))}
+    arguments: dict[str, str | list[str]] = {**step_arguments(settings, PIPELINES["ablation"])}
     call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
     arguments["variants"] = [
         call.model_copy(update={"settings": each.model_dump(mode="json"), "label": f"{each.variant}, seed {each.seed}"})
@@ -187,7 +177,7 @@ def ablate(
         for variant in tried
         for each in with_seeds(variant, seeds)
     ]  # fmt: skip
-    params = {"preset": preset, "seeds": seeds, **_params(settings, COMMON)}
+    params = {"preset": preset, "seeds": seeds, **_params(settings, FOUNDATION)}
     name = dated(f"ablation-{Path(preset).stem}")
     return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, audience)
 
@@ -201,7 +191,7 @@ def check_heads(settings: Settings) -> None:
 
 def _local_paths(settings: Settings) -> set[str]:
     """What the settings name on this machine's disk: the data set, a pretrained model."""
-    values = (str(value) for step in STEPS for value in getattr(settings, step).model_dump().values())
+    values = (str(value) for step in PIPELINES["train"] for value in getattr(settings, step).model_dump().values())
     return {value for value in values if value.startswith("/") and Path(value).exists()}
 
 
@@ -209,17 +199,19 @@ def dataset_override(dataset: str | None) -> list[str]:
     """`--dataset` as an override of the settings; a path that exists is made absolute."""
     if dataset is None:
         return []
-    path = Path(dataset).expanduser()
-    return [f"ingest.dataset={json.dumps(str(path.resolve()) if path.exists() else dataset)}"]
+    path = expanded(dataset)
+    # YAML's escapes, not JSON's, which writes an emoji as two surrogates.
+    quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else dataset, default_style='"', width=math.inf)
+    return [f"ingest.dataset={quoted}"]
 
 
 def _usable(root: Path) -> Path:
-    root = root.expanduser().resolve()
+    root = root.resolve()
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / ".lock").touch()
     except OSError as error:
-        raise UserError(f"cannot write to {root}: {error.strerror}; give another --root or set {ROOT}") from None
+        raise UserError(f"cannot write to {root}: {error.strerror}; give another --root") from None
     return root
 
 

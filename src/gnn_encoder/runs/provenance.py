@@ -16,14 +16,14 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings import Settings, StepSettings
+from gnn_encoder.settings import Ingest, Settings, StepSettings, calls
 from gnn_encoder.settings.arguments import ORIGIN, StepArguments
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
-OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings", "storage", "tracking", "runs.lifeline"))
-"""Rooms and modules that no result depends on: they watch, hold values that are among the arguments themselves, or
-carry bytes whose digests are."""
+OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
+"""Rooms and modules that no result depends on: they watch, say which steps a pipeline has, or carry bytes whose digests
+are among the arguments."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 
@@ -32,32 +32,40 @@ PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bund
 
 
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
-    """Step name → the JSON that its component is called with; `registry` is the URI of the model registry.
+    """Parameter of a pipeline → the JSON that a component is called with.
+
+    Args:
+        settings: of all steps.
+        steps: the steps of the pipeline (`settings.calls` adds those that have no section of their own).
+        registry: the URI of the model registry.
 
     Raises:
         UserError: the data source, a local backbone or the earlier run is not there.
     """
-    calls = {}
-    for step in steps:
-        values: StepSettings = getattr(settings, step)
-        calls[step] = StepArguments(
-            settings=values.model_dump(mode="json"),
-            code_digest=code_digest(f"{PACKAGE}.steps.{step}"),
-            source_digests=source_digests(step, settings, registry),
+    made = {
+        parameter: StepArguments(
+            settings=call.settings.model_dump(mode="json"),
+            code_digest=code_digest(f"{PACKAGE}.steps.{call.step}"),
+            source_digests=source_digests(call.step, call.settings, registry),
+            label=call.label,
         )
-    if "promote" in calls:
-        calls["promote"].source_digests.update(_origin(calls))
-    return {step: call.model_dump_json() for step, call in calls.items()}
+        for parameter, call in calls(settings, steps).items()
+    }
+    if "promote" in made:
+        made["promote"].source_digests.update(_origin(made))
+    return {parameter: call.model_dump_json() for parameter, call in made.items()}
 
 
-def _origin(calls: Mapping[str, StepArguments]) -> dict[str, str]:
+def _origin(made: Mapping[str, StepArguments]) -> dict[str, str]:
     """Digests of the data, the settings with their backbones, and the code of a whole run, by the names of `ORIGIN`.
 
     Where the data lie means nothing, nor does where models are registered.
     """
     elsewhere = {"dataset", "registry"}
     data, settings, models, code = {}, {}, {}, {}
-    for step, call in calls.items():
+    for step, call in made.items():
+        if step == "report":
+            continue  # a page's looks are no reason to train anew
         data[step] = call.source_digests.get("dataset")
         models[step] = {name: digest for name, digest in call.source_digests.items() if name not in elsewhere}
         settings[step] = {name: value for name, value in call.settings.items() if name != "dataset"}
@@ -66,17 +74,17 @@ def _origin(calls: Mapping[str, StepArguments]) -> dict[str, str]:
     return dict(zip(ORIGIN, digests, strict=True))
 
 
-def source_digests(step: str, settings: Settings, registry: str = "") -> dict[str, str]:
+def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[str, str]:
     """Digests of what a step reads, or changes, outside the pipeline, by a name for it."""
     digests = {}
     if step == "ingest":
         from gnn_encoder.data import source_digest
 
-        digests["dataset"] = source_digest(settings.ingest)
+        assert isinstance(values, Ingest)
+        digests["dataset"] = source_digest(values)
     if step == "promote":  # a bundle registered in one store is not yet in another
         # Without its password, which a digest would let people guess at.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
-    values = getattr(settings, step)
     if previous := getattr(values, "previous", ""):
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
     for name in BACKBONES:
@@ -198,14 +206,31 @@ def _source(module: str) -> Path:
 
 
 def _meaning(source: Path) -> str:
-    """A source file without what cannot change a result: layout, comments, docstrings."""
+    """A source file without what cannot change a result: layout, comments, docstrings, declarations of settings."""
     tree = ast.parse(source.read_bytes())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
             node.body = kept  # type: ignore[attr-defined]
+    if source.parent.name == "settings":
+        tree.body = [node for node in tree.body if not _declares(node)]
     return ast.dump(tree)
+
+
+def _declares(node: ast.stmt) -> bool:
+    """Whether a statement of the settings' modules only decides which values a step's arguments may hold.
+
+    Fields and validators are taken out of classes: with them in, a new default of one step would run every step again,
+    as all import `settings`. Properties, methods, functions and constants stay.
+    """
+    if isinstance(node, ast.ClassDef):
+        node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
+        return not node.body
+    if isinstance(node, ast.FunctionDef):
+        return any("validator" in ast.unparse(decorator) for decorator in node.decorator_list)
+    exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    return exported or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 @functools.cache

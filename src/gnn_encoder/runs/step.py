@@ -3,24 +3,25 @@
 A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
 folders to read, or lists of them (one that may be missing has None for its default), and outputs are
 drafts to fill.
-`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only.
+`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only. A component may also say
+by `addresses` where an input lies for other machines.
 """
 
 import functools
 import inspect
-import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts.folder import digest_of, drafting, naming_corrupt, read_manifest
+from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.runs import lifeline
 from gnn_encoder.settings import StepSettings, step_settings
 from gnn_encoder.settings.arguments import StepArguments
@@ -29,6 +30,7 @@ from gnn_encoder.tracking.context import Context
 
 Metrics = dict[str, Any]
 StepFunction = Callable[..., Metrics]
+Given = str | Path | Sequence[str | Path]
 Input = Path | list[Path]
 
 
@@ -42,7 +44,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
         optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
-        def run_step(arguments: str | StepSettings, **paths: str | Path | Sequence[str | Path]) -> None:
+        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Given) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
@@ -55,7 +57,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
             targets = {o: Path(str(paths[o])) for o in outputs}
             try:
                 with progress.reporting(call.title(name)):
-                    _run(name, function, call, settings, found, outputs, targets)
+                    _run(name, function, call, settings, found, outputs, targets, addresses)
             except UserError as error:
                 if isinstance(arguments, StepSettings):
                     raise  # called as a library: the caller's own error
@@ -67,7 +69,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
     return decorate
 
 
-def _folders(given: str | Path | Sequence[str | Path]) -> Input:
+def _folders(given: Given) -> Input:
     return Path(given) if isinstance(given, str | Path) else [Path(path) for path in given]
 
 
@@ -102,6 +104,7 @@ def _run(
     inputs: dict[str, Input],
     outputs: dict[str, str],
     targets: dict[str, Path],
+    addresses: Mapping[str, str],
 ) -> None:
     began = time.monotonic()
     folders = _by_name(inputs)
@@ -114,19 +117,16 @@ def _run(
             mlflow_runs.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run,
             ExitStack() as stack,
         ):
-            context = Context(name, run, key, call.title(name), call.source_digests)
+            context = Context(name, run, key, call.title(name), call.source_digests, addresses)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
-            with naming_corrupt(*folders.values()):
-                if (size := getattr(settings, "processes", 1)) > 1:
-                    from gnn_encoder.runs.team import train_together  # imports torch
+            if (size := getattr(settings, "processes", 1)) > 1:
+                from gnn_encoder.runs.team import train_together  # imports torch
 
-                    metrics = train_together(function, size, context, settings, inputs, drafts)
-                else:
-                    metrics = function(context, settings, **inputs, **drafts)
-            # Of the largest process: several that train together are children of this one. Linux counts in KiB.
-            whose = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-            peak = max(resource.getrusage(who).ru_maxrss for who in whose) / 2**20
-            metrics = {**metrics, "seconds": round(time.monotonic() - began, 2), "peak_memory_gib": round(peak, 3)}
+                metrics = train_together(function, size, context, settings, inputs, drafts)
+            else:
+                metrics = function(context, settings, **inputs, **drafts)
+            seconds = round(time.monotonic() - began, 2)
+            metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
             record = Record(settings.model_dump(), digests, metrics, call.code_digest, context.curves)
             history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
             history[call.title(name)] = record

@@ -88,7 +88,8 @@ def _forwarding_signals(group: int) -> Iterator[_Stop]:
 
 
 def _signal_group(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # all of it has ended
+    # All of it has ended; macOS says PermissionError where nobody has waited for the ended processes yet.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 

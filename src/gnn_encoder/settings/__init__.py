@@ -16,9 +16,17 @@ from gnn_encoder.settings.foundation import (
     TrainDualEncoder,
     TrainQueryGenerator,
 )
-from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn
+from gnn_encoder.settings.graph import BuildGraph, GnnShape, GraphShape, TrainGnn
 from gnn_encoder.settings.outcome import EncodeCorpus, Evaluate, Promote
-from gnn_encoder.settings.pipeline import STEPS, STUDY, Settings, step_settings
+from gnn_encoder.settings.pipeline import (
+    FOUNDATION,
+    PIPELINES,
+    TITLES,
+    TRAINING,
+    Settings,
+    calls,
+    step_settings,
+)
 from gnn_encoder.settings.shared import (
     MINILM,
     ContrastiveTraining,
@@ -31,9 +39,11 @@ from gnn_encoder.settings.shared import (
 from gnn_encoder.settings.study import CompareVariants, EncodeQueries, TryVariant
 
 __all__ = [
+    "FOUNDATION",
     "MINILM",
-    "STEPS",
-    "STUDY",
+    "PIPELINES",
+    "TITLES",
+    "TRAINING",
     "Bm25Retrieve",
     "BuildGraph",
     "CompareVariants",
@@ -43,6 +53,7 @@ __all__ = [
     "EncodeQueries",
     "Evaluate",
     "GenerateQueries",
+    "GnnShape",
     "GraphShape",
     "Ingest",
     "Lexical",
@@ -60,5 +71,6 @@ __all__ = [
     "TrainQueryGenerator",
     "TryVariant",
     "WatchedTraining",
+    "calls",
     "step_settings",
 ]

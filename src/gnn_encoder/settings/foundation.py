@@ -29,11 +29,15 @@ class Ingest(StepSettings):
     max_train_queries: Count = 0
     """Keep at most this many training queries with their labels, by a seeded draw; dev and test stay as they are, also
     where they are set apart from train. 0: all."""
+    twin_similarity: Fraction = 0.0
+    """Training queries of equal text share their positives and are masked together. So do training queries whose sets
+    of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
+    words. 0: equal texts alone."""
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
     """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
-    seed: int = 0
+    seed: Count = 0
     """Of both draws."""
 
 
@@ -111,7 +115,7 @@ class GenerateQueries(Inference):
     beams: PositiveInt = 1
     sentence_encoder: str = MINILM
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
-    seed: int = 0
+    seed: Count = 0
     negative_below: Fraction = 0.1
     """As in `select_training_set`: only hard negatives are written about."""
 
@@ -136,7 +140,7 @@ class SelectTrainingSet(StepSettings):
     """Turn unlike negatives into new positives of their generated query."""
     augmentation_threshold: Fraction = 0.1
     """t_A."""
-    seed: int = 0
+    seed: Count = 0
 
 
 class TrainDualEncoder(Backbone, ContrastiveTraining):

@@ -49,7 +49,21 @@ class BuildGraph(Inference, GraphShape):
     of texts that have not changed is carried over. Empty: all is made anew."""
 
 
-class TrainGnn(WatchedTraining):
+class GnnShape(StepSettings):
+    """The GNN's arithmetic (GNN-encoder 3.3). A saved GNN's `gnn.json` holds these too."""
+
+    heads: PositiveInt = 4
+    negative_slope: Fraction = 0.2
+    activation: Literal["identity", "elu"] = "identity"
+    """σ of eq. 5."""
+    layers: Literal[0, 1, 2] = 2
+    """1 is the ablation "one layer": the passage side only, over E_Q(q); 0 is "without GNN": h'_p = h_p."""
+    gate: Literal["filter", "fixed"] = "filter"
+    """`fixed` is the ablation "without filter gate": h'_p = gate_alpha · h~_p + h_p."""
+    gate_alpha: Fraction = 0.5
+
+
+class TrainGnn(WatchedTraining, GnnShape):
     """Masked Graph Training, dual encoder and GNN jointly (GNN-encoder 3.4, Algorithm 1)."""
 
     epochs: PositiveInt = 5
@@ -60,15 +74,6 @@ class TrainGnn(WatchedTraining):
     hard_negatives: Literal["selected", "retrieved"] = "selected"
     """Where they are drawn from: the training set, or what M_de retrieved, known positives left out. Few of
     the former are the query's neighbours in the graph, so little is there for the GNN to tell apart."""
-    heads: PositiveInt = 4
-    negative_slope: Fraction = 0.2
-    activation: Literal["identity", "elu"] = "identity"
-    """σ of eq. 5."""
-    layers: Literal[0, 1, 2] = 2
-    """1 is the ablation "one layer": the passage side only, over E_Q(q); 0 is "without GNN": h'_p = h_p."""
-    gate: Literal["filter", "fixed"] = "filter"
-    """`fixed` is the ablation "without filter gate": h'_p = gate_alpha · h~_p + h_p."""
-    gate_alpha: Fraction = 0.5
     mask: Literal["folds", "sample", "drop_positives", "none"] = "folds"
     """`folds`: an epoch visits every query once, over disjoint folds; `sample`: each round draws its
     queries afresh (the paper's wording); `drop_positives` is the ablation "without MGT": all queries in the graph, the

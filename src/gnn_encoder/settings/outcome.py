@@ -18,7 +18,22 @@ from gnn_encoder.settings.shared import (
 )
 
 
-class EncodeCorpus(Inference, Lexical):
+class IndexKind(StepSettings):
+    """The FAISS index that a bundle serves (`gnn_encoder.retrieval.index_file`)."""
+
+    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
+    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
+    ivf_lists: Count = 0
+    """0: four times the square root of the number of passages."""
+    ivf_probes: PositiveInt = 32
+    """Lists that a search looks into."""
+    hnsw_links: Annotated[int, Field(ge=2, le=1024, strict=True)] = 32
+    """Neighbours of a passage in the graph."""
+    hnsw_breadth: PositiveInt = 128
+    """Candidates that a search keeps (at least the hits asked for)."""
+
+
+class EncodeCorpus(Inference, Lexical, IndexKind):
     """h'_p of all passages by the full graph, the index over them, and BM25's.
 
     How BM25 scores is as in `bm25_retrieve`, unless it is set here too.
@@ -29,16 +44,6 @@ class EncodeCorpus(Inference, Lexical):
     texts that have not changed is carried over. Empty: all is made anew."""
     chunk: PositiveInt = 2048
     """Passages that a core propagates at a time. The result does not depend on it."""
-    index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
-    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
-    ivf_lists: Count = 0
-    """0: four times the square root of the number of passages."""
-    ivf_probes: PositiveInt = 32
-    """Lists that a search looks into."""
-    hnsw_links: Annotated[int, Field(ge=2, strict=True)] = 32
-    """Neighbours of a passage in the graph."""
-    hnsw_breadth: PositiveInt = 128
-    """Candidates that a search keeps (at least the hits asked for)."""
     bm25: bool = True
     """Put a BM25 index into the bundle, so that a search can fuse the two."""
 
@@ -57,12 +62,16 @@ class Evaluate(Inference):
     """Of the paired randomization test against M_de."""
     resamples: PositiveInt = 2000
     """Of the queries, for the bootstrap's confidence intervals."""
+    baseline: str = "Dual encoder"
+    """The system that every other is compared with."""
+    candidate: str = "GNN-encoder"
+    """The system that the report is about: its headline, its won and lost queries, and what `promote` looks at."""
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder orders anew, another row of the table: about the best that a
     ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
     run_depth: Count = 100
     """Hits of each query in the TREC runs that the report holds, 0: no such files."""
-    seed: int = 0
+    seed: Count = 0
 
     @pydantic.model_validator(mode="after")
     def _as_deep_as_the_measures(self) -> "Evaluate":
@@ -95,4 +104,5 @@ class Promote(StepSettings):
     """How much larger than the champion's the index may be, for each passage."""
     bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
     """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
-    version's bundle lies where the run left it, and is gone with that."""
+    version's bundle stays where the run left it, and is gone with that. A cluster whose pipeline root is not `s3://`
+    needs it: later runs read no other store."""

@@ -1,13 +1,15 @@
-"""All steps' settings together, and the rules that hold between steps."""
+"""All steps' settings together, the rules that hold between steps, and the steps of each pipeline."""
+
+from collections.abc import Iterable
 
 import pydantic
 
-from gnn_encoder.settings import foundation, graph, outcome, study
+from gnn_encoder.settings import foundation, graph, outcome, ranking, study
 from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
 class Settings(StepSettings):
-    """All steps' settings, in the pipeline's order. Field names are the steps' names."""
+    """All steps' settings. Field names are the steps' names."""
 
     ingest: foundation.Ingest = foundation.Ingest()
     bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
@@ -68,14 +70,54 @@ class Settings(StepSettings):
         return self
 
 
-STUDY: tuple[str, ...] = ("encode_queries", "try_variant", "compare_variants")
-"""Steps of the ablation pipeline alone."""
-STEPS: tuple[str, ...] = tuple(name for name in Settings.model_fields if name not in STUDY)
-"""The training pipeline's steps, in its order."""
+FOUNDATION: tuple[str, ...] = (
+    "ingest",
+    "bm25_retrieve",
+    "train_dpr",
+    "dense_retrieve",
+    "train_cross_encoder",
+    "score_candidates",
+    "train_query_generator",
+    "generate_queries",
+    "select_training_set",
+    "train_dual_encoder",
+    "build_graph",
+)
+"""Steps that lead from raw text to the graph. `train` and `ablation` share their results."""
+PIPELINES: dict[str, tuple[str, ...]] = {
+    "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
+    "update": ("ingest", "build_graph", "encode_corpus"),
+    "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
+}
+"""Pipeline → its steps in their order. A pipeline's settings are those of its steps."""
+
+
+def calls(settings: Settings, steps: Iterable[str]) -> dict[str, ranking.Call]:
+    """Parameter of a pipeline → the call that it holds, in the pipeline's order.
+
+    Each of `steps` is called with its own section's settings; `evaluate` brings the calls of `ranking_calls`.
+    """
+    made: dict[str, ranking.Call] = {}
+    for step in steps:
+        if step == "evaluate":
+            made |= ranking.ranking_calls(settings.evaluate, settings.train_dual_encoder)
+        else:
+            made[step] = ranking.Call(step, getattr(settings, step))
+    return made
 
 
 def step_settings(step: str) -> type[StepSettings]:
     """The settings class of a step."""
+    if step in ranking.CALLED:
+        return ranking.CALLED[step]
     annotation = Settings.model_fields[step].annotation
     assert isinstance(annotation, type)
     return annotation
+
+
+TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in calls(Settings(), PIPELINES["train"]).values()))
+"""The training pipeline's steps, in its order, those without a section of their own among them."""
+TITLES: tuple[str, ...] = tuple(
+    f"{call.step}: {call.label}" if call.label else call.step for call in calls(Settings(), PIPELINES["train"]).values()
+)
+"""What its calls are shown as."""

@@ -16,7 +16,7 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings import STEPS, STUDY, BuildGraph, Lexical, Settings, TrainGnn, step_settings
+from gnn_encoder.settings import PIPELINES, BuildGraph, Lexical, Settings, TrainGnn, step_settings
 from gnn_encoder.settings.shared import known_names
 
 
@@ -27,19 +27,32 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
 )
+MOST_NODES, MOST_LEVELS = 10_000, 20
+"""Largest YAML read: the largest preset has some 100 nodes on 3 levels. Nine aliases can stand for 10^9 nodes."""
 
 
 def read_yaml(text: str) -> Any:
     """What a YAML text says.
 
     Raises:
-        yaml.YAMLError, ValueError: it is none (the latter from a date that does not exist).
+        yaml.YAMLError: it is not valid YAML, or larger than `MOST_NODES` and `MOST_LEVELS` with its aliases expanded.
     """
-    loader = _Loader(text)
     try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        waiting, nodes = [(node, 0)] if node else [], 0
+        while waiting:
+            part, level = waiting.pop()
+            nodes += 1
+            if nodes > MOST_NODES or level > MOST_LEVELS:
+                raise yaml.YAMLError("it is too large, nested too deeply, or refers to itself")
+            parts = [] if isinstance(part, yaml.ScalarNode) else part.value
+            waiting += [(each, level + 1) for pair in parts for each in (pair if isinstance(pair, tuple) else (pair,))]
+        return loader.construct_document(node) if node else None
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # PyYAML's own: `!!timestamp x` is an AttributeError, `!!bool x` a KeyError
+        raise yaml.YAMLError(f"it holds a value that cannot be read ({type(error).__name__})") from error
 
 
 def read_yaml_file(path: Path) -> Any:
@@ -50,7 +63,7 @@ def read_yaml_file(path: Path) -> Any:
     """
     try:
         return read_yaml(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)  # its own text quotes the line, where a secret may stand
         told = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else one_line(error)
         raise UserError(f"{path} is not valid YAML: {told}") from None
@@ -91,13 +104,14 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
             raise UserError(f"--set {override}: write it as step.setting=value, as in train_gnn.epochs=3")
         try:
             sections.setdefault(step, {})[field] = read_yaml(value)
-        except (yaml.YAMLError, ValueError):  # the latter from a date that is none
+        except yaml.YAMLError:
             raise UserError(f"--set {override}: {value!r} is not a YAML value") from None
     shared = sections.pop("shared", {})
-    _refuse_unknown("setting shared", shared, {f for step in STEPS for f in step_settings(step).model_fields}, source)
-    _refuse_unknown("step", sections, {*STEPS, *STUDY}, source)
+    anywhere = {field for step in PIPELINES["train"] for field in step_settings(step).model_fields}
+    _refuse_unknown("setting shared", shared, anywhere, source)
+    _refuse_unknown("step", sections, set(Settings.model_fields), source)
     encoding = sections.get("encode_corpus", {})
-    for step in (*STEPS, *STUDY):
+    for step in Settings.model_fields:
         fields = settable(step)
         _refuse_unknown(f"setting {step}", sections.get(step, {}), fields, source)
         spread = {name: value for name, value in shared.items() if name in fields}
@@ -131,4 +145,13 @@ def _describe(error: pydantic.ValidationError) -> str:
     # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
     key = ".".join(str(part) for part in first["loc"][:2])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{key} = {json.dumps(first['input'], default=str)}: {message}{more}"
+    return f"{key} = {_shown(first['input'])}: {message}{more}"
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON in at most 60 characters."""
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError):  # a key that JSON cannot have; an integer of more than 4,300 digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -2,9 +2,9 @@
 
 import difflib
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 MINILM = "minilm"
 """Name of the backbone that comes as a Python package (all-MiniLM-L6-v2), its digest checked."""
@@ -15,10 +15,13 @@ PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0.0, strict=True)]
 AutoYesNo = Annotated[
-    Literal["auto", "yes", "no"], BeforeValidator(lambda given: {True: "yes", False: "no"}.get(given, given))
+    Literal["auto", "yes", "no"],
+    BeforeValidator(lambda given: ("yes" if given else "no") if isinstance(given, bool) else given),
 ]
 """YAML reads a bare yes or no as a boolean."""
 Precision = Literal["auto", "fp32", "bf16"]
+LARGEST = 2**31 - 1
+"""Largest absolute value of any number in the settings. Row numbers are int32, and so are FAISS' parameters."""
 
 
 def known_names(name: object, known: Iterable[str]) -> str:
@@ -28,16 +31,35 @@ def known_names(name: object, known: Iterable[str]) -> str:
     return f"{f'did you mean {near[0]!r}? ' if near else ''}known are {', '.join(names)}"
 
 
-class StepSettings(BaseModel):
-    """What every step's settings share: unknown keys are refused, values are fixed once made."""
+class Checked(BaseModel):
+    """What all settings share: unknown keys are refused, values are fixed once made.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    Every number is finite and at most `LARGEST`, or it would fail hours later in its step. NaN and infinity would
+    reach the step as JSON's null.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _usable(cls, value: Any) -> Any:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+        for part in parts:
+            if isinstance(part, int | float) and abs(part) > LARGEST:
+                raise ValueError(f"must lie within ±{LARGEST:,}")
+            if isinstance(part, str) and "\0" in part:
+                raise ValueError("holds a NUL character, which no name or path may have")
+        return value
+
+
+class StepSettings(Checked):
+    """What every step's settings share."""
 
 
 class Speed(TypedDict):
     """How models run over texts, as keyword arguments of the encoding functions."""
 
-    precision: str
+    precision: Precision
     tokens_per_batch: int
 
 
@@ -59,7 +81,9 @@ class Lexical(StepSettings):
     """How BM25 cuts texts into terms and scores them."""
 
     k1: PositiveFloat = 1.5
+    """Saturation of the term frequency."""
     b: Fraction = 0.75
+    """Share of length normalisation."""
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"
@@ -97,10 +121,10 @@ class Optimization(StepSettings):
     1.9 times as fast on a CPU, whose fused attention has no dropout."""
     precision: Precision = "auto"
     """`auto`: bf16 autocast where the hardware has it natively, else fp32."""
-    seed: int = 0
+    seed: Count = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """A checkpoint is written when this much time has passed since the last, and at each epoch's end."""
-    workers: Count = 0
+    workers: Annotated[Count, Field(le=1024)] = 0
     """Processes that make batches beside the training, for each process that trains; 0: a thread of its own. The
     batches are the same. They pay where a GPU waits for the neighbours to be sampled."""
 
@@ -112,7 +136,7 @@ class WatchedTraining(Optimization):
     """Dev queries looked at after each epoch, 0: none."""
     dev_pool: PositiveInt = 2000
     """Passages they are ranked against: their positives and a seeded draw of others. Not the test figure."""
-    processes: PositiveInt = 1
+    processes: Annotated[PositiveInt, Field(le=1024)] = 1
     """Processes that train together, each with a GPU of its own, or on a CPU with a share of the cores: each encodes
     its share of a batch, the negatives are the whole batch's (cross-device negatives)."""
     gradient_cache: bool = False

@@ -8,6 +8,7 @@ import yaml
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import BuildGraph, GraphShape, Settings, TrainGnn, TryVariant
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
+from gnn_encoder.settings.shared import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
 """The variants that others are compared with: the preset as it is, and M_de before any of this."""
@@ -80,7 +81,7 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
 def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
     """The variant once for each seed, from its own on; what is not trained needs one."""
     count = 1 if variant.mode == "untrained" else seeds
-    return [variant.model_copy(update={"seed": variant.seed + i}) for i in range(count)]
+    return [variant.model_copy(update={"seed": (variant.seed + i) % (LARGEST + 1)}) for i in range(count)]
 
 
 def parse_variant(text: str) -> tuple[str, Changes]:
@@ -95,7 +96,7 @@ def parse_variant(text: str) -> tuple[str, Changes]:
         raise UserError(f"--variant {text!r}: write it as 'NAME: step.setting=value …'")
     try:
         return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
-    except (yaml.YAMLError, ValueError):
+    except yaml.YAMLError:
         raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
 
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gnn_encoder.settings.graph import GraphShape, TrainGnn
-from gnn_encoder.settings.shared import Inference, PositiveFloat, PositiveInt, StepSettings
+from gnn_encoder.settings.shared import Count, Inference, PositiveFloat, PositiveInt, StepSettings
 
 
 class EncodeQueries(Inference):
@@ -32,4 +32,4 @@ class CompareVariants(StepSettings):
 
     permutations: PositiveInt = 10000
     """Of the paired randomization test against the full model."""
-    seed: int = 0
+    seed: Count = 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25, Bm25Kind
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import Bm25Retrieve
@@ -14,9 +14,8 @@ from gnn_encoder.tracking.context import Context
 def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> Metrics:
     """Index title and text, and search; a passage that shares no term with a query is no hit."""
     data = Dataset(dataset)
-    kind = Bm25Kind.of(settings)
-    indexing = context.progress("indexing", len(data.passages) * len(FIELDS[kind.fields]), "passages")
-    index = Bm25.build(data.passages, kind, indexing)
+    indexing = context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages")
+    index = Bm25.build(data.passages, settings, indexing)
     searching = context.progress("searching", data.queries.num_rows, "queries")
     run = search_splits(
         data,
@@ -24,7 +23,7 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
         train_depth=settings.train_depth,
         eval_depth=settings.eval_depth,
     )
-    run.write(bm25_run)
+    run.write(bm25_run, "BM25")
     figures = dev_figures(data, run)
     return {
         "hits": len(run.query),

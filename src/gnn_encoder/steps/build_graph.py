@@ -14,6 +14,7 @@ from gnn_encoder.artifacts import (
     Dataset,
     Draft,
     Graph,
+    KnownPositives,
     PairScores,
     create_rows,
     create_vectors,
@@ -30,7 +31,6 @@ from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import BuildGraph
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.update.former import FormerGraph
 
@@ -119,7 +119,10 @@ def build_graph(
 
 def with_labelled(dataset: Dataset, queries: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Edges [n, k + l] with labelled positives added where they were not retrieved (l: the most any query
-    lacks), and which edges are labelled, bool of that shape."""
+    lacks), and which edges are labelled, bool of that shape.
+
+    Only a query's own labels count, not its twins': one large group would widen the array for all queries.
+    """
     labels = dataset.split_qrels("train").positive()
     node = np.searchsorted(queries, labels.query)
     missing = ~(edges[node] == labels.passage[:, None]).any(axis=1)

@@ -35,7 +35,7 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
             return search(vectors, asked, k, progress=searching)
 
         run = search_splits(data, find, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
-    run.write(dpr_run)
+    run.write(dpr_run, "DPR")
     figures = dev_figures(data, run)
     quality = f"dev R@100 {figures['dev/R_at_100']:.3f}, " if figures else ""
     return {

@@ -31,8 +31,8 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25, Bm25Kind
-from gnn_encoder.retrieval.index_file import IndexKind, build_index, load_index, recall
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.index_file import build_index, load_index, recall
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import EncodeCorpus
 from gnn_encoder.tracking.context import Context
@@ -56,9 +56,8 @@ def encode_corpus(
     """Encode, propagate, index."""
     data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
     model.to(device()).eval()
-    encoders, s = model.dual_encoder, settings
+    encoders = model.dual_encoder
     m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
-    kind = IndexKind(s.index, s.ivf_lists, s.ivf_probes, s.hnsw_links, s.hnsw_breadth)
     of_passages, of_graph = Contents.read(passage_vectors), Contents.read(graph)
     # Of what is carried over these must be the same: all that a vector depends on beside texts.
     models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
@@ -96,13 +95,13 @@ def encode_corpus(
         bundle,
         vectors=vectors,
         dataset=data,
-        save_index=partial(build_index, kind=kind),
+        save_index=partial(build_index, kind=settings),
         save_query_encoder=encoders.query_encoder.save,
-        save_bm25=Bm25.build(data.passages, Bm25Kind.of(settings), indexing).save if settings.bm25 else None,
+        save_bm25=Bm25.build(data.passages, settings, indexing).save if settings.bm25 else None,
     )
     recalls = {}
-    if kind.name != "flat":
-        served = load_index(bundle / INDEX)
+    if settings.index != "flat":
+        served = load_index(bundle / INDEX, (m, width))
         sample = h_q[np.linspace(0, n - 1, min(n, RECALL_QUERIES)).astype(int)]
         recalls = {f"index_recall_at_{k}": recall(served, vectors, sample, k) for k in (10, 100)}
     return {

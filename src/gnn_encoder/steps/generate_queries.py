@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores
 from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
@@ -32,7 +32,7 @@ def generate_queries(
 ) -> Metrics:
     """Write a query for every distinct hard negative and compare it with the queries it is a negative of."""
     data = Dataset(dataset)
-    negatives = hard_negatives(PairScores.read(pair_scores), data.split_qrels("train"), settings.negative_below)
+    negatives = hard_negatives(PairScores.read(pair_scores), KnownPositives.of(data, "train"), settings.negative_below)
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
     passages = np.unique(triples.passage)
     generator = QueryGenerator.load(query_generator)

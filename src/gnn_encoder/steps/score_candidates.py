@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, pair_keys
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.candidates import merge_candidates
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import ScoreCandidates
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.training.losses import KnownPositives
 
 
 @step(pair_scores="pair_scores")
@@ -38,8 +37,7 @@ def score_candidates(
     )  # fmt: skip
     cls.flush()
     PairScores.write(pair_scores, query, passage, scores)
-    labels = data.split_qrels("train").positive()
-    labelled = KnownPositives(labels.query, labels.passage).contains(query, passage)
+    labelled = KnownPositives.of(data, "train").contains(query, passage)
     probability = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
     return {
         "pairs": len(query),
@@ -56,11 +54,8 @@ def candidate_pairs(dataset: Dataset, runs: list[Run], depth: int) -> tuple[np.n
     queries = dataset.query_rows("train")
     found = merge_candidates(runs, queries, depth)
     exists = found >= 0
-    pairs = np.stack(
-        [
-            np.concatenate([np.repeat(queries, depth)[exists.ravel()], labels.query]),
-            np.concatenate([found[exists], labels.passage]),
-        ]
-    ).astype(np.int32)
-    query, passage = np.unique(pairs, axis=1)
-    return query, passage
+    query = np.concatenate([np.repeat(queries, depth)[exists.ravel()], labels.query])
+    passage = np.concatenate([found[exists], labels.passage])
+    keys = np.sort(pair_keys(query, passage))
+    keys = keys[np.diff(keys, prepend=-1) != 0]  # np.unique of 8 M pairs takes 8 to 17 s, this 0.7 s
+    return (keys >> 32).astype(np.int32), (keys & 0xFFFFFFFF).astype(np.int32)

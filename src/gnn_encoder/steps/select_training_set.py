@@ -9,8 +9,8 @@ selected    (q, p, N_H): an example of the above with those of its negatives who
             seeded draw
 generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, turned round
 
-N are the query's hard negatives, highest score first. A query may have few or none: then so has its
-example, and it is counted.
+N are the query's hard negatives, highest score first; a positive of its twin is none. A query may have
+few or none: then so has its example, and it is counted.
 """
 
 from pathlib import Path
@@ -18,7 +18,16 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, GeneratedQueries, PairScores, TrainingSet, pair_keys
+from gnn_encoder.artifacts import (
+    ORIGINS,
+    Dataset,
+    Draft,
+    GeneratedQueries,
+    KnownPositives,
+    PairScores,
+    TrainingSet,
+    pair_keys,
+)
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import SelectTrainingSet
@@ -41,8 +50,9 @@ def select_training_set(
     data, pairs = Dataset(dataset), PairScores.read(pair_scores)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
-    denoised = denoised_positives(pairs, labels, settings.positive_above)
-    negatives = hard_negatives(pairs, labels, settings.negative_below)
+    denoised = denoised_positives(pairs, labels, settings.positive_above, data.groups)
+    known = KnownPositives.of(data, "train", denoised.query, denoised.passage)
+    negatives = hard_negatives(pairs, known, settings.negative_below)
     if len(labelled) + len(denoised) == 0:
         raise UserError("no training query has a positive: check the train qrels of the dataset")
     width = settings.negatives_per_example

@@ -6,17 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.retrieval.candidates import merge_candidates, negative_pool
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainCrossEncoder
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.dev import reciprocal_rank
 from gnn_encoder.training.loop import fit, parameter_groups
-from gnn_encoder.training.losses import KnownPositives
 from gnn_encoder.training.pointwise import PairBatch, PairBatches, pointwise_loss
 
 DEV_CANDIDATES = 20
@@ -31,13 +30,11 @@ def train_cross_encoder(
     labels = data.split_qrels("train").positive()
     if len(labels.query) == 0:
         raise UserError("no labelled train pairs: the cross-encoder has nothing to learn from")
-    queries, place = np.unique(labels.query, return_inverse=True)
-    pool = merge_candidates(runs, queries, settings.negative_depth)
-    pool = np.where(KnownPositives(labels.query, labels.passage).contains(queries[:, None], pool), -1, pool)
     torch.manual_seed(settings.seed)  # the new head is drawn
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
     pairs = pair_tokens(model, data)
-    plan = PairBatches(labels, pool[place], settings.batch_size, settings.negatives, settings.seed)
+    pool = negative_pool(data, runs, settings.negative_depth)
+    plan = PairBatches(labels, pool, settings.batch_size, settings.negatives, settings.seed)
 
     def look(epoch: int) -> dict[str, float]:
         return dev_figures(model, pairs, data, runs, settings)

@@ -6,11 +6,11 @@ import numpy as np
 
 from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, Run, TrainingSet
 from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.candidates import negative_pool
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import TrainDpr
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.contrastive import train_contrastive
-from gnn_encoder.training.losses import KnownPositives
 
 
 @step(dpr="model")
@@ -35,14 +35,10 @@ def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Pat
 def lexical_examples(dataset: Dataset, run: Run, depth: int) -> TrainingSet:
     """One example per labelled train pair; its negatives are the query's first BM25 hits, positives excluded."""
     labels = dataset.split_qrels("train").positive()
-    queries, place = np.unique(labels.query, return_inverse=True)
-    hits = run.hits(queries.astype(np.int32), depth)
-    known = KnownPositives(labels.query, labels.passage)
-    negatives = np.where(known.contains(queries[:, None], hits), -1, hits)
     return TrainingSet(
         dataset.query_texts(labels.query),
         labels.query,
         labels.passage,
-        negatives[place],
+        negative_pool(dataset, [run], depth),
         np.full(len(labels.query), ORIGINS.index("labelled"), dtype=np.int8),
     )

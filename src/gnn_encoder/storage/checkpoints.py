@@ -19,7 +19,7 @@ from pathlib import Path
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.storage import get_folder, is_remote, put_folder
-from gnn_encoder.storage.versions import remove_folder, versions
+from gnn_encoder.storage.folders import remove_folder, versions
 
 SUMS = "SHA256SUMS"
 IN_TRANSIT = "in-transit"

@@ -1,4 +1,4 @@
-"""Object stores: where one is, who we are there, and what its errors mean.
+"""Object stores: addresses, the client, and the meaning of a store's errors.
 
 An address is `s3://BUCKET/PREFIX`. Credentials, region and endpoint are found where every AWS program looks: the
 environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration, the role of a machine or a pod.
@@ -21,12 +21,12 @@ SCHEME = "s3://"
 ADDRESSING = "GNN_ENCODER_S3_ADDRESSING"
 """Environment variable: `path` for http://store/bucket/key, `virtual` for http://bucket.store/key, or `auto`."""
 AUTHORITIES = "AWS_CA_BUNDLE"
-"""Environment variable, every AWS program's: a PEM file of the authorities that may sign the store's certificate."""
+"""Environment variable of every AWS program: a PEM file of the authorities that may sign the store's certificate."""
 CONNECTIONS = 32
 ATTEMPTS = 4
-"""Of a request, with growing and jittered pauses."""
-PATIENCE_SECONDS, LONGEST_PAUSE = 180.0, 10.0
-"""How long a transfer that has begun waits for a store that went away, and between two tries."""
+"""Attempts of one request by boto3."""
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0)
+"""Seconds between attempts of a transfer whose store went away: three minutes in all."""
 
 CREDENTIALS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role"
 ADVICE = {
@@ -42,7 +42,7 @@ ADVICE = {
     "InsufficientStorage": "the store is full: free space there",
     "507": "the store is full: free space there",
 }
-"""An error's code → what it means and what to do."""
+"""Error code or HTTP status → what it means and what to do."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Address:
 
     @classmethod
     def parse(cls, uri: str) -> "Address":
-        """Of a URI.
+        """The address that a URI names.
 
         Raises:
-            UserError: it names no bucket.
+            UserError: the URI names no bucket.
         """
         bucket, _, prefix = uri.removeprefix(SCHEME).partition("/")
         if not uri.startswith(SCHEME) or not bucket:
@@ -65,7 +65,7 @@ class Address:
         return cls(bucket, prefix.strip("/"))
 
     def key(self, name: str) -> str:
-        """The key of a name below it."""
+        """The key of the object with this name below the address."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:
@@ -73,13 +73,13 @@ class Address:
 
 
 def is_remote(path: str) -> bool:
-    """Whether that is an address in an object store."""
+    """Whether the path is an address in an object store."""
     return path.startswith(SCHEME)
 
 
 @functools.cache
 def client() -> Any:
-    """The process's client; it is safe to share between threads.
+    """The process's S3 client; threads may share it.
 
     Raises:
         UserError: the environment describes no usable store.
@@ -94,7 +94,7 @@ def client() -> Any:
             s3={"addressing_style": os.environ.get(ADDRESSING) or "auto"},
             max_pool_connections=CONNECTIONS,
             connect_timeout=10,
-            # Checksums that newer clients add are refused by older stores; files are verified by SHA-256 here.
+            # Older stores refuse the checksums that newer clients add; the folder's marker has a SHA-256 of each file.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -107,66 +107,60 @@ def client() -> Any:
 
 @contextmanager
 def telling(address: Address) -> Iterator[None]:
-    """A block that talks to a store; what it fails of is told in one line, without secrets.
+    """Turn a store's errors inside the block into one line without secrets.
 
     Raises:
-        UserError: naming the address, what is wrong and what to do.
+        UserError: the line, which names the address, what is wrong and what to do.
     """
-    from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from s3transfer.exceptions import RetriesExceededError
 
     try:
         yield
     except ClientError as error:
-        raise UserError(f"{address}: {_meaning(error)}") from None
+        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        code = error_code(error)
+        meaning = ADVICE.get(code) or ADVICE.get(status)
+        raise UserError(
+            f"{address}: {meaning or f'the store answers {code or status}: try again, or ask who runs it'}"
+        ) from None
     except NoCredentialsError:
         raise UserError(f"{address}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
-    except Boto3Error as error:
-        cause = error.__cause__ or error.__context__
-        words = _meaning(cause) if isinstance(cause, ClientError) else _unreachable(cause or error)
-        raise UserError(f"{address}: {words}") from None
+    except RetriesExceededError as error:
+        raise UserError(f"{address}: {_unreachable(error.last_exception)}") from None
     except BotoCoreError as error:
         raise UserError(f"{address}: {_unreachable(error)}") from None
 
 
 def patiently(call: Callable[[], Result]) -> Result:
-    """What the call returns; while the store is away or overloaded it is made again, with growing and jittered pauses.
+    """The call's result; while the store is away or overloaded, the call is made again after each of `PAUSES`.
 
-    For what follows a first answer: a store that was never there is not waited for.
+    boto3's own retries end within a second, a store's restart takes 11 to 16 (Ceph). Use this after the store has
+    answered once: nobody should wait three minutes for an address that is wrong.
     """
-    until, pause = time.monotonic() + PATIENCE_SECONDS, 1.0
-    while True:
+    for pause in PAUSES:
         try:
             return call()
         except Exception as error:
-            if not _passing(error) or time.monotonic() > until:
+            if not _is_passing(error):
                 raise
-        time.sleep(pause * random.random())
-        pause = min(2 * pause, LONGEST_PAUSE)
+        time.sleep(pause * random.uniform(0.75, 1.25))
+    return call()
 
 
-def _passing(error: Exception) -> bool:
-    """Whether it may be over in a while: no connection, one that broke off, or the store's own trouble."""
-    from boto3.exceptions import Boto3Error
+def _is_passing(error: Exception) -> bool:
+    """Whether waiting may help: no connection, a broken one, or an error of the store itself."""
     from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
+    from s3transfer.exceptions import RetriesExceededError
 
-    cause = error.__cause__ or error.__context__ if isinstance(error, Boto3Error) else error
-    if isinstance(cause, ClientError):
-        return int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) in (500, 502, 503, 504)
-    return isinstance(cause, ConnectionError | HTTPClientError | IncompleteReadError)
+    if isinstance(error, ClientError):
+        return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (500, 502, 503, 504)
+    return isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError | RetriesExceededError)
 
 
 def error_code(error: Any) -> str:
-    """A client error's code; of an answer without a body the HTTP status."""
+    """A `ClientError`'s code; the HTTP status where the answer had no body."""
     return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _meaning(error: Any) -> str:
-    code = error_code(error)
-    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-    return (
-        ADVICE.get(code) or ADVICE.get(status) or f"the store answers {code or status}: try again, or ask who runs it"
-    )
 
 
 def _unreachable(error: BaseException) -> str:

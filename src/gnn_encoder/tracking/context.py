@@ -29,6 +29,8 @@ class Context:
     """What it is shown as; empty: the step's name."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Digests of what the call depends on outside the pipeline (`StepArguments.source_digests`)."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where inputs lie for other machines, by name, where the caller said so."""
     curves: Curves = field(default_factory=dict)
     """What `metric` was told."""
 

@@ -10,13 +10,15 @@ import gc
 import json
 import os
 import re
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from gnn_encoder import __version__
 from gnn_encoder.errors import UserError, one_line, without_password
@@ -32,6 +34,8 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}
 NOTE = "mlflow.note.content"
 """Tag that the dashboard shows as a run's description, Markdown."""
 FLUSH_SECONDS = 3.0
+LOCK_SECONDS = 120.0
+"""How long a SQLite store that another program has locked is waited for."""
 METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
 """What MLflow takes in one `log_batch`, and of one tag's or parameter's value."""
 
@@ -161,18 +165,28 @@ def store_errors(uri: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        words = one_line(error)[:200]
+        words, advice = one_line(error)[:200], "start it"
+        if uri.startswith("sqlite:"):
+            advice = "end a program that holds the file, restore or move away a damaged one,"
         raise UserError(
-            f"cannot use the MLflow store {without_password(uri)}: {words}; start it or set MLFLOW_TRACKING_URI"
+            f"cannot use the MLflow store {without_password(uri)}: {words}; {advice} or set MLFLOW_TRACKING_URI"
         ) from error
 
 
 def _client(uri: str) -> Any:
-    if re.search(r"//[^/\s]*@[^/\s]*@", uri):  # read as part of the host's name, it would be shown in every error
-        raise UserError(f"the MLflow store {without_password(uri)}: write an @ in its password as %40")
+    if re.search(r"//[^/]*[\s@][^/]*@", uri):  # read as part of the host's name, it would be shown in every error
+        raise UserError(
+            f"the MLflow store {re.sub('//.*@', '//', uri)}: write an @ in its password as %40, a space as %20"
+        )
+    file = unquote(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:///") and os.access(file, os.W_OK):
+        # MLflow tries a damaged file for 100 s, and gives up after a lock of 20 s.
+        with closing(sqlite3.connect(file, timeout=LOCK_SECONDS)) as database:
+            database.execute("BEGIN IMMEDIATE")
     # Usage reports are for the user to switch on, and would wait for a network that may not be there.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    # Its errors come as exceptions, too: its log of them would show SQLAlchemy's tracebacks beside our line.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
     # It prints each run's address as it has it, with the password.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     # Collecting garbage again and again while MLflow makes a million lasting objects is 40 % of the import.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from gnn_encoder import __version__
 from gnn_encoder.artifacts.folder import Manifest
@@ -87,7 +88,10 @@ class PipelineRun:
 
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI` where the user set it, else a SQLite store in the root."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    path = str(root / "mlflow.db")
+    # Slashes are quoted too, or MLflow would make the folders of the quoted path. Other paths stay as they were: the
+    # address is among the arguments of `promote`.
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{quote(path, '') if set('?%') & set(path) else path}"
 
 
 def existing_store(root: Path) -> str:
@@ -96,11 +100,10 @@ def existing_store(root: Path) -> str:
     Raises:
         Missing: nothing has, and no store is named in the environment.
     """
-    root = root.expanduser().resolve()
-    uri, local = tracking_uri(root), root / "mlflow.db"
-    if uri == f"sqlite:///{local}" and not local.is_file():
+    root = root.resolve()
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not (root / "mlflow.db").is_file():
         raise Missing(f"no runs under {root} yet: start one with gnn-encoder run, or give its --root")
-    return uri
+    return tracking_uri(root)
 
 
 def _quotable(root: Path) -> str:

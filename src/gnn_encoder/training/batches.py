@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_encoder.artifacts import TrainingSet
-from gnn_encoder.training.losses import KnownPositives
+from gnn_encoder.artifacts import KnownPositives, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -96,17 +95,18 @@ class MaskedBatches:
     Args:
         examples: those whose query is a node of the graph.
         node: graph node of each example's query, int [e].
-        nodes: n, queries in the graph.
+        groups: int [n], the group of each of the graph's n queries. Twins, queries of one group, are masked together:
+            a round in which one stayed would show the other its own passages (`Dataset.groups`).
         schedule: `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). With any other
             no query is masked: batches as in plain training.
-        fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the queries.
+        fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the groups.
     """
 
     def __init__(
         self,
         examples: TrainingSet,
         node: np.ndarray,
-        nodes: int,
+        groups: np.ndarray,
         *,
         schedule: str,
         fraction: float,
@@ -115,9 +115,9 @@ class MaskedBatches:
         known: KnownPositives,
         seed: int,
     ) -> None:
-        self.examples, self.node, self.nodes = examples, node, nodes
+        self.examples, self.node, self.groups = examples, node, groups
         self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
-        self.trained = np.unique(node)
+        self.trained = np.unique(groups[node])
         fewest = 2 if schedule == "folds" else 1
         self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
         self.sampled = max(1, round(fraction * len(self.trained)))
@@ -137,13 +137,13 @@ class MaskedBatches:
     def draws(self, epoch: int) -> Iterator[Draw]:
         """The epoch's draws, round after round."""
         generator = np.random.default_rng((self.seed, epoch))
-        # The queries that are trained on, split at random into one part per round.
+        # The groups that are trained on, split at random into one part per round.
         folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
         for number in range(self.rounds):
-            masked = np.zeros(self.nodes, dtype=bool)
-            rows = np.arange(len(self.node))
+            rows, masked = np.arange(len(self.node)), np.zeros(len(self.groups), dtype=bool)
             if self.masks:
-                masked[folds[number] if folds else generator.permutation(self.trained)[: self.sampled]] = True
+                chosen = folds[number] if folds else generator.permutation(self.trained)[: self.sampled]
+                masked = np.isin(self.groups, chosen)
                 rows = np.flatnonzero(masked[self.node])
             for part in np.array_split(generator.permutation(rows), self.batches_per_round):
                 yield draw(self.examples, part, self.negatives, generator, masked)

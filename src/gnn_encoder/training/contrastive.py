@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, TrainingSet
+from gnn_encoder.artifacts import Dataset, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
@@ -15,7 +15,7 @@ from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import FitResult, fit
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.losses import contrastive_loss, loss_scale
 
 
 def train_contrastive(
@@ -27,7 +27,7 @@ def train_contrastive(
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
     queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
     passages = passage_tokens(passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length)
-    known = KnownPositives.of(dataset.split_qrels("train"), examples)
+    known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
     where, cached = device(), settings.gradient_cache

@@ -1,14 +1,14 @@
 """Which candidates are positives and which are hard negatives, by M_ce's probability (RocketQA's rule).
 
-A candidate that no label names is a denoised positive above one threshold; one that no label calls
-relevant is a hard negative below another; between the two it is used for neither.
+A candidate that no label names is a denoised positive above one threshold; one that is no known positive
+is a hard negative below another; between the two it is used for neither.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from gnn_encoder.artifacts import PairScores, Qrels, pair_keys
+from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,18 @@ def labelled_positives(labels: Qrels) -> Pairs:
     return Pairs(positive.query[order], positive.passage[order])
 
 
-def hard_negatives(pairs: PairScores, labels: Qrels, below: float) -> Pairs:
-    """Candidates with a probability below `below` that are no labelled positives, highest score first."""
-    keep = pairs.probability() < below
-    return _by_score(pairs, keep & ~_among(pairs, labels.positive()))
+def hard_negatives(pairs: PairScores, known: KnownPositives, below: float) -> Pairs:
+    """Candidates with a probability below `below` that are no known positives, highest score first."""
+    return _by_score(pairs, (pairs.probability() < below) & ~known.contains(pairs.query, pairs.passage))
 
 
-def denoised_positives(pairs: PairScores, labels: Qrels, above: float) -> Pairs:
-    """Candidates with a probability above `above` that carry no label at all, highest score first."""
-    keep = pairs.probability() > above
-    return _by_score(pairs, keep & ~_among(pairs, labels))
+def denoised_positives(pairs: PairScores, labels: Qrels, above: float, groups: np.ndarray) -> Pairs:
+    """Candidates with a probability above `above` that carry no label at all, highest score first.
 
-
-def _among(pairs: PairScores, labels: Qrels) -> np.ndarray:
-    return np.isin(pair_keys(pairs.query, pairs.passage), pair_keys(labels.query, labels.passage))
+    A label of one query is a label of its twins too (`groups`: `Dataset.groups`).
+    """
+    judged = KnownPositives(labels.query, labels.passage, groups)  # of any relevance
+    return _by_score(pairs, (pairs.probability() > above) & ~judged.contains(pairs.query, pairs.passage))
 
 
 def _by_score(pairs: PairScores, keep: np.ndarray) -> Pairs:

@@ -6,9 +6,8 @@ epoch's look costs seconds whatever the corpus size. The figures lie above those
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, KnownPositives
 from gnn_encoder.settings import WatchedTraining
-from gnn_encoder.training.losses import KnownPositives
 
 
 class DevPool:

@@ -1,11 +1,8 @@
 """The contrastive loss with in-batch negatives (GNN-encoder eq. 2 and eq. 12)."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Qrels, TrainingSet, pair_keys
-from gnn_encoder.artifacts.ragged import ranges
 from gnn_encoder.training.gradient_cache import by_rows
 
 SCORED = 2**19
@@ -38,46 +35,6 @@ def contrastive_loss(
 
     rows = max(1, SCORED // len(passages))
     return by_rows(losses, queries, rows, cached=cached).mean()
-
-
-class KnownPositives:
-    """Which (query, passage) pairs are positives: labelled, or denoised by the cross-encoder."""
-
-    def __init__(self, query: np.ndarray, passage: np.ndarray) -> None:
-        asked = query >= 0  # generated queries, all of them -1, share nothing
-        self._keys = np.unique(pair_keys(query[asked], passage[asked]))
-
-    @classmethod
-    def of(cls, qrels: Qrels, examples: TrainingSet) -> "KnownPositives":
-        """From the labels and every example's positive."""
-        positive = qrels.positive()
-        return cls(
-            np.concatenate([positive.query, examples.query]), np.concatenate([positive.passage, examples.positive])
-        )
-
-    def contains(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        """Bool of the broadcast shape: is (query, passage) a known positive?"""
-        wanted = pair_keys(query, passage)
-        if len(self._keys) == 0:
-            return np.zeros(wanted.shape, dtype=bool)
-        rows = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        found: np.ndarray = self._keys[rows] == wanted
-        return found
-
-    def excluded(self, query: np.ndarray, passages: np.ndarray, positive: np.ndarray) -> np.ndarray:
-        """(query, passage) pairs [2, x] int64, places in the batch: known positives other than the one trained on.
-
-        Args:
-            query: dataset rows [b], -1 for a generated query (which has but its own positive).
-            passages: distinct dataset rows [c], ascending.
-            positive: [b], index into `passages`.
-        """
-        first = pair_keys(query, np.zeros_like(query))
-        starts, stops = np.searchsorted(self._keys, first), np.searchsorted(self._keys, first + (1 << 32))
-        row, known = np.repeat(np.arange(len(query)), stops - starts), self._keys[ranges(starts, stops)] & 0xFFFFFFFF
-        column = np.minimum(np.searchsorted(passages, known), len(passages) - 1)
-        others = (passages[column] == known) & (column != positive[row])
-        return np.stack([row[others], column[others]])
 
 
 def loss_scale(setting: float | str, unit_length: bool) -> float:

@@ -1,30 +1,34 @@
 """Masked Graph Training: the dual encoder and the GNN, jointly (GNN-encoder 3.4, Algorithm 1).
 
-In a round the queries of one fold are out of the graph and the loss is taken on them alone: no query
-ever meets a passage vector that has seen it. Live, with gradient: E_Q of the batch's queries and of the
-neighbour queries, E_P of the batch's passages (`texts`). Cached, without: vectors of the neighbour queries' passages
-(eq. 6, `passage_cache`) and the cross-encoder's edge features.
+In a round the queries of one fold, always with their twins (`Dataset.groups`), are out of the graph and the loss is
+taken on them alone: no query ever meets a passage vector that has seen it, or a query of its text.
+Live, with gradient: E_Q of the batch's queries and of the neighbour queries, E_P of the batch's passages (`texts`).
+Cached, without: vectors of the neighbour queries' passages (eq. 6, `passage_cache`) and the cross-encoder's edge
+features.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.models.gnn import GNN, GnnConfig
 from gnn_encoder.models.gnn_encoder import GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.gradient_cache import by_rows
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
-from gnn_encoder.training.losses import KnownPositives, contrastive_loss, loss_scale
+from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.texts import FrozenGnnEncoder, LiveTexts, Texts
 
@@ -59,7 +63,7 @@ class MaskedGraphTraining:
         neighbours = np.unique(graph.edges[graph.edges >= 0])
         self.cache = PassageCache(passage_vectors, neighbours, self.texts.passage_vectors)
         self.node = np.searchsorted(graph.queries, examples.query)
-        self.known = KnownPositives.of(dataset.split_qrels("train"), examples)
+        self.known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
         self.features = EdgeFeatures(graph)
         unit_length = self.texts.unit_length or model.gnn.config.normalize_passages
         self.scale = loss_scale(settings.score_scale, unit_length)
@@ -71,8 +75,9 @@ class MaskedGraphTraining:
         """The rounds and their batches."""
         s = self.settings
         return MaskedBatches(
-            self.examples, self.node, len(self.graph.queries), schedule=s.mask, fraction=s.mask_fraction,
-            batch_size=s.batch_size, negatives=s.negatives, known=self.known, seed=s.seed,
+            self.examples, self.node, self.dataset.groups[self.graph.queries],
+            schedule=s.mask, fraction=s.mask_fraction, batch_size=s.batch_size,
+            negatives=s.negatives, known=self.known, seed=s.seed,
         )  # fmt: skip
 
     def neighbourhood(self, batch: Batch) -> Neighbourhood:
@@ -184,3 +189,63 @@ class SampledBatches:
         """The batch that was drawn."""
         batch = self.plan.batch(drawn[0])
         return batch, self.sample(batch), drawn[1]
+
+
+def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, graph: Graph) -> TrainingSet:
+    """The examples whose query is in the graph, with the negatives that the settings want.
+
+    Raises:
+        UserError: fewer than two queries are left.
+    """
+    examples = graph_examples(examples)
+    if len(np.unique(data.groups[examples.query])) < 2:
+        raise UserError("masked training needs at least two training queries of different text with a positive")
+    if settings.hard_negatives == "retrieved":
+        known = KnownPositives.of(data, "train", examples.query, examples.positive)
+        examples = replace(examples, negatives=retrieved_negatives(examples, graph, known))
+    return examples
+
+
+def new_gnn(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GNN:
+    """The GNN before training, drawn from the settings' seed."""
+    torch.manual_seed(settings.seed)
+    gnn = GNN(gnn_config(settings, encoders, graph))
+    if settings.start == "mean":
+        gnn.start_from_mean(settings.gate_bias)
+    return gnn
+
+
+def graph_examples(examples: TrainingSet) -> TrainingSet:
+    """The examples whose query is a dataset query, and so a graph node."""
+    keep = np.flatnonzero(examples.query >= 0)
+    return TrainingSet(
+        [examples.query_text[i] for i in keep],
+        examples.query[keep],
+        examples.positive[keep],
+        examples.negatives[keep],
+        examples.origin[keep],
+    )
+
+
+def retrieved_negatives(examples: TrainingSet, graph: Graph, known: KnownPositives) -> np.ndarray:
+    """What M_de retrieved for each example's query, int32 [e, r], with -1 in the place of known positives."""
+    assert graph.retrieved is not None
+    rows = graph.retrieved[np.searchsorted(graph.queries, examples.query)]
+    negatives: np.ndarray = np.where(known.contains(examples.query[:, None], rows), -1, rows)
+    return negatives
+
+
+def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnConfig:
+    """The GNN's shape for these encoders and this graph."""
+    width = encoders.passage_encoder.width
+    if width % settings.heads:
+        raise UserError(f"train_gnn.heads = {settings.heads}: must divide the encoder's width {width}")
+    scaled = settings.normalize_passages
+    return GnnConfig(
+        width=width,
+        edge_width=EdgeFeatures(graph).width,
+        learned_loops=graph.query_loops is None,
+        normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
+        cached_passages=settings.cache_refreshes == 0,
+        **settings.model_dump(include=set(GnnShape.model_fields)),
+    )

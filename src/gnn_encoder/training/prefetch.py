@@ -4,6 +4,7 @@ What is random in a batch is drawn here, one after the other and cheaply; the re
 alone. So whoever makes it makes the same, and batches that a resumed training skips are never made.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,12 +39,14 @@ Made = Generator[Item, None, None]
 def made(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) -> Made[Any]:
     """The epoch's batches from number `skip` on, made ahead by a thread or by `workers` processes until it is closed.
 
+    On macOS always by a thread; the batches are the same.
+
     Raises:
         Exception: what making a batch raised, where the batch would have been.
         RuntimeError: a worker was killed.
     """
     draws = islice(plan.draws(epoch), skip, None)
-    if not workers:
+    if not workers or sys.platform == "darwin":  # macOS's own libraries crash in forked processes
         return prefetched(plan.batch(drawn) for drawn in draws)
     return _in_processes(plan.batch, draws, workers)
 

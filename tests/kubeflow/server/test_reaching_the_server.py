@@ -25,12 +25,61 @@ def test_a_wrong_token(token: str, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         assert submit(monkeypatch, server.url) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.count("\n") == 1
-        assert "does not let us in" in told.err and "set GNN_ENCODER_KFP_TOKEN" in told.err
+        assert "does not let us in" in told.err and "set GNN_ENCODER_KFP_TOKEN, or KF_PIPELINES_SA_TOKEN" in told.err
         assert "wrong" not in told.err.replace("is wrong", "")
         monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "right")
         assert submit(monkeypatch, server.url) == 0
         assert "right" not in capsys.readouterr().out
         assert server.problems == []
+
+
+def test_a_token_with_white_space_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with KfpServer(token="right") as server:
+        for token in ("right\n", " right\r\n"):  # as a CI's secret has it
+            monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", token)
+            assert submit(monkeypatch, server.url, "--wait") == 0
+
+
+@pytest.mark.parametrize(
+    "token", ["hunter\N{LATIN SMALL LETTER E WITH ACUTE}22", "hunter\n22", "hunter 22", "\ufeffhunter22"]
+)
+@pytest.mark.parametrize("filed", [False, True])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(
+    token: str, filed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = "GNN_ENCODER_KFP_TOKEN"
+    if filed:
+        (tmp_path / "token").write_text(token, "utf-8")
+        place, token = "KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token")
+    monkeypatch.setenv(place, token)
+    with KfpServer() as server:
+        assert submit(monkeypatch, server.url) == 2
+        assert server.requests == []
+    shown = capsys.readouterr()
+    assert "hunter" not in shown.out + shown.err and shown.err.count("\n") == 1
+    assert f"the token from {str(tmp_path / 'token') if filed else place} has white space or a character" in shown.err
+
+
+def test_a_token_in_a_file_is_read_for_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(file))
+    with KfpServer(token="first") as server:
+        assert submit(monkeypatch, server.url) == 2
+        told = capsys.readouterr().err
+        assert "cannot read the token that KF_PIPELINES_SA_TOKEN_PATH names: " in told and told.count("\n") == 1
+        file.write_text("first\n")
+
+        def renew(parameters: dict[str, str]) -> None:
+            server.token = "second"  # from the next request on
+            file.write_text("second\n")
+
+        server.execute = renew
+        assert submit(monkeypatch, server.url, "--wait") == 0
+        # The variable that holds a token itself comes first.
+        monkeypatch.setenv("GNN_ENCODER_KFP_TOKEN", "first")
+        assert submit(monkeypatch, server.url) == 2
 
 
 def test_the_path_in_an_address(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,12 @@ import pytest
 from beir_folder import write_beir
 from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
-from submitting import submit
+from submitting import IMAGES, submit
 
-from gnn_encoder.settings import STEPS
+from gnn_encoder.settings import PIPELINES, calls
 from gnn_encoder.settings.presets import load_settings
+
+STEPS = PIPELINES["train"]
 
 
 def test_what_is_sent(
@@ -30,24 +32,28 @@ def test_what_is_sent(
     assert sent["service_account"] == "pipeline-runner"
     assert sent["runtime_config"]["pipeline_root"] == "s3://retrieval/pipelines"
     parameters = {step: json.loads(text) for step, text in sent["runtime_config"]["parameters"].items()}
-    expected = load_settings("quickstart", ["train_gnn.epochs=3"]).model_dump(mode="json")
-    assert {step: value["settings"] for step, value in parameters.items()} == {step: expected[step] for step in STEPS}
+    expected = calls(load_settings("quickstart", ["train_gnn.epochs=3"]), STEPS)
+    assert {name: value["settings"] for name, value in parameters.items()} == {
+        name: call.settings.model_dump(mode="json") for name, call in expected.items()
+    }
     assert all(value["code_digest"] for value in parameters.values())
     assert parameters["ingest"]["source_digests"]["dataset"]
     tasks = sent["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
     assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
-    assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == 15
+    assert len(sent["pipeline_spec"]["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]) == len(
+        tasks
+    )
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(server.requests)
     shown = capsys.readouterr().out
     assert f"run        {server.url}/#/runs/details/run-0\n" in shown
     assert "Experiment details" not in shown
 
 
-def test_without_a_cluster_file_and_without_caching(
+def test_the_least_of_a_cluster_file_and_without_caching(
     server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert submit(monkeypatch, server.url) == 0
-    (tmp_path / "c.yaml").write_text("caching: false\nexperiment: mine\n", "utf-8")
+    (tmp_path / "c.yaml").write_text(f"{IMAGES}caching: false\nexperiment: mine\n", "utf-8")
     monkeypatch.setenv("KF_PIPELINES_ENDPOINT", server.url)
     assert call(monkeypatch, "submit", "--preset", "quickstart", "--cluster", str(tmp_path / "c.yaml")) == 0
     plain, uncached = server.seen("POST", ".*/runs")
@@ -56,6 +62,19 @@ def test_without_a_cluster_file_and_without_caching(
     assert [each["display_name"] for each in server.experiments] == ["gnn-encoder", "mine"]
     tasks = uncached["pipeline_spec"]["root"]["dag"]["tasks"]
     assert not any(each["cachingOptions"].get("enableCache") for each in tasks.values())
+
+
+def test_a_step_without_an_image_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["submit", "--preset", "quickstart", "--host", "http://127.0.0.1:1"]
+    cluster = tmp_path / "c.yaml"
+    for images, more in [("", []), ("{}", ["--dry-run"]), ("{gpu: a}", []), ("{cpu: a}", [])]:
+        if images:
+            cluster.write_text(f"images: {images}\nsteps: {{train_gnn: {{gpu: {{}}}}}}\n", "utf-8")
+        assert call(monkeypatch, *arguments, *(["--cluster", str(cluster)] if images else []), *more) == 2
+        told = capsys.readouterr().err
+        assert ("no image for ingest: " in told) == (images != "{cpu: a}") and told.count("\n") == 1
 
 
 def test_the_description_refuses_what_it_does_not_have(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:

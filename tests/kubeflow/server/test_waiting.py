@@ -1,6 +1,7 @@
 """`gnn-encoder submit --wait`: what it tells, how it ends, and what it bears with."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,39 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kfp_api import KfpServer
-from submitting import submit
+from kfp_api import EXAMPLE, WORKFLOW, KfpServer, at, check, node_hash
+from submitting import IMAGES, submit
 
 from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
-
-
-def task(step: str, state: str, **more: Any) -> dict[str, Any]:
-    return {"display_name": step.replace("_", "-"), "state": state, **more}
-
-
-def at(state: str, *tasks: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"state": state, "run_details": {"task_details": list(tasks)}, **more}
+from gnn_encoder.kubeflow.run import wait
+from gnn_encoder.kubeflow.server import Server
+from gnn_encoder.settings.cluster import Cluster
 
 
 def test_waiting_for_success(
     server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = {"create_time": "2026-11-22T01:00:00Z"}
-    later = {"create_time": "2026-11-22T02:00:00Z"}
-    failed, retried = task("ingest", "FAILED", **begun), task("ingest", "RUNNING", **later)
     server.progress = [
         at("PENDING"),
-        at("RUNNING", task("ingest", "RUNNING", **begun), task("root-driver", "SUCCEEDED")),
-        at("RUNNING", retried, failed),
-        at("RUNNING", failed, retried),
-        at("RUNNING", failed, task("ingest", "SUCCEEDED", **later), task("train_dpr", "RUNNING", **later)),
-        at("SUCCEEDED", failed, task("ingest", "SUCCEEDED", **later), task("train_dpr", "SUCCEEDED", **later)),
+        at("RUNNING", ingest="Running"),
+        at("RUNNING", ingest=["Failed", "Running"]),
+        at("RUNNING", ingest=["Failed", "Succeeded"], train_dpr="Running", bm25_retrieve="Pending"),
+        at("SUCCEEDED", ingest=["Failed", "Succeeded"], train_dpr="Succeeded", bm25_retrieve="Skipped"),
     ]
     server.failures = [503, 502]
     assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:] for line in lines if line[2:3] == ":"] == [
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert sorted(line.split()[1:] for line in lines if line[2:3] == ":") == [
+        ["bm25_retrieve", "pending"], ["bm25_retrieve", "skipped"],
         ["ingest", "running"], ["ingest", "succeeded"], ["train_dpr", "running"], ["train_dpr", "succeeded"],
     ]  # fmt: skip
     assert len([line for line in lines if line.endswith("upstream connect error; still waiting")]) == 1
@@ -51,41 +45,172 @@ def test_waiting_for_success(
         "artifacts  s3://retrieval/pipelines",
         "mlflow     http://mlflow.retrieval.svc:5000",
     ]
+    assert shown.err == ""
 
 
-def test_waiting_for_a_failure(
-    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("train_dpr", "node", "template"),
+    [
+        ("Failed", "root.train-dpr.executor", "system-container-impl"),
+        ("Error", "root.train-dpr.executor", "system-container-impl"),
+        (["Failed", "Error", "Failed"], "root.train-dpr.executor(2)", "retry-system-container-impl"),
+    ],
+)
+def test_a_failed_step_is_named_with_its_pod(
+    train_dpr: str | list[str],
+    node: str,
+    template: str,
+    server: KfpServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = {"code": 13, "message": "ingest: it is\nwrong"}
-    server.progress = [at("RUNNING"), at("FAILED", task("ingest", "FAILED", error=error), error=error)]
+    phases = {"ingest": "Succeeded", "train_dpr": train_dpr, "dense_retrieve_driver": "Omitted"}
+    phases["dense_retrieve"] = "Omitted"
+    server.progress = [at("RUNNING", ingest="Running"), at("FAILED", **phases)]
     assert submit(monkeypatch, server.url, "--wait") == 1
     shown = capsys.readouterr()
-    assert "status     failed\n" in shown.out
-    assert "error: ingest: ingest: it is wrong\n" in shown.err
+    assert "status     failed\n" in shown.out and "dense_retrieve" not in shown.out + shown.err
+    pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
+    log = f"kubectl logs -n kubeflow {pod} -c main"
+    assert shown.err == f"error: train_dpr failed; why is in its log: {log}\n"
 
 
-def test_a_cancelled_run_ends_the_wait(server: KfpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.progress = [at("CANCELING"), at("CANCELED")]
+def test_of_a_step_with_several_tasks_the_failed_one_is_named(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.progress = [at("FAILED", rank="Succeeded", rank_2="Failed")]
     assert submit(monkeypatch, server.url, "--wait") == 1
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: rank_2 failed; ") and "rank_2                 failed\n" in shown.out
+    assert str(node_hash(f"{WORKFLOW}.root.rank-2.executor")) in shown.err
+
+
+def test_hashes_are_those_that_argo_gives() -> None:
+    assert node_hash("echo-wngc4(0)") == 1641470511  # of a run of Argo's own examples
+    assert node_hash("foobar") == 0xBF9CF968  # of FNV's published vectors
+
+
+def test_a_driver_that_fails(
+    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for phases, words, node, template in [
+        ({"ingest_driver": "Failed", "ingest": "Omitted"}, "ingest, which", "root.ingest-driver", "container"),
+        ({"root_driver": "Error"}, "the run failed", "root-driver", "dag"),
+    ]:
+        server.progress = [at("RUNNING"), at("FAILED", **phases)]
+        assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 1
+        shown = capsys.readouterr()
+        assert "ingest " not in shown.out
+        pod = f"{WORKFLOW}-system-{template}-driver-{node_hash(f'{WORKFLOW}.{node}')}"
+        assert shown.err.startswith(f"error: KFP's driver of {words}") and shown.err.count("\n") == 1
+        assert f"kubectl logs -n kubeflow {pod} -c main" in shown.err
+
+
+def test_the_namespace_and_a_pod_that_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = at("FAILED", ingest="Failed")
+    for task in failed["run_details"]["task_details"]:
+        del task["child_tasks"]
+    with KfpServer(multi_user=True, progress=[failed]) as server:
+        assert submit(monkeypatch, server.url, "--cluster", str(EXAMPLE), "--wait") == 1
+    told = capsys.readouterr().err
+    assert "ingest failed; why is in its log: kubectl get pods -n retrieval -l pipeline/runid=run-0" in told
+
+
+def test_the_end_of_a_run_comes_before_that_of_its_steps(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.progress = [at("FAILED", ingest="Running"), at("FAILED", ingest="Failed")]
+    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert "error: ingest failed" in capsys.readouterr().err
+    server.progress = [at("FAILED", ingest="Succeeded")]  # the workflow itself failed
+    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert "no step failed; see kubectl describe workflows -n kubeflow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        [at("RUNNING", ingest="Running"), at("CANCELING", ingest="Running"), at("FAILED", ingest="Failed")],
+        [at("FAILED", "RUNNING", "CANCELING", ingest="Failed")],
+        [at("CANCELING"), at("CANCELED")],
+    ],
+)
+def test_a_run_that_somebody_terminates(
+    progress: list[dict[str, Any]],
+    server: KfpServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.progress = progress
+    assert submit(monkeypatch, server.url, "--wait") == 1
+    assert capsys.readouterr().err == "error: somebody terminated the run\n"
+
+
+def test_a_run_that_the_server_cannot_read_back(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(monkeypatch, server.url) == 0
+    del server.runs[0]["state"]
+    server.progress = [{"error": {"code": 13, "message": "Failed to parse\nruntime config"}}]
+    with pytest.raises(SystemExit):
+        raise SystemExit(wait(Server(server.url), "run-0", Cluster()))
+    assert capsys.readouterr().err == "error: Failed to parse runtime config\n"
+
+
+def test_the_server_that_plays_kfp_sends_what_kfp_sends(server: KfpServer) -> None:
+    failed = at("FAILED", ingest="Failed")
+    check({"run_id": "run-0", **failed}, "V2beta1Run")
+    for field, value in {"error": {"code": 13}, "pod_name": "a-pod", "executor_detail": {}}.items():
+        failed["run_details"]["task_details"][0] |= {field: value}
+        with pytest.raises(ValueError, match=f"KFP sends no {field} of a task"):
+            check({"run_id": "run-0", **failed}, "V2beta1Run")
+        del failed["run_details"]["task_details"][0][field]
 
 
 def test_a_server_that_stays_away_while_waiting(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kubeflow_server, "PATIENCE", 3)
+    monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 0)
     server.failures = [503] * 9
     assert submit(monkeypatch, server.url, "--wait") == 2
     assert f"the run goes on: {server.url}/#/runs/details/run-0" in capsys.readouterr().err
-    assert len(server.failures) == 5
+    assert len(server.failures) == 7
 
 
-def test_ctrl_c_leaves_the_run_alone(server: KfpServer) -> None:
+def test_a_server_that_accepts_and_never_answers(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kubeflow_server, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 0.2)
+    for place, words in [
+        ("GET .*/healthz", "no answer within 0.2 s; check --host"),
+        ("GET .*/experiments", "no answer within 0.2 s"),
+        ("POST .*/runs", "may have started all the same: look with gnn-encoder runs"),
+        ("GET .*/runs/run-0", "no answer within 0.2 s; the run goes on"),
+    ]:
+        server.silent = lambda asked, place=place: re.fullmatch(place, asked) is not None  # type: ignore[misc]
+        assert submit(monkeypatch, server.url, "--wait") == 2
+        told = capsys.readouterr().err
+        assert words in told and told.count("\n") == 1
+    # It answers late, but before the wait is given up.
+    silences = iter([True])
+    server.silent = lambda asked: "GET" in asked and "run-" in asked and next(silences, False)
+    monkeypatch.setattr(kubeflow_server, "PATIENCE_SECONDS", 60)
+    assert submit(monkeypatch, server.url, "--wait") == 0
+    assert "no answer within 0.2 s; still waiting\n" in capsys.readouterr().out
+
+
+def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(IMAGES, "utf-8")
     server.progress = [at("RUNNING")]
     # Tests that run in the background, as in `make test &`, inherit from the shell that Ctrl-C means nothing.
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = f"{heard}; from gnn_encoder.cli.app import main; main()"
+    submission = ["submit", "--preset", "quickstart", "--cluster", str(tmp_path / "cluster.yaml"), "--wait"]
     process = subprocess.Popen(
-        [sys.executable, "-c", command, "submit", "--preset", "quickstart", "--host", server.url, "--wait"],
+        [sys.executable, "-c", command, *submission, "--host", server.url],
         env=os.environ | {"PYTHONPATH": str(Path(app.__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts import Graph, TrainingSet, reverse_csr
-from gnn_encoder.steps.train_gnn import graph_examples, retrieved_negatives
-from gnn_encoder.training.losses import KnownPositives
+from gnn_encoder.artifacts import Graph, KnownPositives, TrainingSet, reverse_csr
+from gnn_encoder.training.masked_graph import graph_examples, retrieved_negatives
 
 
 def examples() -> TrainingSet:

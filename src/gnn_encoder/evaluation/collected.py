@@ -5,16 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Dataset, Qrels, Report, Run
+from gnn_encoder.artifacts import Dataset, Evaluation, Qrels, Run
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.trec import write_qrels, write_run
-from gnn_encoder.report.examples import SHOWN
 
 SPLITS = ("dev", "test")
+SHOWN = 3
+"""First hits of each query that are kept, to be shown."""
 JUDGED = "Judged@10"
 """Measured besides the table's: how many of the hits that decide it anybody has looked at."""
 
@@ -27,13 +28,12 @@ class Collected:
     asked       all of both, ascending: what a ranking must be of
     """
 
-    def __init__(self, data: Dataset, measures: tuple[str, ...], report: Draft, run_depth: int) -> None:
-        self.data, self.measures, self._report, self._run_depth = data, measures, report, run_depth
+    def __init__(self, data: Dataset, measures: tuple[str, ...], evaluation: Draft, run_depth: int) -> None:
+        self.data, self.measures, self._draft, self._run_depth = data, measures, evaluation, run_depth
         self.qrels: dict[str, Qrels] = {split: data.split_qrels(split) for split in SPLITS}
         self.queries = {s: rows for s in SPLITS if len(rows := labelled_queries(self.qrels[s]))}
         self.answered = {s: rows for s in SPLITS if len(rows := _with_answers(data, data.query_rows(s)))}
-        every = [*self.queries.values(), *self.answered.values()]
-        self.asked: np.ndarray = np.unique(np.concatenate(every)) if every else np.empty(0, np.int32)
+        self.asked = evaluated_queries(data)
         self.passage_ids = data.passages.ids()
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
@@ -41,13 +41,13 @@ class Collected:
         """{system: [n, SHOWN]} passages of the shown split's queries."""
         if run_depth:
             for split in self.queries:
-                path = Report.qrels_file(report, split)
+                path = Evaluation.qrels_file(evaluation, split)
                 write_qrels(path, self.qrels[split], data.queries.column("query_id"), self.passage_ids)
 
     @property
     def shown(self) -> str:
         """The split that the report is headed by."""
-        return "test" if "test" in self.queries else "dev"
+        return shown_split(self.data)
 
     def add(self, system: str, run: Run) -> float:
         """Measure a ranking of `asked`; the first measure's mean on the shown split."""
@@ -58,7 +58,7 @@ class Collected:
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
         if self._run_depth:
-            path, ids = Report.run_file(self._report, system), self.data.queries.column("query_id")
+            path, ids = Evaluation.run_file(self._draft, system), self.data.queries.column("query_id")
             write_run(path, run.of(self.asked, self._run_depth), ids, self.passage_ids, system)
         return float(self._figures[self.shown][system][:, 0].mean())
 
@@ -82,6 +82,19 @@ class Collected:
     def measured(self) -> tuple[str, ...]:
         """All measures: the table's, and what is measured besides."""
         return tuple(dict.fromkeys((*self.measures, JUDGED)))
+
+
+def evaluated_queries(data: Dataset) -> np.ndarray:
+    """Rows of the dev and test queries that have a positive label or an answer, ascending: what a run must be of."""
+    every = [labelled_queries(data.split_qrels(split)) for split in SPLITS]
+    every += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
+    rows: np.ndarray = np.unique(np.concatenate(every))
+    return rows
+
+
+def shown_split(data: Dataset) -> str:
+    """The split that a report is headed by: test, or dev where test has no labelled query."""
+    return "test" if len(labelled_queries(data.split_qrels("test"))) else "dev"
 
 
 def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:

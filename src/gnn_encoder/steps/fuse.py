@@ -1,0 +1,58 @@
+"""A dense run fused with BM25's, by either method."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Dataset, Draft, Run, System
+from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.retrieval import fusion
+from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings.measures import cutoff
+from gnn_encoder.settings.ranking import Fuse
+from gnn_encoder.tracking.context import Context
+
+TUNING_QUERIES = 1000
+"""Dev queries, at most, that the weight is tuned on, evenly taken from all."""
+
+
+@step(convex_run="run", reciprocal_run="run")
+def fuse(
+    context: Context,
+    settings: Fuse,
+    dataset: Path,
+    lexical_run: Path,
+    dense_run: Path,
+    convex_run: Draft,
+    reciprocal_run: Draft,
+) -> Metrics:
+    """Fuse two runs by a convex combination of their scores, and by reciprocal ranks (`retrieval.fusion`).
+
+    The weight is tuned on labelled dev queries. Where the measure looks at k hits only, so does the tuning.
+    """
+    data = Dataset(dataset)
+    asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
+    lexical, dense = (Run.read(path).of(asked, depth) for path in (lexical_run, dense_run))
+    first, second = System.of(lexical_run).name, System.of(dense_run).name
+    qrels, weight = data.split_qrels("dev"), fusion.UNTUNED
+    tuned: dict[str, Any] = {"tuned_on": None}
+    dev = labelled_queries(qrels)
+    if len(dev):
+        some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
+        ids = data.passages.ids()
+        tuning = context.progress("tuning", len(fusion.GRID), "weights")
+
+        def figure(run: Run) -> float:
+            tuning.advance()
+            return float(per_query(run, qrels, some, ids, (settings.measure,)).mean())
+
+        cut = cutoff(settings.measure) or settings.depth
+        weight, figures = fusion.tuned_weight(lexical.of(some), dense.of(some), figure, cut)
+        tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(some), "figures": figures}
+    parts = {"lexical": first, "dense": second}
+    convex, reciprocal = fusion.fuse(lexical, dense, weight, settings.depth)
+    convex.write(convex_run, f"{first} + {second}", method=CONVEX, **parts, weight=weight, **tuned)
+    reciprocal.write(reciprocal_run, f"{first} + {second} (RRF)", method=RECIPROCAL, **parts, k=fusion.RRF_K)
+    return {"weight": weight, "headline": f"weight {weight:.2f} on {second}"}

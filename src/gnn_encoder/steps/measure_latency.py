@@ -1,0 +1,30 @@
+"""What a question costs the plain dual encoder and the GNN-encoder, in milliseconds."""
+
+from pathlib import Path
+
+from gnn_encoder.artifacts import Dataset, Draft, Latency
+from gnn_encoder.evaluation.collected import shown_split
+from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.retrieval.latency import systems_latency
+from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings.ranking import MeasureLatency
+from gnn_encoder.tracking.context import Context
+
+
+@step(latency="latency")
+def measure_latency(
+    context: Context,
+    settings: MeasureLatency,
+    dataset: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    bundle: Path,
+    latency: Draft,
+) -> Metrics:
+    """Time single questions of the split that the report is headed by, the two systems in turns."""
+    data = Dataset(dataset)
+    questions = data.query_texts(labelled_queries(data.split_qrels(shown_split(data))))
+    facts = systems_latency(questions, dual_encoder, passage_vectors, bundle)
+    Latency.write(latency, facts)
+    took = {system: each["encode_ms"] + each["search_ms"] for system, each in facts["systems"].items()}
+    return {"headline": ", ".join(f"{system} {ms:.1f} ms" for system, ms in took.items())}

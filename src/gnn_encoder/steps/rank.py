@@ -1,0 +1,62 @@
+"""The dev and test queries ranked by one dense system."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run, read_vectors
+from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.inference.encoding import encode_passages, encode_texts
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings.ranking import Rank
+from gnn_encoder.tracking.context import Context
+
+
+@step(run="run")
+def rank(
+    context: Context,
+    settings: Rank,
+    dataset: Path,
+    run: Draft,
+    dual_encoder: Path | None = None,
+    passage_vectors: Path | None = None,
+    bundle: Path | None = None,
+) -> Metrics:
+    """Rank by a bundle, by a dual encoder over its passage vectors, or by the backbone that the settings name.
+
+    Where none is given the run is empty: the system was not asked for, and no table has it.
+    """
+    data = Dataset(dataset)
+    asked = evaluated_queries(data)
+    texts, depth = data.query_texts(asked), min(settings.depth, len(data.passages))
+
+    def encoded(encoder: TextEncoder) -> np.ndarray:
+        progress = context.progress("encoding", len(texts), "queries")
+        return encode_texts(encoder, texts, progress=progress, **settings.speed)
+
+    if bundle:
+        parts = Bundle.read(bundle)
+        queries = encoded(TextEncoder.load(parts.query_encoder_path))
+        scores, passages = search_index(load_index(parts.index_path, parts.vectors.shape), queries, depth)
+    elif dual_encoder and passage_vectors:
+        queries = encoded(DualEncoder.load(dual_encoder).query_encoder)
+        scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
+    elif settings.backbone:
+        encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
+        # The file is inside the draft: it is gone when the step ends, whatever ends it.
+        with tempfile.NamedTemporaryFile(dir=run.path) as file:
+            shape = (len(data.passages), encoder.width)
+            vectors = np.memmap(file.name, dtype=np.float32, mode="w+", shape=shape)
+            progress = context.progress("encoding", len(vectors), "passages")
+            encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
+            encoder.max_length = settings.query_length
+            scores, passages = exact.search(vectors, encoded(encoder), depth)
+    else:
+        scores, passages = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.int32)
+    ranking = Run.from_hits(asked, passages, scores)
+    ranking.write(run, settings.system)
+    return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}

@@ -1,0 +1,102 @@
+"""One page that says how every system did, with plots and explained examples. Makes no figure."""
+
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Graph, Latency, Report, read_manifest
+from gnn_encoder.artifacts.history import joined
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.inference.scorers import load_scorer
+from gnn_encoder.report.data_and_training_plots import profile_plot, training_plot
+from gnn_encoder.report.examples import examples, most_changed
+from gnn_encoder.report.explained_examples import ExampleExplainer, explained_by
+from gnn_encoder.report.page import Plot, render_page
+from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.report.profile import data_profile
+from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings import ranking
+from gnn_encoder.tracking.context import Context
+
+EXAMPLES = 5
+"""Won queries shown, and lost ones."""
+
+
+@step(report="report")
+def report(
+    context: Context,
+    settings: ranking.Report,
+    dataset: Path,
+    evaluation: Path,
+    report: Draft,
+    latency: Path | None = None,
+    graph: Path | None = None,
+    gnn_encoder: Path | None = None,
+    passage_vectors: Path | None = None,
+    encoding: Path | None = None,
+    bundle: Path | None = None,
+    scorer: Path | None = None,
+) -> Metrics:
+    """Write the page.
+
+    The candidate's hits are explained by its graph, models and bundle, or by the scorer that ordered them, where they
+    are given.
+    """
+    data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
+    given = {
+        "dataset": dataset, "evaluation": evaluation, "latency": latency, "graph": graph, "gnn_encoder": gnn_encoder,
+        "passage_vectors": passage_vectors, "encoding": encoding, "bundle": bundle, "scorer": scorer,
+    }  # fmt: skip
+    inputs = {name: path for name, path in given.items() if path}
+    profile = data_profile(data, Graph.read(graph) if graph else None)
+    metrics: dict[str, Any] = {
+        **evaluated.metrics,
+        "latency": Latency.read(latency) if latency else None,
+        "profile": profile.facts,
+    }
+    shown, baseline, candidate = metrics["headline_split"], metrics["baseline"], metrics["candidate"]
+    first = metrics["measures"][0]
+    figures = {system: evaluated.figures(shown, system, first) for system in (baseline, candidate)}
+    plain, better = figures[baseline], figures[candidate]
+    gains, mean = better - plain, mean_name(first)
+    plots = {
+        "systems": Plot(systems_plot(metrics, shown), f"Every system on every measure, {shown} queries."),
+        "gains": Plot(
+            gains_plot(gains, first, candidate, baseline),
+            f"What {candidate} gains and loses in {mean} against {baseline}, {shown} query by query.",
+        ),
+        "queries": Plot(
+            scatter_plot(plain, better, first, baseline, candidate),
+            f"{mean} of each {shown} query under both; the area of a circle is the number of queries in it.",
+        ),
+        "data": Plot(profile_plot(profile), "Lengths of the texts, and how many training queries a passage has."),
+    }
+    history = joined(inputs.values())
+    if drawn := training_plot(history):
+        plots["training"] = Plot(drawn, "Training losses, and what each epoch reached on a pool of dev passages.")
+    hits = {system: evaluated.first_hits(system) for system in figures}
+    changed = most_changed(gains, EXAMPLES)
+    won, lost = (examples(data, shown, positions, figures, hits) for positions in changed)
+    if {"graph", "gnn_encoder", "passage_vectors", "encoding", "bundle"} <= set(inputs):
+        explainer = ExampleExplainer(candidate, inputs, settings.speed)
+        won, lost = (
+            explainer.explain(found, hits[candidate][positions])
+            for found, positions in zip((won, lost), changed, strict=True)
+        )
+    elif scorer:
+        won, lost = (explained_by(load_scorer(scorer), candidate, found) for found in (won, lost))
+    headline = evaluated.manifest.metrics["headline"]
+    page = render_page(
+        metrics,
+        headline=headline,
+        plots=plots,
+        won=won,
+        lost=lost,
+        manifests={name: read_manifest(path) for name, path in inputs.items()},
+        history=history,
+    )
+    evaluated.copy_to(report)
+    Report.write(report, metrics=metrics, plots={name: plot.image for name, plot in plots.items()}, page=page)
+    context.run.artifact(report.path, "report")
+    return {
+        key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")
+    }
