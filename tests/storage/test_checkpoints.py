@@ -1,36 +1,239 @@
-"""Which state a training goes on from: the store's or this machine's, whichever is further."""
+"""Checkpoints: a store that is slow does not stop a training, and only a complete, sound state is resumed."""
 
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import torch
+from slow_store import SlowStore, slow_store
+from torch import nn
 
+from gnn_encoder.settings import Optimization
 from gnn_encoder.storage import checkpoints
-from gnn_encoder.storage.checkpoints import Checkpoints
+from gnn_encoder.storage.checkpoints import IN_TRANSIT, SUMS, Checkpoints, seal
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.mlflow_runs import StepRun
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
+from gnn_encoder.training.loop import fit
+
+ROOT = "s3://bucket/runs"
 
 
-@pytest.mark.parametrize(("here", "fetched"), [(-1, True), (299, True), (300, False), (301, False)])
-def test_the_newest_complete_state_wins(
-    here: int, fetched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_store = {f"{number:012}": number < 500 for number in (200, 300, 500)}  # 500 was cut off
-    asked = []
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
+    with slow_store(monkeypatch) as store:
+        yield store
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(checkpoints, "versions", lambda uri: in_store)
-    monkeypatch.setattr(checkpoints, "get_folder", lambda uri, folder: asked.append(uri))
-    kept = Checkpoints("s3://bucket/root", "train-key")
-    kept.folder.mkdir()
-    (kept.folder / "state").write_bytes(b"")
-    kept.fetch(here)
-    assert asked == (["s3://bucket/root/train-key/000000000300"] if fetched else [])
-    assert (kept.folder / "state").exists() != fetched
+    return tmp_path
 
 
-def test_a_folder_is_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "versions", lambda uri: pytest.fail("asked"))
-    Checkpoints(str(tmp_path), "train-key").fetch()
+def write(folder: Path, name: str, content: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{name}.partial"
+    partial.write_text(content)
+    seal(partial, folder / name)
+
+
+def steps_done(folder: Path) -> int:
+    return int((folder / "state").read_text()) if (folder / "state").is_file() else -1
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*") if path.name not in (SUMS, IN_TRANSIT)}
+
+
+def keep(steps: int, **others: str) -> None:
+    """Send a state of this machine and wait for it."""
+    kept = Checkpoints(ROOT, "train-key")
+    for name, content in {"state": str(steps), **others}.items():
+        write(kept.folder, name, content)
+    kept.keep(steps)
+    kept.finish()
+
+
+def fetched(new_machine: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a machine that begins now goes on from."""
+    monkeypatch.setattr("tempfile.tempdir", str(new_machine))
+    kept = Checkpoints(ROOT, "train-key")
+    kept.fetch(steps_done)
+    return contents(kept.folder)
+
+
+class Batches:
+    steps_per_epoch, batch_examples = 12, 4
+
+    def draws(self, epoch: int) -> Iterator[int]:
+        return iter(range(self.steps_per_epoch))
+
+    def batch(self, drawn: int) -> torch.Tensor:
+        return torch.randn(4, 6, generator=torch.Generator().manual_seed(drawn))
+
+
+def train(after: Callable[[int], object] = lambda step: None) -> int:
+    """A training with a checkpoint after every step; the number of its steps."""
+    torch.manual_seed(5)
+    net, steps = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1)), 0
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        nonlocal steps
+        after(steps)
+        steps += 1
+        return net(batch).square().mean()
+
+    settings = Optimization(epochs=1, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
+    fit(net, Batches(), loss, settings, Context("train", StepRun(), "key"))
+    return steps
+
+
+def test_steps_go_on_while_a_slow_store_is_sent_to(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, ROOT)
+    written = []
+
+    def look(step: int) -> None:
+        written.append(len(store.writes))
+        assert len(list(machine.glob(f"*/{IN_TRANSIT}/*"))) <= 2, "one is being sent, one waits"
+        if step == 11:
+            store.opened.set()
+
+    store.opened.clear()
+    assert train(look) == 12
+    assert written == [0] * 12, "all steps were taken while the first write waited"
+    (state,) = {key for key in store.objects if key.endswith(SUMS)}
+    assert "/states/000000000012-" in state, "when fit returns, the last state is in the store"
+    assert len([key for key in store.writes if key.endswith(SUMS)]) == 2, "the ten between had no turn"
+    assert train() == 0, "and it is complete"
+
+
+def test_control_without_a_thread_the_steps_wait(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inline:
+        def __init__(self, *_: object) -> None:
+            """Has no threads."""
+
+        def submit(self, send: Callable[..., None], *given: object) -> Future[None]:
+            done: Future[None] = Future()
+            done.set_result(send(*given))
+            return done
+
+    monkeypatch.setenv(CHECKPOINTS, ROOT)
+    monkeypatch.setattr(checkpoints, "ThreadPoolExecutor", Inline)
+    written: list[int] = []
+    store.opened.clear()
+    store.patience = 0.01
+
+    def look(step: int) -> None:
+        written.append(len(store.writes))
+        if step == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(look)
+    assert 0 == written[0] < written[1] < written[2]
+
+
+def test_only_what_changed_is_sent_and_what_is_superseded_goes(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(1, large="never changes", twin="never changes")
+    keep(2, large="never changes", twin="never changes")
+    assert len([key for key in store.writes if key.endswith("/large")]) == 1
+    assert len([key for key in store.objects if key.endswith(("/large", "/state", SUMS))]) == 3
+    assert fetched(machine / "new", monkeypatch) == {"state": "2", "large": "never changes", "twin": "never changes"}
+    Checkpoints(ROOT, "train-key").drop()
+    assert not store.objects
+
+
+def test_a_send_that_is_cut_off_leaves_the_state_before(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(1, other="one")
+    for writes in itertools.count():
+        store.room = writes
+        keep(2, other=f"two, {writes} writes")
+        found = fetched(machine / f"new-{writes}", monkeypatch)
+        monkeypatch.setattr("tempfile.tempdir", str(machine))
+        if found != {"state": "1", "other": "one"}:
+            break
+    assert writes > 3 and found == {"state": "2", "other": f"two, {writes} writes"}
+    store.room = 1000
+    keep(3, other="three")
+    assert len([key for key in store.objects if key.endswith("/other")]) == 1, "what was cut off is removed too"
+
+
+def test_a_store_that_refuses_is_reported_and_ends_no_training(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, ROOT)
+    events = machine / "events"
+    monkeypatch.setenv("GNN_ENCODER_EVENTS", str(events))
+    store.room = 0
+    train()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert said[-1].startswith("warning: the checkpoint after 12 steps is on this machine alone: s3://bucket/runs/")
+    assert "bucket is full" in said[-1] and '"event": "note"' in events.read_text()
+
+
+@pytest.mark.parametrize(("here", "expected"), [(1, "2"), (3, "3")])
+def test_the_further_state_wins(
+    here: int, expected: str, store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(2)
+    write(machine / "new" / "train-key", "state", str(here))
+    assert fetched(machine / "new", monkeypatch) == {"state": expected}
+
+
+def test_a_damaged_state_is_replaced_by_the_stores(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(2)
+    write(machine / "new" / "train-key", "state", "3")
+    (machine / "new" / "train-key" / "state").write_text("4")
+    assert fetched(machine / "new", monkeypatch) == {"state": "2"}
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "train-key/state is damaged" in line
+
+
+def test_a_list_of_files_from_elsewhere_is_refused(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_sums", lambda folder: {f"{'0' * 64}  ../outside": folder / "state"})
+    keep(1)
+    with pytest.raises(checkpoints.UserError, match=r"SHA256SUMS is corrupt: delete s3://bucket/runs/train-key"):
+        fetched(machine / "new", monkeypatch)
+
+
+def test_a_kill_between_the_two_renames_leaves_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Checkpoints(str(tmp_path), "train-key")
+    write(kept.folder, "other", "beside it")
+    write(kept.folder, "state", "1")
+    for steps in ("2", "3"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", _killed_at("state", Path.replace))
+            with pytest.raises(KeyboardInterrupt):
+                write(kept.folder, "state", steps)
+        kept.fetch(steps_done)
+        assert contents(kept.folder) == {"other": "beside it", ".state.partial": steps, "state": "1"}
+    write(kept.folder, "state", "4")
+    assert len((kept.folder / SUMS).read_text().splitlines()) == 2
+
+
+def _killed_at(name: str, replace):
+    def killed(self: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    return killed
 
 
 def test_how_far_a_state_is(tmp_path: Path) -> None:
@@ -38,7 +241,3 @@ def test_how_far_a_state_is(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     checkpoint.save(tmp_path, model, torch.optim.AdamW(model.parameters()), Position(step=7))
     assert checkpoint.steps_done(tmp_path) == 7
-    file = tmp_path / checkpoint.FILE
-    for content in (file.read_bytes()[:40], b""):
-        file.write_bytes(content)
-        assert checkpoint.steps_done(tmp_path) == -1

@@ -11,6 +11,7 @@ from torch import nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import Optimization
+from gnn_encoder.storage.checkpoints import SUMS
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
@@ -86,12 +87,11 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_with_room_it_goes_on(tmp_pa
     expected = train(tmp_path / "whole", monkeypatch)
     (kept,) = (tmp_path / "whole").rglob(checkpoint.FILE)
     with small_disk(tmp_path / "disk") as disk:
-        disk.fill(free=int(1.5 * kept.stat().st_size))
+        disk.fill(free=kept.stat().st_size + 3 * 4096)  # for one checkpoint and its digests, not for two
         with pytest.raises(UserError, match=rf"no checkpoint in {disk.path}.*No space left.*free space") as caught:
             train(disk.path, monkeypatch)
         assert "\n" not in str(caught.value)
-        (left,) = disk.path.glob("test-*/*")
-        assert left.name == checkpoint.FILE
+        assert {left.name for left in disk.path.glob("test-*/[!.]*")} == {checkpoint.FILE, SUMS}
         disk.grow()
         begun = []
         monkeypatch.setattr(Progress, "resume", lambda self, done: begun.append(done))
@@ -115,11 +115,34 @@ def test_a_finished_run_is_not_trained_again(tmp_path, monkeypatch):
     assert all(torch.equal(expected[name], again[name]) for name in expected)
 
 
-def test_a_cut_checkpoint_starts_anew(tmp_path, monkeypatch):
+def flip(file: Path, place: int, bit: int = 0) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1 << bit
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda file, place=place: flip(file, place, bit=place % 8) for place in range(0, 2000, 200)),  # the header
+        *(
+            lambda file, place=place: flip(file, -place) for place in (1, 700, 5000)
+        ),  # moments, parameters, random state
+        lambda file: file.write_bytes(file.read_bytes()[:100]),
+        lambda file: file.write_bytes(b""),
+        lambda file: flip(file.with_name(SUMS), 7),
+        lambda file: file.with_name(SUMS).unlink(),
+    ],
+)
+def test_a_damaged_checkpoint_is_said_and_starts_anew(damage, tmp_path, monkeypatch, capsys):
     expected = train(tmp_path, monkeypatch)
-    file = next(tmp_path.rglob(checkpoint.FILE))
-    file.write_bytes(file.read_bytes()[:100])
+    (file,) = tmp_path.rglob(checkpoint.FILE)
+    assert file.stat().st_size > 8000
+    damage(file)
+    capsys.readouterr()
     again = train(tmp_path, monkeypatch)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "training 1" not in line)
+    assert line.endswith(f"{checkpoint.FILE} is damaged and is removed: training starts again without it")
     assert all(torch.equal(expected[name], again[name]) for name in expected)
 
 

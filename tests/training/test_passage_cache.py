@@ -3,6 +3,7 @@
 import copy
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_each_making_is_the_encoders_of_its_time(
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_resumed_training_has_the_vectors_that_it_had(
-    job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+    job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool, capsys: Any
 ) -> None:
     start, stored = copy.deepcopy(job.model.state_dict()), job.cache.vectors
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "whole"))
@@ -122,6 +123,7 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
         made.unlink()
     resumed = fit(again())
     assert all(torch.equal(expected[name], resumed[name]) for name in expected) != lost
+    assert "damaged" not in capsys.readouterr().err
 
 
 def test_a_making_stays_as_long_as_a_checkpoint_may_need_it(

@@ -8,8 +8,8 @@ from functools import cache
 
 
 def peak_gib() -> float:
-    """The largest resident memory of this process so far, in GiB."""
-    counted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The largest resident memory of this process, or of one that it started and that has ended, in GiB."""
+    counted = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return counted / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
 
 

@@ -14,11 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
 
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
@@ -91,24 +89,11 @@ def _disk_trouble(error: Exception, folders: Iterable[Path]) -> str:
         folders: where the step writes; where the error names no file, the one with the least room is.
     """
     where = min((folder for folder in folders if folder.is_dir()), key=lambda folder: shutil.disk_usage(folder).free)
-    if isinstance(error, SafetensorError):
-        return f"{error}: {where}" if "os error" in str(error) else ""  # as text alone
-    if not isinstance(error, OSError):
-        return ""
+    if not isinstance(error, OSError):  # safetensors' errors name it in their text alone
+        return f"{error}: {where}" if "(os error " in str(error) else ""
     if error.errno is None:  # NumPy's short write
         return f"No space left on device: {where}" if "requested and" in str(error) else ""
     return f"{error.strerror}: {error.filename or where}"
-
-
-def _team(
-    name: str, settings: StepSettings, inputs: dict[str, Path], outputs: dict[str, str], key: str
-) -> AbstractContextManager[None]:
-    """The other processes, if the settings want any; steps that do not train never import torch for it."""
-    if getattr(settings, "processes", 1) == 1:
-        return nullcontext()
-    from gnn_encoder.runs.team import team
-
-    return team(name, settings, inputs, outputs, key)
 
 
 def _run(
@@ -134,7 +119,11 @@ def _run(
         ):
             context = Context(name, run, key, call.title(name), call.source_digests, addresses)
             drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
-            with _team(name, settings, folders, outputs, key):
+            if (size := getattr(settings, "processes", 1)) > 1:
+                from gnn_encoder.runs.team import train_together  # imports torch
+
+                metrics = train_together(function, size, context, settings, inputs, drafts)
+            else:
                 metrics = function(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}

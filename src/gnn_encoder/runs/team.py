@@ -1,111 +1,193 @@
-"""The processes that train beside a step's own, where `processes` is above 1.
+"""The processes of one training, where `processes` is above 1.
 
-The step's process is the leader: it alone logs, checkpoints and writes outputs. Each follower runs the same step
-function on the same inputs, with outputs that are thrown away, and ends where the training ends (`training.ranks`).
-On GPUs each process has one; on a CPU they share the cores.
+The step's own process trains nothing. It starts one process per rank, watches them all, and logs what they report.
+Rank 0 leads: it alone reports, checkpoints and writes the outputs. Each follower runs the same step function on the
+same inputs, with outputs that are thrown away, and ends where the training ends (`training.ranks`). On GPUs each
+process has one; on a CPU they share the cores.
+
+A process that waits for the others in NCCL does not notice that one of them is dead. A parent that only watches does:
+it ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same design, but it takes
+over the step's signal handlers, opens a TCP port, and passes on an error as the text of its traceback.
 """
 
 import importlib
-import json
-import subprocess
-import sys
+import os
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import traceback
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gnn_encoder.artifacts.folder import drafting
-from gnn_encoder.errors import UserError
-from gnn_encoder.settings import StepSettings, step_settings
+from gnn_encoder.artifacts import Draft
+from gnn_encoder.artifacts.folder import Manifest
+from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.runs import lifeline
+from gnn_encoder.settings import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import StepRun
 from gnn_encoder.training.ranks import TrainingOver
 
 WAIT = timedelta(hours=12)
-"""Followers wait for the leader, which looks at dev queries after an epoch alone."""
-START_SECONDS, END_SECONDS = 300.0, 20.0
+"""How long a collective operation may take: followers wait while the leader measures dev queries after an epoch."""
 
 
-@contextmanager
-def team(
-    name: str, settings: StepSettings, inputs: dict[str, Path], outputs: dict[str, str], key: str
-) -> Iterator[None]:
-    """Train with the other processes inside the block.
+def train_together(
+    function: Callable[..., dict[str, Any]],
+    size: int,
+    context: Context,
+    settings: StepSettings,
+    inputs: Mapping[str, Any],
+    drafts: Mapping[str, Draft],
+) -> dict[str, Any]:
+    """Call a step's function in `size` processes that train together; returns the leader's metrics.
 
     Raises:
-        UserError: more processes than GPUs.
-        RuntimeError: a process ended before it could begin.
+        UserError: there are fewer GPUs than processes, or a process raised it.
+        RuntimeError: a process was killed.
+        Exception: the first error that a process raised.
     """
-    size: int = getattr(settings, "processes")  # noqa: B009
     if torch.cuda.is_available() and torch.cuda.device_count() < size:
-        raise UserError(f"{name}.processes = {size}: this machine has {torch.cuda.device_count()} GPUs, one for each")
+        raise UserError(
+            f"{context.step}.processes = {size}: this machine has {torch.cuda.device_count()} GPUs, one for each"
+        )
+    facts = {name: value for name, value in vars(context).items() if name not in ("run", "curves")}
+    spawn = get_context("spawn")
+    processes: dict[Connection, SpawnProcess] = {}
     with tempfile.TemporaryDirectory() as folder:
-        call = {
-            "name": name, "settings": settings.model_dump(), "key": key, "size": size, "meeting": f"{folder}/meeting",
-            "inputs": {k: str(path) for k, path in inputs.items()}, "outputs": outputs,
-        }  # fmt: skip
-        command = [sys.executable, "-m", "gnn_encoder.runs.team"]
-        threads = torch.get_num_threads()
-        followers = [subprocess.Popen([*command, json.dumps({**call, "rank": rank})]) for rank in range(1, size)]
+        call = (function.__module__, function.__name__, facts, settings, inputs, drafts)
         try:
-            _join(f"{folder}/meeting", 0, size, followers)
-            yield
+            for rank in range(size):
+                receiver, sender = spawn.Pipe(duplex=False)
+                process = spawn.Process(name=f"rank {rank}", target=_member, args=(rank, size, folder, sender, *call))
+                process.start()
+                sender.close()  # the process holds the only one now: if it dies, the receiver reads the pipe's end
+                processes[receiver] = process
+            metrics, manifests = _watch(processes, context)
         finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            torch.set_num_threads(threads)
-            for follower in followers:
-                _end(follower)
+            for process in processes.values():
+                process.kill()
+                process.join()
+    for name, manifest in manifests.items():
+        drafts[name].manifest = manifest
+    return metrics
 
 
-def _end(follower: subprocess.Popen[bytes]) -> None:
-    """Without its leader a follower ends by itself, unless it still waits to begin."""
+def _watch(
+    processes: Mapping[Connection, SpawnProcess], context: Context
+) -> tuple[dict[str, Any], dict[str, Manifest]]:
+    """The leader's metrics and its outputs' manifests, when all have ended well; passes on its curves meanwhile.
+
+    A process that fails makes the others fail too, since their connections to it break. The earliest failure is the
+    cause.
+    """
+    waiting = list(processes)
+    failures: list[tuple[float, Exception]] = []
+    result: tuple[dict[str, Any], dict[str, Manifest]] = {}, {}
+    while waiting and (ready := connection.wait(waiting, timeout=0 if failures else None)):
+        for receiver in processes.keys() & ready:
+            try:
+                kind, *facts = receiver.recv()
+            except EOFError:
+                kind, facts = "failure", [0.0, _lost(processes[receiver])]
+            if kind == "metric":
+                context.metric(*facts)
+                continue
+            waiting.remove(receiver)
+            if kind == "failure":
+                failures.append((facts[0], facts[1]))
+            elif facts:
+                result = (facts[0], facts[1])
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]
+    return result
+
+
+def _lost(process: SpawnProcess) -> RuntimeError:
+    """What to say of a process that ended without a word."""
+    process.join()
+    code = process.exitcode or 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how += " (out of memory?)" if code == -signal.SIGKILL else ""
+    return RuntimeError(f"the training process of {process.name} (pid {process.pid}) {how}")
+
+
+class _Forwarded(StepRun):
+    """The leader's run: its metrics go to the step's process, which logs them."""
+
+    def __init__(self, sender: Connection) -> None:
+        super().__init__()
+        self._sender = sender
+
+    def metric(self, name: str, value: float, at: int) -> None:
+        """A point of a curve, at step or epoch `at`."""
+        self._sender.send(("metric", name, value, at))
+
+
+def _member(
+    rank: int,
+    size: int,
+    folder: str,
+    sender: Connection,
+    module: str,
+    name: str,
+    facts: dict[str, Any],
+    settings: StepSettings,
+    inputs: dict[str, Any],
+    drafts: dict[str, Draft],
+) -> None:
+    """All that one of the processes does."""
+    threading.Thread(target=_die_with_parent, name="parent", daemon=True).start()
+    lifeline.attach()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the step's process, which ends this one
+    context = Context(run=StepRun() if rank else _Forwarded(sender), **facts)
+    for output, draft in drafts.items() if rank else ():
+        draft.path = Path(folder, f"{output}-{rank}")
+        draft.path.mkdir()
     try:
-        follower.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        follower.kill()
-        follower.wait()
+        _enter_group(rank, size, folder)
+        metrics = getattr(importlib.import_module(module), name).__wrapped__(context, settings, **inputs, **drafts)
+        sender.send(("result", metrics, {output: draft.manifest for output, draft in drafts.items()}))
+    except TrainingOver:
+        sender.send(("result",))
+    except Exception as error:
+        failed = time.monotonic()  # one clock for all processes of a machine
+        if not isinstance(error, UserError):
+            traceback.print_exc()
+        sender.send(("failure", failed, _portable(error)))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
-def _join(meeting: str, rank: int, size: int, followers: list[subprocess.Popen[bytes]]) -> None:
-    """Enter the process group; the leader looks whether its followers come."""
-    store = dist.FileStore(meeting, size)  # type: ignore[attr-defined]
-    store.set(f"here-{rank}", "")
-    began = time.monotonic()
-    while rank == 0 and not store.check([f"here-{r}" for r in range(size)]):
-        if any(follower.poll() is not None for follower in followers) or time.monotonic() - began > START_SECONDS:
-            raise RuntimeError("a process of the team did not start; its own message stands above")
-        time.sleep(0.1)
+def _portable(error: Exception) -> Exception:
+    """The error, or its words: not every library's errors can be pickled, nor read where it is not imported."""
+    own = isinstance(error, UserError) or type(error).__module__ == "builtins"
+    return error if own else RuntimeError(f"{type(error).__name__}: {one_line(error)}")
+
+
+def _die_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _enter_group(rank: int, size: int, folder: str) -> None:
+    """Join the process group of the training, with a share of the machine."""
     if torch.cuda.is_available():
         torch.cuda.set_device(rank)
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // size))
+    store = dist.FileStore(f"{folder}/meeting", size)  # type: ignore[attr-defined]
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
-
-
-def follow(call: str) -> None:
-    """A follower's whole life."""
-    c = json.loads(call)
-    settings = step_settings(c["name"]).model_validate(c["settings"])
-    module = importlib.import_module(f"gnn_encoder.steps.{c['name']}")
-    function = getattr(module, c["name"]).__wrapped__
-    _join(c["meeting"], c["rank"], c["size"], [])
-    context = Context(c["name"], StepRun(), c["key"])
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        inputs = {key: Path(path) for key, path in c["inputs"].items()}
-        drafts = {k: stack.enter_context(drafting(Path(folder) / k, schema)) for k, schema in c["outputs"].items()}
-        try:
-            function(context, settings, **inputs, **drafts)
-        except TrainingOver:
-            stack.pop_all()  # the drafts go with the folder
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    follow(sys.argv[1])

@@ -1,13 +1,14 @@
 """What a step, and the training inside it, see of the run they are part of."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.storage.checkpoints import Checkpoints
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.tracking.progress import Progress, emit
 
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
 """Environment variable: the folder, or `s3://` address, that checkpoints live in, apart from any step's outputs."""
@@ -50,6 +51,10 @@ class Context:
 
     def checkpoints(self) -> Checkpoints:
         """This call's checkpoints: a rerun of the same work finds them there."""
-        return Checkpoints(
-            os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints", f"{self.step}-{self.key[:20]}"
-        )
+        root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
+        return Checkpoints(root, f"{self.step}-{self.key[:20]}", self._warn)
+
+    def _warn(self, message: str) -> None:
+        """Tell the user what does not end the step, in the console and in the log."""
+        emit(self.title or self.step, "note", message=message)
+        print(f"warning: {message}", file=sys.stderr)

@@ -1,7 +1,9 @@
 """Checkpoints of a training run: one safetensors file that replaces its predecessor in one rename.
 
-Holds parameters, optimizer moments, torch's random state and the position in the data. Nothing is
-pickled. A run that resumes from it continues bit for bit (same device and thread count).
+It holds the parameters, the optimizer's moments, torch's random state and the position in the data. Nothing is
+pickled. A run that resumes from it ends with the same bits as an undisturbed run, given the same device and the same
+numbers of threads and processes. The random state is the leader's; a follower draws anew at each step
+(`ranks.seed_follower`).
 """
 
 import json
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.errors import UserError
+from gnn_encoder.storage.checkpoints import seal
 
 FILE = "checkpoint.safetensors"
 
@@ -53,43 +56,42 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, posit
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     try:
         save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
-    except SafetensorError as error:  # which has removed what it wrote
+        seal(partial, folder / FILE)
+    except (SafetensorError, OSError) as error:
+        partial.unlink(missing_ok=True)
         raise UserError(f"no checkpoint in {folder}: {error}; free space or mend it, then rerun") from None
-    partial.replace(folder / FILE)
 
 
 def steps_done(folder: Path) -> int:
-    """How far the checkpoint in the folder is; -1 where there is no readable one."""
+    """How many steps the checkpoint in the folder has done; -1 without one."""
     try:
         with safe_open(folder / FILE, framework="pt") as file:
             return int(json.loads(file.metadata()["position"])["step"])
-    except (FileNotFoundError, SafetensorError):
+    except FileNotFoundError:
         return -1
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position | None:
-    """Put the saved state into model and optimizer; None where there is no readable checkpoint."""
+    """Put the saved state into model and optimizer; None without a checkpoint.
+
+    The file is sound: `Checkpoints.fetch` has compared its digest.
+    """
     path = folder / FILE
     if not path.is_file():
         return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            position = Position(**json.loads(file.metadata()["position"]))
-            names = set(file.keys())
-            for name, parameter in model.named_parameters():
-                with torch.no_grad():
-                    parameter.copy_(file.get_tensor(f"model.{name}"))
-                prefix = f"optimizer.{name}."
-                state = {n.removeprefix(prefix): file.get_tensor(n) for n in names if n.startswith(prefix)}
-                # AdamW counts steps on the CPU; its moments live where the parameter does.
-                optimizer.state[parameter] = {
-                    k: v if k == "step" and not parameter.is_cuda else v.to(parameter.device) for k, v in state.items()
-                }
-            torch.set_rng_state(file.get_tensor("rng"))
-            if "rng_cuda" in names and torch.cuda.is_available():
-                torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
-    except SafetensorError as error:
-        # Only a broken disk makes one: the rename is atomic. Training anew is right, and said.
-        print(f"checkpoint {path} cannot be read ({error}); training starts again")
-        return None
+    with safe_open(path, framework="pt") as file:
+        position = Position(**json.loads(file.metadata()["position"]))
+        names = set(file.keys())
+        for name, parameter in model.named_parameters():
+            with torch.no_grad():
+                parameter.copy_(file.get_tensor(f"model.{name}"))
+            prefix = f"optimizer.{name}."
+            state = {n.removeprefix(prefix): file.get_tensor(n) for n in names if n.startswith(prefix)}
+            # AdamW counts steps on the CPU; its moments live where the parameter does.
+            optimizer.state[parameter] = {
+                k: v if k == "step" and not parameter.is_cuda else v.to(parameter.device) for k, v in state.items()
+            }
+        torch.set_rng_state(file.get_tensor("rng"))
+        if "rng_cuda" in names and torch.cuda.is_available():
+            torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
     return position

@@ -20,7 +20,7 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, made
-from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet
+from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet, seed_follower
 
 CURVE_POINTS = 200
 
@@ -96,7 +96,7 @@ def fit(
     rates = [group["lr"] for group in optimizer.param_groups]
     kept = context.checkpoints()
     if is_leader():  # all of a team share one folder
-        kept.fetch(checkpoint.steps_done(kept.folder))
+        kept.fetch(checkpoint.steps_done)
     meet()
     position = checkpoint.load(kept.folder, model, optimizer) or Position()
     context.resume_curves(position.curves)
@@ -122,6 +122,8 @@ def fit(
             for index, batch in enumerate(batches, skip):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
+                if not leads:
+                    seed_follower(settings.seed, step)
                 with autocast(settings.precision):
                     value = loss(batch)
                 if not torch.isfinite(value):
@@ -155,10 +157,11 @@ def fit(
         if leads and epoch + 1 < settings.epochs:
             save(epoch + 1, 0)
             saved = time.monotonic()
-    # The last state is kept until the step's output stands: a kill in between costs no training.
     seconds = time.monotonic() - began
     if not leads:
         raise TrainingOver
+    # The last state is kept until the step's output stands: a kill in between costs no training.
     save(settings.epochs, 0)
+    kept.finish()
     model.eval()
     return FitResult(step, shown, seconds, step * plan.batch_examples / max(seconds, 1e-9))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.storage.checkpoints import seal
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
 from gnn_encoder.training.ranks import is_leader, meet
@@ -63,7 +64,7 @@ class PassageCache:
                 made[rows] = self._encode(rows)
                 progress.advance(len(rows))
         made.flush()
-        partial.replace(file)
+        seal(partial, file)
 
 
 def _remove_outdated(folder: Path, making: int) -> None:

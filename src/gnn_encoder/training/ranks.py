@@ -32,6 +32,14 @@ def is_leader() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def seed_follower(seed: int, step: int) -> None:
+    """Seed dropout for one step of this process.
+
+    A checkpoint holds the leader's random state alone. A follower's is made of what a resumed training knows too.
+    """
+    torch.manual_seed(hash((seed, dist.get_rank(), step)))
+
+
 def meet() -> None:
     """Wait until every process is here."""
     if dist.is_initialized():

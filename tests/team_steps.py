@@ -1,0 +1,40 @@
+"""A step of two processes that trains nothing: its leader is busy for ten minutes, its follower fails.
+
+How it fails is in the environment variable GNN_ENCODER_TEAM: `die`, `user error`, or not set: it does not.
+Each process writes its id to a file of its own beside the output.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder.artifacts import Draft
+from gnn_encoder.errors import UserError
+from gnn_encoder.runs.step import step
+from gnn_encoder.settings import TrainDualEncoder
+from gnn_encoder.tracking.context import Context
+from gnn_encoder.training.ranks import is_leader, meet
+
+
+@step(dual_encoder="model")
+def train_dual_encoder(
+    context: Context, settings: TrainDualEncoder, dataset: Path, dual_encoder: Draft
+) -> dict[str, Any]:
+    written = dual_encoder.target.with_name(f"pid-{os.getpid()}")
+    written.touch()
+    meet()
+    if not is_leader():
+        match os.environ.get("GNN_ENCODER_TEAM"):
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "user error":
+                raise UserError("the data are wrong: mend them")
+    time.sleep(600)
+    return {}
+
+
+if __name__ == "__main__":
+    train_dual_encoder(TrainDualEncoder(processes=2), dataset=Path(sys.argv[1]), dual_encoder=Path(sys.argv[2]))
