@@ -133,7 +133,8 @@ def _follow(run: _Run, parent: PipelineRun, outcome: Outcome, audience: Audience
         for event in events:
             if event["event"] == "starting":
                 begun.append(event["step"])
-            outcome.outputs.update({name: Path(path) for name, path in event.get("outputs", {}).items()})
+            call = f"{event['step']}/" if ": " in event["step"] else ""  # of several calls of one step
+            outcome.outputs.update({call + name: Path(path) for name, path in event.get("outputs", {}).items()})
             if event["event"] == "cached":
                 parent.cached_step(event["step"], read_manifest(next(iter(event["outputs"].values()))))
             elif event["event"] == "failed":
