@@ -8,16 +8,19 @@ both bundles are timed on one machine, in turn.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Dataset
-from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.results import means, p_values
-from gnn_encoder.promotion.bundle_figures import bundle_figures
+from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Standing
+from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.latency import bundle_path, measure_latency
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.tracking.progress import Progress
 
 CHALLENGER, CHAMPION = "challenger", "champion"
@@ -60,3 +63,49 @@ def compare_with_champion(
     there = pc.is_in(champion.bundle.passages.ids(), value_set=data.passages.ids().combine_chunks())
     gone = len(there) - int(pc.sum(there).as_py() or 0)
     return ChampionComparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])
+
+
+def bundle_figures(
+    searcher: Searcher,
+    data: Dataset,
+    split: str,
+    measures: Sequence[str],
+    settings: Evaluate,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Every measure of every labelled query of a split, float64 [n, measures].
+
+    The bundle is asked with its own query encoder over its own index. A hit that the data set does not know keeps
+    its rank and is not relevant; a passage that the bundle does not know cannot be found.
+
+    Args:
+        settings: precision and depth of an evaluation, the latter as far as no measure looks deeper.
+        progress: counts queries.
+    """
+    qrels = data.split_qrels(split)
+    queries = labelled_queries(qrels)
+    rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
+    vectors = encode_texts(searcher.encoder, data.query_texts(queries), progress=progress, **settings.speed)
+    depth = max(settings.depth, *(cutoff(name) or 0 for name in measures))
+    scores, found = search_index(searcher.index, vectors, min(depth, max(len(rows), 1)))
+    passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
+    return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures)
+
+
+def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Row numbers, in a data set's corpus, of a bundle's passages.
+
+    A passage that is not there gets a row after the last, which no label names.
+
+    Args:
+        ids: text ids of the bundle's passages [m'].
+        present: text ids of the corpus [m].
+
+    Returns:
+        Rows int32 [m'], and the text ids of all rows, the corpus' and then the others'.
+    """
+    rows = pc.index_in(ids, value_set=present.combine_chunks())
+    missing = ids.filter(pc.is_null(rows))
+    places = rows.fill_null(-1).to_numpy().astype(np.int32)
+    places[places < 0] = len(present) + np.arange(len(missing), dtype=np.int32)
+    return places, pa.chunked_array([*present.chunks, *missing.chunks], type=present.type)

@@ -12,6 +12,7 @@ afterwards, and sets that one's again. Whoever moves an alias in MLflow's own pa
 
 import functools
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,12 +22,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
 CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
 """Tags of a version: the address and digest of its bundle, and what the gate decided."""
 AFTER, SET = "after", "aliases set"
 """Tags of a move: the move before it ("0": none), and whether its aliases are set. The other two are the aliases."""
+SCHEME = "models:/"
+"""How the name of a registered version begins."""
+_NAMED = re.compile(rf"{SCHEME}(?P<name>[^@/]+)[@/](?P<version>[^@/]+)")
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -274,3 +279,40 @@ def open_registry(uri: str, name: str) -> Registry:
 def registry_of(run: mlflow_runs.StepRun, name: str) -> Registry | None:
     """The registered model of that name where a step's run is tracked; None where it is not."""
     return Registry(run.client, os.environ["MLFLOW_TRACKING_URI"], name, run.run_id) if run.client else None
+
+
+def named_bundle(name: str, root: Path) -> Path:
+    """The folder on this machine that `name` means.
+
+    A registered version (`models:/NAME@ALIAS`, `models:/NAME/VERSION`) is looked up in the environment's tracking
+    store, else the root's. Where ROOT/latest leads to the same bundle it is named, as what explains it lies there.
+
+    Raises:
+        UserError: no such version, or nothing complete where it should lie.
+    """
+    registered = parse_name(name)
+    if registered is None:
+        if not is_remote(name) and not local_folder(name).is_dir():
+            raise UserError(
+                f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
+                f"{SCHEME}NAME@ALIAS"
+            )
+        return local_folder(name)
+    model, version = registered
+    with impatient():
+        found = open_registry(existing_store(root), model).find(version)
+    folder, latest = found.bundle_folder(), root / "latest" / "bundle"
+    return latest if latest.exists() and latest.resolve() == folder else folder
+
+
+def parse_name(text: str) -> tuple[str, str] | None:
+    """`models:/NAME@ALIAS` or `models:/NAME/VERSION` as name and alias or version; None of anything else.
+
+    Raises:
+        UserError: it begins so, and does not go on so.
+    """
+    if not text.startswith(SCHEME):
+        return None
+    if not (found := _NAMED.fullmatch(text)):
+        raise UserError(f"{text}: write {SCHEME}NAME@ALIAS or {SCHEME}NAME/VERSION")
+    return found["name"], found["version"]
