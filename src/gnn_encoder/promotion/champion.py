@@ -1,8 +1,8 @@
-"""A challenger and the champion measured alike: both bundles search for the present queries.
+"""A challenger and the champion measured alike, on the present queries.
 
-The champion's earlier figures are not read. It is asked the present queries, and its hits are judged by the present
-labels. So queries and labels are the same by construction, whatever has changed since the champion was trained, and
-both bundles are timed on one machine, in turn.
+The champion's earlier figures are not read: it searches for the present queries, and the present labels judge its hits.
+So queries and labels are the same for both, whatever has changed since the champion was trained. Both are timed on one
+machine, in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +39,9 @@ def compare_with_champion(
     """Compare both on the labelled queries of a split.
 
     Args:
-        version: the champion's.
-        settings: those of the challenger's evaluation, whose precision, depth, permutations and seed are used.
-        progress: reports a stage, by its name and its number of queries.
+        version: the champion's number.
+        settings: of the challenger's evaluation; precision, depth, permutations and seed are used.
+        progress: starts to report a stage, by its name and its number of queries.
     """
     queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
     values: dict[str, np.ndarray] = {
@@ -60,8 +60,8 @@ def compare_with_champion(
         )
         for name, searcher in searchers.items()
     }
-    there = pc.is_in(champion.bundle.passages.ids(), value_set=data.passages.ids().combine_chunks())
-    gone = len(there) - int(pc.sum(there).as_py() or 0)
+    rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
+    gone = int((rows >= len(data.passages)).sum())
     return ChampionComparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])
 
 
@@ -75,12 +75,9 @@ def bundle_figures(
 ) -> np.ndarray:
     """Every measure of every labelled query of a split, float64 [n, measures].
 
-    The bundle is asked with its own query encoder over its own index. A hit that the data set does not know keeps
-    its rank and is not relevant; a passage that the bundle does not know cannot be found.
-
-    Args:
-        settings: precision and depth of an evaluation, the latter as far as no measure looks deeper.
-        progress: counts queries.
+    The bundle searches its own index with its own query encoder, `settings.depth` hits deep, or as deep as the measures
+    need. A hit that is not in the dataset keeps its rank and is not relevant. A passage that is not in the bundle
+    cannot be found.
     """
     qrels = data.split_qrels(split)
     queries = labelled_queries(qrels)
@@ -93,19 +90,16 @@ def bundle_figures(
 
 
 def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """Row numbers, in a data set's corpus, of a bundle's passages.
+    """Rows int32 [m'] in a dataset's corpus of a bundle's passages, and the text ids of all rows.
 
-    A passage that is not there gets a row after the last, which no label names.
+    A passage that is not in the corpus gets a row after its last one, which no label names.
 
     Args:
         ids: text ids of the bundle's passages [m'].
         present: text ids of the corpus [m].
-
-    Returns:
-        Rows int32 [m'], and the text ids of all rows, the corpus' and then the others'.
     """
-    rows = pc.index_in(ids, value_set=present.combine_chunks())
-    missing = ids.filter(pc.is_null(rows))
-    places = rows.fill_null(-1).to_numpy().astype(np.int32)
-    places[places < 0] = len(present) + np.arange(len(missing), dtype=np.int32)
-    return places, pa.chunked_array([*present.chunks, *missing.chunks], type=present.type)
+    found = pc.index_in(ids, value_set=present.combine_chunks())
+    missing = ids.filter(pc.is_null(found))
+    rows = found.fill_null(-1).to_numpy().astype(np.int32)
+    rows[rows < 0] = len(present) + np.arange(len(missing), dtype=np.int32)
+    return rows, pa.chunked_array([*present.chunks, *missing.chunks], type=present.type)

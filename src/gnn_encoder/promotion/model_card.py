@@ -3,28 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gnn_encoder.artifacts import Report
+from gnn_encoder.artifacts import Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.evaluation.measures import mean_name
 
 TEMPLATE = "model_card.md.j2"
 
 
-def model_card(report: Report, facts: Mapping[str, Any]) -> str:
-    """The card of the bundle that a report evaluates; `facts` are those of the `Decision` about it."""
+def model_card(evaluation: Evaluation, data: Dataset, graph: Graph, facts: Mapping[str, Any]) -> str:
+    """The card of an evaluated bundle; `facts` are those of the `Decision` about it."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "promotion"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history, headline = read_history(report.path), report.manifest.metrics["headline"]
+    labelled = data.split_qrels(facts["split"]).positive().passage
     return environment.get_template(TEMPLATE).render(
-        metrics=report.metrics,
-        history=history,
-        headline=headline,
+        metrics=evaluation.metrics,
+        history=read_history(evaluation.path),
+        headline=evaluation.manifest.metrics["headline"],
+        passages=len(data.passages),
+        reached=(np.diff(graph.indptr)[labelled] > 0).mean(),
         facts=facts,
         split=facts["split"],
         mean_name=mean_name,
