@@ -11,8 +11,8 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
 

@@ -1,4 +1,4 @@
-"""The settings of what becomes of a trained model: it is encoded with, measured, and promoted or not."""
+"""The settings of what becomes of trained models: they encode the corpus, rank, are measured, and promoted or not."""
 
 from typing import Annotated, Literal
 
@@ -16,6 +16,9 @@ from gnn_encoder.settings.shared import (
     PositiveInt,
     StepSettings,
 )
+
+UNTRAINED, DUAL_ENCODER, GNN_ENCODER, CROSS_ENCODER = "Untrained", "Dual encoder", "GNN-encoder", "Cross-encoder"
+"""Names of the systems that the training pipeline ranks by steps of their own."""
 
 
 class IndexKind(StepSettings):
@@ -79,6 +82,45 @@ class Evaluate(Inference):
             if (names.cutoff(name) or 0) > self.depth:
                 raise ValueError(f"measures has {name}, which needs depth: {names.cutoff(name)} (it is {self.depth})")
         return self
+
+
+class Rank(Inference):
+    """Ranks the dev and test queries by one dense system."""
+
+    system: str
+    """Its name in every table."""
+    depth: PositiveInt = 1000
+    """Hits kept for each query."""
+    backbone: str = ""
+    """Rank by this pretrained encoder as it is, with the two lengths below. Empty: by the models given to the step."""
+    query_length: PositiveInt = 32
+    passage_length: PositiveInt = 128
+
+
+class Fuse(StepSettings):
+    """Fuses a dense run with BM25's."""
+
+    measure: names.Measure = "RR@10"
+    """The weight is tuned by this measure on dev queries."""
+    depth: PositiveInt = 1000
+    """Hits kept for each query."""
+
+
+class Rerank(Inference):
+    """Orders the first hits of a run anew, by a scorer of pairs."""
+
+    system: str
+    """Name of the re-ranked run in every table."""
+    depth: Count = 0
+    """Hits of each query that are scored. 0: none; the run is empty, and no table has it."""
+
+
+class MeasureLatency(StepSettings):
+    """Times single questions."""
+
+
+class Report(Inference):
+    """Writes the page. How the won and lost queries are encoded for their explanation."""
 
 
 class Promote(StepSettings):

@@ -1,10 +1,13 @@
 """All steps' settings together, the rules that hold between steps, and the steps of each pipeline."""
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pydantic
+from pydantic import BaseModel
 
-from gnn_encoder.settings import foundation, graph, outcome, ranking, study
+from gnn_encoder.settings import foundation, graph, outcome
+from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
 from gnn_encoder.settings.shared import Backbone, StepSettings
 
 
@@ -26,9 +29,9 @@ class Settings(StepSettings):
     encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
     evaluate: outcome.Evaluate = outcome.Evaluate()
     promote: outcome.Promote = outcome.Promote()
-    encode_queries: study.EncodeQueries = study.EncodeQueries()
-    try_variant: study.TryVariant = study.TryVariant()
-    compare_variants: study.CompareVariants = study.CompareVariants()
+    encode_queries: graph.EncodeQueries = graph.EncodeQueries()
+    try_variant: graph.TryVariant = graph.TryVariant()
+    compare_variants: graph.CompareVariants = graph.CompareVariants()
 
     @pydantic.model_validator(mode="after")
     def _negatives_are_one_set(self) -> "Settings":
@@ -70,6 +73,29 @@ class Settings(StepSettings):
         return self
 
 
+ORIGIN = ("run.data", "run.settings", "run.code")
+"""Names, among `promote`'s source digests and a registered version's tags, of what the whole run was made of."""
+
+
+class StepArguments(BaseModel):
+    """What a component is called with besides artifacts, as JSON.
+
+    The digests change nothing in a step's result: they are there because KFP's cache sees arguments alone, and
+    a step must run again when its code, its data source or its backbone has changed. `promote` also writes the
+    whole run's (`ORIGIN`) to what it registers, so that a retraining knows whether there is anything new.
+    """
+
+    settings: dict[str, Any] = {}
+    code_digest: str = ""
+    source_digests: dict[str, str] = {}
+    label: str = ""
+    """Which call this is, where a pipeline calls the step more than once."""
+
+    def title(self, step: str) -> str:
+        """What the call is shown as."""
+        return f"{step}: {self.label}" if self.label else step
+
+
 FOUNDATION: tuple[str, ...] = (
     "ingest",
     "bm25_retrieve",
@@ -92,24 +118,67 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 """Pipeline → its steps in their order. A pipeline's settings are those of its steps."""
 
 
-def calls(settings: Settings, steps: Iterable[str]) -> dict[str, ranking.Call]:
+class Call(NamedTuple):
+    """One call of a step in a pipeline."""
+
+    step: str
+    settings: StepSettings
+    label: str = ""
+    """Which call it is, where a pipeline calls the step more than once."""
+
+
+def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDualEncoder) -> dict[str, Call]:
+    """Parameter of the training pipeline → call, of the steps that rank, compare and show the systems, in their order.
+
+    All but `evaluate` have their settings from it: a user sets there how systems are ranked and compared.
+    """
+    speed, depth = evaluate.speed, evaluate.depth
+    untrained = Rank(
+        system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **speed,
+        query_length=dual_encoder.query_length, passage_length=dual_encoder.passage_length,
+    )  # fmt: skip
+    fuse = Fuse(measure=evaluate.measures[0], depth=depth)
+    return {
+        "rank_untrained": Call("rank", untrained, UNTRAINED),
+        "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),
+        "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
+        "rerank": Call("rerank", outcome.Rerank(system=CROSS_ENCODER, depth=evaluate.rerank_depth, **speed)),
+        "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
+        "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
+        "evaluate": Call("evaluate", evaluate),
+        "measure_latency": Call("measure_latency", outcome.MeasureLatency()),
+        "report": Call("report", outcome.Report(**speed)),
+    }
+
+
+def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Parameter of a pipeline → the call that it holds, in the pipeline's order.
 
     Each of `steps` is called with its own section's settings; `evaluate` brings the calls of `ranking_calls`.
     """
-    made: dict[str, ranking.Call] = {}
+    made: dict[str, Call] = {}
     for step in steps:
         if step == "evaluate":
-            made |= ranking.ranking_calls(settings.evaluate, settings.train_dual_encoder)
+            made |= ranking_calls(settings.evaluate, settings.train_dual_encoder)
         else:
-            made[step] = ranking.Call(step, getattr(settings, step))
+            made[step] = Call(step, getattr(settings, step))
     return made
+
+
+CALLED: dict[str, type[StepSettings]] = {
+    "rank": Rank,
+    "rerank": outcome.Rerank,
+    "fuse": Fuse,
+    "measure_latency": outcome.MeasureLatency,
+    "report": outcome.Report,
+}
+"""The settings classes of the steps without a section of their own."""
 
 
 def step_settings(step: str) -> type[StepSettings]:
     """The settings class of a step."""
-    if step in ranking.CALLED:
-        return ranking.CALLED[step]
+    if step in CALLED:
+        return CALLED[step]
     annotation = Settings.model_fields[step].annotation
     assert isinstance(annotation, type)
     return annotation

@@ -16,8 +16,9 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings import PIPELINES, BuildGraph, Lexical, Settings, TrainGnn, step_settings
-from gnn_encoder.settings.shared import known_names
+from gnn_encoder.settings.graph import BuildGraph, TrainGnn
+from gnn_encoder.settings.pipeline import PIPELINES, Settings, step_settings
+from gnn_encoder.settings.shared import Lexical, known_names
 
 
 class _Loader(yaml.SafeLoader):

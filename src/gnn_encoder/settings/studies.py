@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import BuildGraph, GraphShape, Settings, TrainGnn, TryVariant
+from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn, TryVariant
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.shared import LARGEST
 
