@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.settings.graph import GnnShape
-from gnn_encoder.settings.shared import Count, PositiveInt
+from gnn_encoder.settings.values import Count, PositiveInt
 
 
 class GnnConfig(GnnShape):

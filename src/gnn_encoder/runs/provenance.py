@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest
 from gnn_encoder.errors import without_password
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments, calls
-from gnn_encoder.settings.shared import StepSettings
+from gnn_encoder.settings.values import StepSettings
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]

@@ -23,8 +23,8 @@ from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import lifeline
-from gnn_encoder.settings.pipeline import StepArguments, step_settings
-from gnn_encoder.settings.shared import StepSettings
+from gnn_encoder.settings.pipeline import STEP_SETTINGS, StepArguments
+from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking import mlflow_runs, progress
 from gnn_encoder.tracking.context import Context
 
@@ -50,7 +50,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
             if isinstance(arguments, str):  # called by a component: this process is the step
                 lifeline.attach()
                 call = StepArguments.model_validate_json(arguments)
-                settings = step_settings(name).model_validate(call.settings)
+                settings = STEP_SETTINGS[name].model_validate(call.settings)
             else:
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
             found = {i: _folders(paths[i]) for i in inputs if i in paths}
