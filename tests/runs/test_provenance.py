@@ -24,7 +24,7 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert "gnn_encoder.report.page" in report
     assert not {"gnn_encoder.report.page", "gnn_encoder.models", "gnn_encoder.inference"} & evaluate
     assert "gnn_encoder.report.page" not in train_gnn
-    assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn_encoder"} <= train_gnn
+    assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn"} <= train_gnn
     assert "torch" in packages
     assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.runs.launch", "kfp"} & (train_gnn | packages)
 

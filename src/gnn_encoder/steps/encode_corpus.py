@@ -28,7 +28,7 @@ from gnn_encoder.artifacts import (
 from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
