@@ -19,8 +19,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
 from gnn_encoder.cli import app
 from gnn_encoder.cli.bundles import explanation_page
 from gnn_encoder.explanation.passages import NEEDED
-from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks
-from gnn_encoder.explanation.table import show_hit
+from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks, show_hit
 from gnn_encoder.retrieval.search import Searcher
 
 QUESTION = "what is the old river"

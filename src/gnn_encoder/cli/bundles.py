@@ -50,13 +50,11 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.search import search_bundle
+    from gnn_encoder.retrieval.search import fused_search, search_bundle
 
     screen, folder = Console(), _named(bundle, root)
     opened = Bundle.read(folder)
     if fuse or weight is not None:
-        from gnn_encoder.retrieval.fused import fused_search
-
         hits, told = fused_search(opened, question, k, weight)
         screen.print(f"{told}\n", style="dim")
     else:
@@ -104,8 +102,7 @@ def explain(
     from rich.console import Console
 
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import explain_search
-    from gnn_encoder.explanation.table import show_hit
+    from gnn_encoder.explanation.search import explain_search, show_hit
 
     screen, folder = Console(), _named(bundle, root)
     hits = explain_search(folder, question, k, neighbors)
@@ -174,7 +171,7 @@ def _compared(bundles: Mapping[str, Path], data: "Dataset", split: str, measures
     from gnn_encoder.evaluation.measures import labelled_queries
     from gnn_encoder.promotion.champion import bundle_figures
     from gnn_encoder.retrieval.search import Searcher
-    from gnn_encoder.settings import Evaluate
+    from gnn_encoder.settings.outcome import Evaluate
 
     labelled = labelled_queries(data.split_qrels(split))
     if not len(labelled):

@@ -8,7 +8,7 @@ measure or cost.
 from dataclasses import dataclass
 
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.settings import Promote
+from gnn_encoder.settings.outcome import Promote
 
 PROMOTE, KEEP = "promote", "keep"
 
