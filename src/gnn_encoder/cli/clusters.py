@@ -44,7 +44,7 @@ def submit(
         typer.echo(f"\nwrote {package}")
         return
     server = Server(given(host), needs.namespace)
-    run_id = submission.start(job, server, job.arguments())
+    run_id = job.start(server, job.arguments())
     if wait:
         raise typer.Exit(submission.wait(server, run_id, needs))
 

@@ -75,11 +75,11 @@ def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, 
 def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
     """The facts of the decision, and a link to the run."""
     from gnn_encoder.kubeflow.server import Server
-    from gnn_encoder.kubeflow.submission import start, wait
+    from gnn_encoder.kubeflow.submission import wait
     from gnn_encoder.promotion.retraining import registered_facts
 
     server = Server(host, job.cluster.namespace)
-    run_id = start(job, server, plan.arguments)
+    run_id = job.start(server, plan.arguments)
     if code := wait(server, run_id, job.cluster):
         raise typer.Exit(code)
     return registered_facts(plan, job.models()), {"run": server.page(run_id)}
