@@ -52,12 +52,10 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.search import search_bundle
+    from gnn_encoder.retrieval.search import fused_search, search_bundle
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     if fuse or weight is not None:
-        from gnn_encoder.retrieval.fused import fused_search
-
         hits, used_weight = fused_search(opened, question, k, weight)
         screen.print(f"{used_weight}\n", style="dim")
     else:
