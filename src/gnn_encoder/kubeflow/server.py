@@ -121,7 +121,7 @@ class Server:
             with self._errors_in_a_line():
                 return str(self._runs.run_service_create_run(run).run_id)
         except Unanswered as error:
-            raise UserError(f"{error}; {name} may have started all the same: look with gnn-encoder runs") from None
+            raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
 
     def run(self, run_id: str) -> ClusterRun:
         """The run with an id."""
@@ -168,7 +168,7 @@ class Server:
                 )
             raise Unanswered(message) from None
         except ApiException as error:
-            token = "the token has expired or is wrong" if _token() else "it wants a token"
+            token = "the token has expired or is wrong" if _token() else "it demands a token"
             message = {
                 401: f"{self.host} does not let us in: {token}; set {TOKEN}, or {TOKEN_FILE} to a file that has it",
                 403: f"{self.host} forbids it in namespace {self._namespace or '(none)'}: {_words(error)}",
@@ -179,8 +179,8 @@ class Server:
             raise UserError(f"{self.host} answers, but not as KFP does: check --host") from None
 
 
-def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> ClusterRun:
-    """Wait for a run's end, and pass `tell` a line for each change of a step's state.
+def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterRun:
+    """Wait for a run's end, and pass `show` a line for each change of a step's state.
 
     Raises:
         UserError: the server has not answered for minutes, or it refuses the token. The run goes on.
@@ -194,14 +194,14 @@ def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> ClusterR
         except Unanswered as error:
             if failing_since is None:
                 failing_since = time.monotonic()
-                tell(f"{error}; still waiting")
+                show(f"{error}; still waiting")
             elif time.monotonic() - failing_since > PATIENCE_SECONDS:
                 raise
         else:
             failing_since = None
             for step, state in run.steps.items():
                 if seen.get(step) != state:
-                    tell(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
+                    show(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
             seen |= run.steps
             terminated = terminated or run.terminated
             if run.state in FINAL:
