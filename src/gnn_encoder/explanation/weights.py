@@ -101,7 +101,7 @@ class Explainer:
             layer, features = gnn.query_attention, tensor(self._features.of_queries(part), where)
             arriving = layer.source_scalars(vectors) + layer.edge_scalars(features)
             loops = tensor(self._features.query_loops(part), where)
-            attention = layer.dense_weights(queries[place], exists, arriving, gnn.query_loop_features(loops))
+            attention = layer.dense_weights(queries[place], exists, arriving, gnn.loops("query", loops))
             weights[place] = attention.cpu().numpy()
             queries[place] = gnn.interactive_queries(queries[place], vectors, exists, arriving, loops)
         by_edge = weights.transpose(0, 2, 1)
@@ -172,5 +172,5 @@ class Explainer:
             self._queries[source],
             torch.stack([torch.arange(len(edges), device=where), torch.zeros_like(source)]),
             tensor(features.of_edges(self._hood.positions[edges]), where),
-            self.gnn.loop_features(tensor(features.passage_loops(np.array([passage])), where)),
+            self.gnn.loops("passage", tensor(features.passage_loops(np.array([passage])), where)),
         )

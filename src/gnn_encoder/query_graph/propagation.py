@@ -131,7 +131,7 @@ class Propagation:
         arriving = self.source_scalars[source]
         if self.edge_scalars is not None:
             arriving = arriving + self.edge_scalars[position]
-        loops = gnn.loop_features(tensor(self._features.passage_loops(rows), where))
+        loops = gnn.loops("passage", tensor(self._features.passage_loops(rows), where))
         incoming, itself = layer.weights(vectors, arriving, target, loops)
         mixed = itself[..., None] * layer.project(vectors)
         for head, table in enumerate(self.projected):
