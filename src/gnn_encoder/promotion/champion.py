@@ -15,7 +15,7 @@ from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.results import means, p_values
 from gnn_encoder.promotion.bundle_figures import bundle_figures
 from gnn_encoder.promotion.gate import ChampionComparison, Standing
-from gnn_encoder.retrieval.latency import bundle_path, measure_latency
+from gnn_encoder.retrieval.latency import measure_latency, query_path
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings import Evaluate
 from gnn_encoder.tracking.progress import Progress
@@ -47,7 +47,7 @@ def compare_with_champion(
     }
     mean = means(values, measures)
     p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION)
-    paths = {name: bundle_path(searcher) for name, searcher in searchers.items()}
+    paths = {name: query_path(searcher.encoder, searcher.index) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
     standings = {
         name: Standing(

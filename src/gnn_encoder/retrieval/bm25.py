@@ -125,7 +125,7 @@ def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progr
 
 
 def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Each text's distinct terms, `TEXTS` texts at a time: text, term, frequency, int64 [e] each, in ascending order."""
+    """Distinct (text, term) pairs in order, `TEXTS` texts at a time: text, term, frequency, int64 [e] each."""
     for start in range(0, len(tokens), TEXTS):
         bounds = tokens.offsets[start : start + TEXTS + 1]
         ids = tokens.ids[bounds[0] : bounds[-1]].astype(np.int64)
