@@ -4,14 +4,15 @@ import ast
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
-from gnn_encoder.runs import provenance
-from gnn_encoder.settings import PIPELINES, TRAINING, Settings, calls
-from gnn_encoder.settings.arguments import ORIGIN
+from gnn_encoder.runs import launch, provenance
+from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.presets import parse_settings
 
 PACKAGE = Path(provenance.__file__).parents[1]
@@ -81,22 +82,22 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
 
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bool]]:
-    """Whether a replacement in a module of the settings changes the code digest of `build_graph`."""
+    """Whether a replacement in a module of the settings changes the code digest of a step."""
     find = provenance._find
 
-    def digest(module: str, source: str) -> str:
+    def digest(step: str, module: str, source: str) -> str:
         path = tmp_path / "settings" / "changed.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         monkeypatch.setattr(provenance, "_find", lambda name: path if name == module else find(name))
         for cached in (provenance._source_digest, provenance._imports):
             cached.cache_clear()
-        return provenance.code_digest.__wrapped__("gnn_encoder.steps.build_graph")
+        return provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}")
 
-    def replaced(name: str, old: str, new: str) -> bool:
+    def replaced(step: str, name: str, old: str, new: str) -> bool:
         module, source = f"gnn_encoder.settings.{name}", (PACKAGE / "settings" / f"{name}.py").read_text()
         assert old in source
-        return digest(module, source) != digest(module, source.replace(old, new))
+        return digest(step, module, source) != digest(step, module, source.replace(old, new))
 
     yield replaced
     for cached in (provenance._source_digest, provenance._imports):
@@ -104,34 +105,38 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
+    ("step", "module", "old", "new"),
     [
-        ("graph", '- {"none"}', ""),  # which edges build_graph makes
-        ("shared", '"precision": self.precision', '"precision": "fp32"'),
-        ("measures", '"RR@10", "nDCG@10"', '"RR@10"'),
-        ("shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
+        ("build_graph", "graph", '- {"none"}', ""),  # which edges it makes
+        ("build_graph", "shared", '"precision": self.precision', '"precision": "fp32"'),
+        ("evaluate", "measures", '"RR@10", "nDCG@10"', '"RR@10"'),
+        ("build_graph", "shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
     ],
 )
 def test_behaviour_in_the_settings_modules_counts(
-    module: str, old: str, new: str, changed: Callable[..., bool]
+    step: str, module: str, old: str, new: str, changed: Callable[..., bool]
 ) -> None:
-    assert changed(module, old, new)
+    assert changed(step, module, old, new)
+
+
+def test_a_settings_module_counts_for_the_steps_that_import_it(changed: Callable[..., bool]) -> None:
+    assert not changed("ingest", "measures", '"RR@10", "nDCG@10"', '"RR@10"')
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
+    ("step", "module", "old", "new"),
     [
-        ("graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # stands in the arguments
-        ("outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
-        ("graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
-        ("pipeline", '"encode_queries", ', ""),
-        ("graph", "k: passages per training query", "k"),
+        ("build_graph", "graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # an argument
+        ("evaluate", "outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
+        ("train_gnn", "graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
+        ("build_graph", "pipeline", '"encode_queries", ', ""),
+        ("build_graph", "graph", "k: passages per training query", "k"),
     ],
 )  # fmt: skip
 def test_values_that_the_arguments_hold_do_not_count(
-    module: str, old: str, new: str, changed: Callable[..., bool]
+    step: str, module: str, old: str, new: str, changed: Callable[..., bool]
 ) -> None:
-    assert not changed(module, old, new)
+    assert not changed(step, module, old, new)
 
 
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +153,34 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
     assert changed("report.html.j2") == changed("influences.html.j2") == {"report"}
     assert changed("model_card.md.j2") == {"promote"}
     assert changed("explanation.html.j2") == set()
+
+
+def read_by(tasks: dict[str, Any], task: str) -> set[str]:
+    """The tasks whose outputs a task reads, directly or through another."""
+    artifacts = tasks[task]["inputs"].get("artifacts", {}).values()
+    direct = {artifact["taskOutputArtifact"]["producerTask"] for artifact in artifacts}
+    return direct.union(*(read_by(tasks, each) for each in direct))
+
+
+def test_a_changed_report_leaves_what_promote_reads_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    tasks = spec["root"]["dag"]["tasks"]
+    assert {"evaluate", "build-graph", "encode-corpus"} <= read_by(tasks, "promote") and "report" in tasks
+    assert "report" not in read_by(tasks, "promote")
+
+    monkeypatch.setattr(provenance, "source_digests", lambda *_: {})
+    monkeypatch.setattr(provenance, "code_digest", provenance.code_digest.__wrapped__)
+    of_file, of_module = provenance.sha256, provenance._source_digest
+    before = provenance.step_arguments(Settings(), STEPS)
+
+    def changed(name: str) -> set[str]:
+        monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == name else of_file(path))
+        monkeypatch.setattr(provenance, "_source_digest", lambda each: "another" if each == name else of_module(each))
+        after = provenance.step_arguments(Settings(), STEPS)
+        return {parameter for parameter, arguments in after.items() if arguments != before[parameter]}
+
+    assert changed("report.html.j2") == changed("gnn_encoder.report.page") == {"report"}
+    assert changed("gnn_encoder.promotion.gate") == {"promote"}, "the control"
 
 
 def test_all_modules_can_be_followed() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.graph import GnnShape
-from gnn_encoder.settings.shared import Count, PositiveInt
+from gnn_encoder.settings.values import Count, PositiveInt
 
 WEIGHTS, CONFIG = "gnn.safetensors", "gnn.json"
 

@@ -17,7 +17,7 @@ from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.settings import Lexical
+from gnn_encoder.settings.shared import Lexical
 from gnn_encoder.tracking.progress import Progress
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {

@@ -47,7 +47,8 @@ class Pool:
         rows[order] = np.cumsum(new) - 1
         distinct = keys[order[new]]
         query, passage = (distinct >> 32).astype(np.int32), (distinct & 0xFFFFFFFF).astype(np.int32)
-        return cls(query, passage, *np.split(rows, [len(first.query)]), *_groups(query))
+        hits = len(first.query)
+        return cls(query, passage, rows[:hits], rows[hits:], *_groups(query))
 
     def ranked(self, first: np.ndarray, second: np.ndarray, depth: int) -> Run:
         """The best `depth` of each query by the sum of both rankings' values [r] ≥ 0, ties by ascending passage row."""

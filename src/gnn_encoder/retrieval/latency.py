@@ -17,7 +17,7 @@ from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.retrieval.index_file import Index, search_index
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings.ranking import DUAL_ENCODER, GNN_ENCODER
+from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
 """Questions measured, at most."""

@@ -10,7 +10,7 @@ from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import ScoreCandidates
+from gnn_encoder.settings.foundation import ScoreCandidates
 from gnn_encoder.tracking.context import Context
 
 

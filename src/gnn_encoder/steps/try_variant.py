@@ -19,7 +19,7 @@ from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import BuildGraph, TryVariant
+from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts

@@ -21,7 +21,7 @@ from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.settings import GnnShape, TrainGnn
+from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
