@@ -161,7 +161,7 @@ def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monke
 
 
 @pytest.mark.parametrize("strange", ["bundle", "dataset"])
-def test_a_report_of_something_else_is_refused(gate: Gate, strange: str) -> None:
+def test_an_evaluation_of_something_else_is_refused(gate: Gate, strange: str) -> None:
     paths = gate.inputs("a", 5)
     if strange == "bundle":
         paths["bundle"] = gate.inputs("b", 6)["bundle"]
