@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from gate import CALM, Gate
+from mlflow_store import write_store
 
 import components
 from gnn_encoder.artifacts import Dataset, read_manifest
@@ -21,7 +22,7 @@ from gnn_encoder.steps.promote import promote
 
 @pytest.fixture
 def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(tmp_path, tiny_dataset, tiny_backbone, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    made = Gate(tmp_path, tiny_dataset, tiny_backbone, write_store(tmp_path / "mlflow.db"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", made.uri)
     monkeypatch.chdir(tmp_path)
     yield made

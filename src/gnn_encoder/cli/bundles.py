@@ -56,8 +56,8 @@ def search(
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     if fuse or weight is not None:
-        hits, used_weight = fused_search(opened, question, k, weight)
-        screen.print(f"{used_weight}\n", style="dim")
+        hits, weights = fused_search(opened, question, k, weight)
+        screen.print(f"{weights}\n", style="dim")
     else:
         hits = search_bundle(opened, question, k)
     for hit in hits:
