@@ -114,10 +114,9 @@ def explain(
 def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
     """Explained hits as one HTML page that needs no network and no other file."""
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.report.page import page_environment
+    from gnn_encoder.report.page import fill
 
-    page = page_environment().get_template("explanation.html.j2")
-    return page.render(question=question, bundle=bundle, hits=hits, legend=LEGEND)
+    return fill("explanation.html.j2", question=question, bundle=bundle, hits=hits, legend=LEGEND)
 
 
 def evaluate(

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.evaluation.results import OfEach, PerQuery, corrected, intervals, means, p_values
+from gnn_encoder.evaluation.results import OfEach, PerQuery, block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
-PERMUTATIONS, RESAMPLES, SEED = 10_000, 2000, 0
+STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
 ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
 """Of file names; a system's name is the file's without them."""
 
@@ -58,17 +58,10 @@ def comparison_of(
     values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
 ) -> Comparison:
     """Compare systems by their figures [queries, measures]; for the other arguments see `Comparison`."""
-    raw = p_values(values, PERMUTATIONS, SEED, measures, baseline=next(iter(values)))
-    return Comparison(
-        measures=tuple(measures),
-        queries=len(next(iter(values.values()))),
-        unlabelled=unlabelled,
-        without_hits=without_hits,
-        results=means(values, measures),
-        intervals=intervals(values, RESAMPLES, SEED, measures),
-        p_values=raw,
-        p_holm=corrected(raw),
-    )
+    first = next(iter(values))
+    facts = block({"": values}, measures, **STATISTICS, baseline=first)
+    figures = {name: facts[name][""] for name in ("queries", "results", "intervals", "p_values", "p_holm")}
+    return Comparison(measures=tuple(measures), unlabelled=unlabelled, without_hits=without_hits, **figures)
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:

@@ -51,48 +51,32 @@ def render_page(
         history: of the steps that made them.
     """
     generated = history.get("generate_queries")
-    return (
-        page_environment()
-        .get_template("report.html.j2")
-        .render(
-            metrics=metrics,
-            headline=headline,
-            plots=plots,
-            examples={"won": won, "lost": lost},
-            manifests=manifests,
-            history=history,
-            similarity=beside_paper(generated.metrics) if generated else None,
-            paper_triples=PAPER_TRIPLES,
-            legend=LEGEND,
-            explained_by_graph=any(
-                found.why for each in (*won, *lost) for of in each.rankings.values() for found in of
-            ),
-            mean_name=mean_name,
-            significant=SIGNIFICANT,
-            is_best=is_best,
-            is_significant=is_significant,
-        )
+    shown = (found for each in (*won, *lost) for ranking in each.rankings.values() for found in ranking)
+    return fill(
+        "report.html.j2",
+        metrics=metrics,
+        headline=headline,
+        plots=plots,
+        examples={"won": won, "lost": lost},
+        manifests=manifests,
+        history=history,
+        similarity=beside_paper(generated.metrics) if generated else None,
+        paper_triples=PAPER_TRIPLES,
+        legend=LEGEND,
+        explained_by_graph=any(found.why for found in shown),
+        is_best=is_best,
+        is_significant=is_significant,
     )
 
 
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
     """The page of an ablation; `settings` are the full model's."""
-    return (
-        page_environment()
-        .get_template("ablation.html.j2")
-        .render(
-            metrics=metrics,
-            headline=headline,
-            plots=plots,
-            settings=settings.model_dump(),
-            mean_name=mean_name,
-            significant=SIGNIFICANT,
-        )
-    )
+    full = settings.model_dump()
+    return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full)
 
 
-def page_environment() -> Environment:
-    """The templates of this room; they escape everything and refuse what is undefined."""
+def fill(template: str, **values: Any) -> str:
+    """A template of this room with its values. All values are escaped, and one that is missing is an error."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "report"),
         autoescape=True,
@@ -101,4 +85,4 @@ def page_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
+    return environment.get_template(template).render(mean_name=mean_name, significant=SIGNIFICANT, **values)
