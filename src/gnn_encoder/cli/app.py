@@ -70,7 +70,7 @@ def update(
 def ablate(
     preset: Preset,
     study: Annotated[
-        list[str] | None, typer.Option(help="parts, gate, neighbors, mask or edges; repeatable [all, or --variant].")
+        list[str] | None, typer.Option(help="parts, gate, neighbors, mask or edges; repeatable; by default all.")
     ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="A variant of your own; repeatable.")

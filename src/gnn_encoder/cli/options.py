@@ -43,7 +43,7 @@ Root = Annotated[
 Host = Annotated[str, typer.Option(envvar=HOST, show_envvar=False, help=f"Address of Kubeflow Pipelines [${HOST}].")]
 ClusterFile = Annotated[
     Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Where artifacts are stored and what each step needs there."),
+    typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
 
 
