@@ -38,13 +38,13 @@ def promote(context: Context, settings: Promote, dataset: Path, report: Path, bu
         if evaluated.manifest.inputs.get(name) != read_manifest(path, name).digest:
             raise UserError(f"{report} does not evaluate {path}: run evaluate on it first")
     challenger = _Challenger(context, settings, evaluated, Dataset(dataset), bundle)
-    if models := registry_of(context.run, settings.model_name):
+    if models := registry_of(context.log, settings.model_name):
         facts = _registered(challenger, models)
     else:
         facts = challenger.facts(None, str(bundle.resolve()))
         facts["reason"] += "; nothing registered, as no tracking store is configured"
     Decision.write(decision, facts, model_card(evaluated, facts))
-    context.run.artifact(decision.path, "decision")
+    context.log.artifact(decision.path, "decision")
     return {
         "promoted": int(facts["decision"] != KEEP),
         "gain": challenger.value - challenger.baseline,
