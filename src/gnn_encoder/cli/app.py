@@ -57,7 +57,10 @@ def run(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
-    job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
+    def job(show: "Show") -> "Outcome":
+        training = pipelines.training(preset, dataset, overrides or [], root)
+        return training.run(show, runner=runner, memory=memory)
+
     _follow(TITLES, job, partial(endings.show_results, root))
 
 

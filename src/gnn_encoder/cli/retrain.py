@@ -74,7 +74,7 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.settings.pipeline import TITLES
 
     with open_console(TITLES, Console()) as console:
-        outcome = job.run(plan.arguments, console.show)
+        outcome = job.run(console.show, plan.arguments)
     if outcome.status != "FINISHED":
         show_failure(outcome)
         raise typer.Exit(outcome.exit_code)

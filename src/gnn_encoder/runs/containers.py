@@ -40,11 +40,7 @@ class Containers:
 
 
 def check_engine(image: str) -> None:
-    """Refuse what would fail in the first step.
-
-    Raises:
-        UserError: this is not Linux, no engine answers, or the image is missing or was made from other source.
-    """
+    """Refuse what would fail in the first step: no Linux, no engine, no such image, or one made from other source."""
     if sys.platform != "linux":  # elsewhere the engine is a virtual machine, without our process ids
         raise UserError("--runner docker works on Linux only: leave it away, or run it on a Linux machine")
     import docker

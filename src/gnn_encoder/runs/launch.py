@@ -72,50 +72,34 @@ def is_compiled(name: str) -> bool:
 def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, containers: Containers | None = None) -> None:
     """Run a compiled pipeline on this machine, step after step, reusing earlier outputs.
 
-    Args:
-        containers: how steps run in containers; None: each is a process.
-
-    Raises:
-        RuntimeError: a step failed.
+    Steps are processes, or run in `containers`. A RuntimeError says that one failed.
     """
     # kfp puts sys.executable wherever a command says "python3": into paths among the arguments too,
     # and unquoted. As "python3" it changes nothing, if that is the interpreter which PATH finds.
-    found = shutil.which("python3")
-    if found and Path(found).samefile(sys.executable):
+    python = shutil.which("python3")
+    if python and Path(python).samefile(sys.executable):
         sys.executable = "python3"
     from kfp import components, local
-    from kfp.local import cache
+    from kfp.local import cache, docker_task_handler
 
+    runner: Any = local.SubprocessRunner(use_venv=False)
+    if containers:
+        global _container_run
+        _container_run = docker_task_handler.run_docker_container = ContainerRun(containers)
+        runner = local.DockerRunner(**settings_of(containers))
     cache.LocalCache = _content_cache(cache.LocalCache)
     local.init(
-        _runner(containers),
+        runner,
         pipeline_root=str(pipeline_root),
         workspace_root=tempfile.mkdtemp(prefix="workspace-"),
         enable_caching=True,
     )
-    components.load_component_from_text(_one_at_a_time(pipeline.read_text("utf-8")))(**arguments)
-    _check_outputs()
-
-
-def _runner(containers: Containers | None) -> Any:
-    from kfp import local
-
-    if containers is None:
-        return local.SubprocessRunner(use_venv=False)
-    from kfp.local import docker_task_handler
-
-    global _container_run
-    _container_run = docker_task_handler.run_docker_container = ContainerRun(containers)
-    return local.DockerRunner(**settings_of(containers))
-
-
-def _one_at_a_time(pipeline: str) -> str:
-    """The pipeline with its loops sequential: in parallel they would share this machine's cores."""
-    spec, *more = yaml.safe_load_all(pipeline)
+    spec, *more = yaml.safe_load_all(pipeline.read_text("utf-8"))
     for task in spec["root"]["dag"]["tasks"].values():
-        if "parameterIterator" in task:
+        if "parameterIterator" in task:  # a loop, whose turns would share this machine's cores
             task["iteratorPolicy"] = {"parallelismLimit": 1}
-    return yaml.safe_dump_all([spec, *more])
+    components.load_component_from_text(yaml.safe_dump_all([spec, *more]))(**arguments)
+    _check_outputs()
 
 
 def _content_cache(base: type) -> type:
@@ -163,7 +147,7 @@ def _content_cache(base: type) -> type:
         def put(self, key: str, outputs: dict[str, Any]) -> None:
             step = self._steps[key]
             if not (outputs and all((Path(uri) / MANIFEST).is_file() for uri in _uris(outputs).values())):
-                _empty_handed.append(step)  # raised later: kfp would take an exception here for the cache's own
+                _without_output.append(step)  # raised later: kfp would ignore an exception here as the cache's own
                 emit(step, "lost", message="ended well, but wrote no output")
                 return
             super().put(key, outputs)
@@ -178,13 +162,13 @@ def _uris(outputs: Mapping[str, Any]) -> dict[str, str]:
 
 _interrupted: list[int] = []
 _begun: list[str] = []
-_empty_handed: list[str] = []
+_without_output: list[str] = []
 _container_run: ContainerRun | None = None
 
 
 def _check_outputs() -> None:
-    if _empty_handed:
-        raise RuntimeError(f"{_empty_handed[-1]} wrote no output")
+    if _without_output:
+        raise RuntimeError(f"{_without_output[-1]} wrote no output")
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -194,7 +178,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def main(job_file: str) -> int:
-    """The engine's process: execute a job (`pipeline`, `arguments`, `pipeline_root`, `containers` as JSON)."""
+    """Execute a job (`pipeline`, `arguments`, `pipeline_root`, `containers` as JSON) as the engine's process."""
     lifeline.attach()
     # A handler, not SIG_IGN, which steps would inherit. The step in progress ends by itself and kfp returns.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -35,11 +35,7 @@ def steps_lock(root: Path) -> Path:
 
 
 def take(root: Path) -> IO[str]:
-    """Lock a root until the returned file is closed or this process ends.
-
-    Raises:
-        UserError: another run, or a step of one, is going on under the same root.
-    """
+    """Lock a root, where no run and no step may be going on, until the returned file is closed or this process ends."""
     deadline = time.monotonic() + GRACE_SECONDS
     file = _lock(root / ".lock", deadline)
     _lock(steps_lock(root), deadline).close()

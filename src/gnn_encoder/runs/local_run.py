@@ -57,8 +57,7 @@ def run_pipeline(
 ) -> Outcome:
     """Run a compiled pipeline under `root`, logged as `name`, its steps as processes or in `containers`.
 
-    Raises:
-        UserError: the disk is full, the tracking store is not usable, or another run is going on under the root.
+    A UserError says that the disk is full, the tracking store not usable, or another run going on under the root.
     """
     log = root / "logs" / f"{name}.log"
     with lifeline.take(root):

@@ -50,27 +50,27 @@ class Training:
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """The arguments of its steps.
+        """The arguments of its steps; a UserError if data source or backbone do not exist.
 
-        Args:
-            registry: the registered versions, in any words: when they change, `promote` decides anew.
-
-        Raises:
-            UserError: data source or backbone do not exist.
+        When `registry`, the registered versions in any words, changes, `promote` decides anew.
         """
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self.tracking_uri} {registry}".strip())
 
-    def run(self, arguments: Mapping[str, str], show: Show, runner: str = PROCESSES, memory: str = "") -> Outcome:
+    def run(
+        self, show: Show, arguments: Mapping[str, str] | None = None, runner: str = PROCESSES, memory: str = ""
+    ) -> Outcome:
         """Run it.
 
         Args:
+            arguments: of its steps, if not `self.arguments()`.
             runner: `subprocess` or `docker`, where each step is a container.
             memory: most memory of a container, as `6g`; empty: all.
 
         Raises:
-            UserError: settings do not fit the backbone, the tracking store or the container engine is not usable, or
-                another run is going on under the root.
+            UserError: settings do not fit the backbone, data source, backbone, tracking store or container engine are
+                not usable, or another run is going on under the root. No step has been started then.
         """
+        arguments = self.arguments() if arguments is None else arguments
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
@@ -94,32 +94,8 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     return Training(preset, settings, _writable(root))
 
 
-def run(
-    preset: str,
-    dataset: str | None,
-    overrides: Iterable[str],
-    root: Path,
-    show: Show,
-    *,
-    runner: str = PROCESSES,
-    memory: str = "",
-) -> Outcome:
-    """Run a preset's training pipeline under `root`; for `runner` and `memory` see `Training.run`.
-
-    Raises:
-        UserError: settings, data source, backbone, tracking store, container engine or root are not usable, or
-            another run is going on there. No step has been started then.
-    """
-    job = training(preset, dataset, overrides, root)
-    return job.run(job.arguments(), show, runner, memory)
-
-
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
-    """Run the update pipeline over a data set, with the models and settings of the finished run in folder `since`.
-
-    Raises:
-        UserError: as `run`, or `since` is no folder of a finished run.
-    """
+    """Run the update pipeline over a data set, with the models and settings of the finished run in folder `since`."""
     overrides, steps = list(overrides), PIPELINES["update"]
     for override in overrides:
         if override.partition(".")[0] not in steps:
@@ -152,11 +128,7 @@ def ablate(
     root: Path,
     show: Show,
 ) -> Outcome:
-    """Run the ablation pipeline over the variants of `studies` and the user's `own`, each with so many seeds.
-
-    Raises:
-        UserError: as `run`, or a study or variant is unknown.
-    """
+    """Run the ablation pipeline over the variants of `studies` and the user's `own`, each with so many seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     tried = variants(settings, studies, own)
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})

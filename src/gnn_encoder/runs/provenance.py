@@ -34,12 +34,8 @@ PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bund
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
     """Parameter of a pipeline → the JSON that a component is called with.
 
-    Args:
-        steps: the steps of the pipeline (`settings.pipeline.calls` adds those that have no section of their own).
-        registry: the URI of the model registry, with the registered versions.
-
-    Raises:
-        UserError: the data source, a local backbone or the earlier run does not exist.
+    `registry` is the URI of the model registry, with the registered versions. A UserError says that the data source, a
+    local backbone or the earlier run does not exist.
     """
     arguments = {
         parameter: StepArguments(
@@ -116,7 +112,7 @@ def code_digest(module: str) -> str:
     Docstrings and comments do not count. The Python version does, to the minor.
     """
     modules, others = closure(module)
-    versions = {name: _version(name) for name in others}
+    versions = {name: _versions().get(name, "none") for name in others}
     sources = {name: _source_digest(name) for name in modules}
     sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
@@ -218,18 +214,14 @@ def _declares(node: ast.stmt) -> bool:
         node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
         return not node.body
     if isinstance(node, ast.FunctionDef):
-        return any("validator" in ast.unparse(decorator) for decorator in node.decorator_list)
+        return node.name == "_problems" or any("validator" in ast.unparse(each) for each in node.decorator_list)
     exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     return exported or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 @functools.cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(importlib.metadata.packages_distributions())
-
-
-@functools.cache
-def _version(package: str) -> str:
-    """Versions of the distributions that provide a top-level package, `none` where it is not installed."""
-    names = sorted(set(_distributions().get(package, ())))
-    return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"
+def _versions() -> dict[str, str]:
+    """Top-level package → versions of the distributions that provide it."""
+    providers = importlib.metadata.packages_distributions()
+    versions = {name: f"{name}={importlib.metadata.version(name)}" for names in providers.values() for name in names}
+    return {package: ",".join(versions[name] for name in sorted(set(names))) for package, names in providers.items()}

@@ -28,10 +28,7 @@ def supervise(command: list[str], environment: Mapping[str, str], log: Path, eve
     """Run `command` to its end in a session of its own and show its events; returns its exit code.
 
     Ctrl-C and SIGTERM are sent on to all its processes, once. A second one kills them, and so does a minute without an
-    end.
-
-    Raises:
-        Interrupted: after all its processes have ended, if a signal came.
+    end. When all have ended after a signal, `Interrupted` is raised.
     """
     events.touch()
     with log.open("ab") as output, events.open("rb") as lines:

@@ -8,7 +8,7 @@ it creates a pod; they are checked here, before the run starts. No library does 
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -83,13 +83,11 @@ class Amount(Section):
     request: Quantity | None = None
     limit: Quantity | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _request_within_limit(self) -> "Amount":
+    def _problems(self) -> Iterator[str]:
         from kubernetes.utils.quantity import parse_quantity
 
         if self.request and self.limit and parse_quantity(self.request) > parse_quantity(self.limit):
-            raise ValueError(f"request {self.request} is more than limit {self.limit}")
-        return self
+            yield f"request {self.request} is more than limit {self.limit}"
 
 
 Requested = Annotated[
@@ -118,15 +116,13 @@ class Toleration(Section):
     seconds: Count | None = None
     """How long the step stays on a node with a NoExecute taint. None: for ever."""
 
-    @pydantic.model_validator(mode="after")
-    def _fits_kubernetes(self) -> "Toleration":
+    def _problems(self) -> Iterator[str]:
         if self.operator == "Exists" and self.value:
-            raise ValueError("operator Exists takes no value")
+            yield "operator Exists takes no value"
         if not self.key and self.operator != "Exists":
-            raise ValueError("without a key the operator must be Exists")
+            yield "without a key the operator must be Exists"
         if self.seconds is not None and self.effect != "NoExecute":
-            raise ValueError("seconds goes with effect NoExecute alone")
-        return self
+            yield "seconds goes with effect NoExecute alone"
 
 
 class Requirement(Section):
@@ -136,16 +132,14 @@ class Requirement(Section):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
     values: tuple[LabelValue, ...] = ()
 
-    @pydantic.model_validator(mode="after")
-    def _values_fit_the_operator(self) -> "Requirement":
+    def _problems(self) -> Iterator[str]:
         values, fits = "no values", not self.values
         if self.operator in ("In", "NotIn"):
             values, fits = "values", bool(self.values)
         elif self.operator in ("Gt", "Lt"):
             values, fits = "one whole number as values", len(self.values) == 1 and self.values[0].isdecimal()
         if not fits:
-            raise ValueError(f"operator {self.operator} takes {values}")
-        return self
+            yield f"operator {self.operator} takes {values}"
 
 
 class Affinity(Section):
@@ -169,19 +163,17 @@ class Volume(Section):
     """Of a volume made for the pod. Without one it is on the node's disk, or in its memory, where every user may write.
     A new volume of a class belongs to root, often to root alone, and KFP cannot set the pod's fsGroup."""
 
-    @pydantic.model_validator(mode="after")
-    def _one_kind(self) -> "Volume":
+    def _problems(self) -> Iterator[str]:
         existing = (self.claim, self.config_map)
         if sum(map(bool, (*existing, self.size))) != 1:
-            raise ValueError("give claim or config_map (which exist) or size (a volume of the step's own)")
+            yield "give claim or config_map (which exist) or size (a volume of the step's own)"
         if (self.sub_path and not self.claim) or sum(map(bool, (*existing, self.medium, self.storage_class))) > 1:
-            raise ValueError("sub_path goes with claim, and medium or storage_class with size")
+            yield "sub_path goes with claim, and medium or storage_class with size"
         if ".." in self.sub_path.split("/"):
-            raise ValueError("sub_path must stay inside the claim")
+            yield "sub_path must stay inside the claim"
         if self.mount in ("/", *KFP_MOUNTS):
             owner = "the image" if self.mount == "/" else "KFP"
-            raise ValueError(f"mount {self.mount} is {owner}'s own: choose another")
-        return self
+            yield f"mount {self.mount} is {owner}'s own: choose another"
 
 
 class Retries(Section):
@@ -235,21 +227,19 @@ class StepNeeds(Section):
                 )
         return environment
 
-    @pydantic.model_validator(mode="after")
-    def _fits_a_pod(self) -> "StepNeeds":
+    def _problems(self) -> Iterator[str]:
         if self.retries and self.timeout_seconds and self.retries.within_seconds <= self.timeout_seconds:
-            raise ValueError(
+            yield (
                 f"retries.within_seconds ({self.retries.within_seconds}) holds for all attempts together and must be "
                 f"more than timeout_seconds ({self.timeout_seconds}), or the first would be the last"
             )
         mounts = [volume.mount for volume in self.volumes] + ["/tmp"] * bool(self.ephemeral_storage)
         if mount := _repeated(mounts):
-            raise ValueError(f"two volumes at {mount} (ephemeral_storage lies at /tmp)")
+            yield f"two volumes at {mount} (ephemeral_storage lies at /tmp)"
         if name := _repeated(self.variables):
-            raise ValueError(f"{name} is set twice: give it in environment or once in secrets or config_maps")
+            yield f"{name} is set twice: give it in environment or once in secrets or config_maps"
         if both := {volume.claim for volume in self.volumes} & {volume.config_map for volume in self.volumes} - {""}:
-            raise ValueError(f"a claim and a config map are named {min(both)}: KFP names both volumes after them")
-        return self
+            yield f"a claim and a config map are named {min(both)}: KFP names both volumes after them"
 
 
 class Images(Section):
@@ -280,17 +270,15 @@ class Cluster(Section):
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 
-    @pydantic.model_validator(mode="after")
-    def _every_step_is_known_and_whole(self) -> "Cluster":
+    def _problems(self) -> Iterator[str]:
         for step in self.steps:
             if step not in TRAINING:
-                raise ValueError(f"unknown step {step!r}: {known_names(step, TRAINING)}")
+                yield f"unknown step {step!r}: {known_names(step, TRAINING)}"
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:
                 problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-                raise ValueError(f"steps.{step} with defaults: {problem}") from None
-        return self
+                yield f"steps.{step} with defaults: {problem}"
 
     def needs(self, step: str) -> StepNeeds:
         """The defaults, with the step's own section laid over them."""

@@ -60,11 +60,7 @@ OWN = settable("try_variant")
 def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
     """The full model, M_de, and every variant of the studies and of the user's own, each once.
 
-    Args:
-        own: as `NAME: step.setting=value step.setting=value`.
-
-    Raises:
-        UserError: a study, setting or value is unknown.
+    A user's variant is written `NAME: step.setting=value step.setting=value`.
     """
     wanted: dict[str, Changes] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:

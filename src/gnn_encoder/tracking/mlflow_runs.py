@@ -109,10 +109,7 @@ def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
 
     A run that KFP's MLflow plugin opened for this task (`MLFLOW_RUN_ID`) is used, and KFP ends it. Otherwise a run is
     opened, nested under `GNN_ENCODER_PARENT_RUN` if that names one. Without `MLFLOW_TRACKING_URI` in the environment
-    nothing is logged.
-
-    Raises:
-        UserError: the tracking store cannot be reached.
+    nothing is logged. A store that cannot be reached is a UserError.
     """
     log, injected = StepLog(), None
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):

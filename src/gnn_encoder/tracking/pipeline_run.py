@@ -22,11 +22,7 @@ class PipelineLog:
     """The parent run of one pipeline run, and what the launcher logs for steps that did not execute."""
 
     def __init__(self, root: Path, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Open the run, and close as KILLED the runs of this root that a killed launcher left open.
-
-        Raises:
-            UserError: the tracking store cannot be reached.
-        """
+        """Open the run, and close as KILLED the runs of this root that a killed launcher left open."""
         self.uri = tracking_uri(root)
         # A server has a place for artifacts. A database's default is the working folder's ./mlruns.
         location = None if self.uri.startswith("http") else (root / "artifacts").as_uri()
