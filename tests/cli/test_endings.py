@@ -38,7 +38,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 
 def end(outcome: Outcome) -> None:
-    console.show_results(Path("root"), console.follow(("promote",), lambda audience: outcome))
+    console.show_results(Path("root"), console.follow(("promote",), lambda show: outcome))
 
 
 def cut(content: bytes) -> bytes:

@@ -7,7 +7,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,10 @@ from gnn_encoder.cli import bundles, clusters, models
 from gnn_encoder.cli.options import DEFAULT_ROOT, Data, Overrides, Preset, Root
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.errors import CONTROL, UserError, without_password
+
+if TYPE_CHECKING:
+    from gnn_encoder.runs.local_run import Outcome
+    from gnn_encoder.runs.supervision import Show
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
@@ -42,7 +46,10 @@ def run(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
-    job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
+    def job(show: "Show") -> "Outcome":
+        training = pipelines.training(preset, dataset, overrides or [], root)
+        return training.run(show, runner=runner, memory=memory)
+
     show_results(root, follow(TITLES, job))
 
 

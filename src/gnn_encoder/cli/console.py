@@ -19,8 +19,8 @@ from gnn_encoder.artifacts import Dataset, Report, read_manifest
 from gnn_encoder.errors import CONTROL, printable
 from gnn_encoder.report.ablation import ablation_table
 from gnn_encoder.report.table import results_table
-from gnn_encoder.runs.local_run import Audience, Outcome
-from gnn_encoder.runs.supervision import Event
+from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.runs.supervision import Event, Show
 
 LINE_SECONDS = 15.0
 """Without a terminal: seconds from one line about the running step's progress to the next."""
@@ -90,7 +90,7 @@ class PlainConsole:
     def __exit__(self, *_: object) -> None:
         """Leave what was printed."""
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         """Print the lines about these events."""
         for event in events:
             row = self.board.apply(event)
@@ -123,7 +123,7 @@ class LiveConsole(PlainConsole):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         """Take the events; the table refreshes by itself.
 
         It appears when the run begins, so that a mistake in the settings or the data is one line on an empty screen.
@@ -183,10 +183,10 @@ def open_console(steps: Sequence[str], console: Console) -> PlainConsole:
     return (LiveConsole if console.is_terminal else PlainConsole)(steps, console)
 
 
-def follow(steps: Sequence[str], job: Callable[[Audience], Outcome]) -> Outcome:
+def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
     """Run a job and show its steps. Unless it finishes, show why and exit with its code."""
-    with open_console(steps, Console()) as audience:
-        outcome = job(audience)
+    with open_console(steps, Console()) as console:
+        outcome = job(console.show)
     if outcome.status != "FINISHED":
         show_failure(outcome)
         raise typer.Exit(outcome.exit_code)

@@ -67,7 +67,7 @@ def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, 
     from gnn_encoder.cli.console import follow
     from gnn_encoder.settings.pipeline import TITLES
 
-    outcome = follow(TITLES, lambda audience: job.run(plan.arguments, audience))
+    outcome = follow(TITLES, lambda show: job.run(show, plan.arguments))
     facts = Decision.read(outcome.outputs["decision"]).facts
     return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
 
