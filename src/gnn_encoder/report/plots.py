@@ -159,7 +159,7 @@ def png(figure: Figure) -> bytes:
     """The figure as the bytes of a PNG file, its axes without the lines that carry no scale."""
     for axes in figure.axes:
         axes.spines["top"].set_visible(False)
-        axes.spines["right"].set_visible(axes.yaxis.get_label_position() == "right")
+        axes.spines["right"].set_visible(axes.yaxis.get_ticks_position() == "right")
         axes.tick_params(length=0)
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
