@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gnn_encoder.training.gradient_cache import by_rows
+from gnn_encoder.training.embed import by_rows
 
 SCORED = 2**19
 """(query, passage) pairs that are scored at a time under the gradient cache: 2 MiB an array of them."""

@@ -26,7 +26,7 @@ from gnn_encoder.settings import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
-from gnn_encoder.training.gradient_cache import by_rows
+from gnn_encoder.training.embed import by_rows
 from gnn_encoder.training.loop import FitResult, fit, parameter_groups
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
