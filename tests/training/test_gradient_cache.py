@@ -23,7 +23,7 @@ from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.prefetch import batches_of
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[st
         MaskedGraphTraining(model, tiny_dataset, examples, graph, vectors, chosen)
         for chosen in (settings, settings.model_copy(update={"gradient_cache": True}))
     )
-    batch = next(made(plain.plan(), 0))
+    batch = next(batches_of(plain.plan(), 0))
     value, expected = gradients(model, lambda: plain.loss(batch))
     assert not parts
     cached_value, found = gradients(model, lambda: cached.loss(batch))

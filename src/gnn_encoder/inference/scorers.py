@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import expit
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
@@ -84,9 +83,9 @@ class CrossEncoderScorer:
         return scores
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
-        """The logistic function of each logit."""
-        found: np.ndarray = expit(scores)
-        return found
+        """The logistic function of each logit, float64."""
+        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
+        return probabilities
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
         """Nothing: a cross-encoder does not say what its score is made of."""

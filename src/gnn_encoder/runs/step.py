@@ -28,6 +28,8 @@ from gnn_encoder.settings.arguments import StepArguments
 from gnn_encoder.tracking import mlflow_runs, progress
 from gnn_encoder.tracking.context import Context
 
+__all__ = ["Context", "Metrics", "step"]
+
 Metrics = dict[str, Any]
 StepFunction = Callable[..., Metrics]
 Given = str | Path | Sequence[str | Path]

@@ -10,6 +10,7 @@ from gnn_encoder.settings.shared import (
     Fraction,
     Inference,
     Lexical,
+    MeasuredTraining,
     Optimization,
     PositiveFloat,
     PositiveInt,
@@ -66,8 +67,8 @@ class DenseRetrieve(Inference):
     """Hits kept for each dev and test query (R@1000 needs 1000)."""
 
 
-class TrainCrossEncoder(Optimization):
-    """M_ce: a linear head on [CLS], positives against retrieved negatives, pointwise."""
+class TrainCrossEncoder(MeasuredTraining):
+    """M_ce: a linear head on [CLS], positives against retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
     head_learning_rate: PositiveFloat = 1e-3
@@ -78,8 +79,13 @@ class TrainCrossEncoder(Optimization):
     """Negatives per positive, drawn anew each epoch."""
     negative_depth: PositiveInt = 50
     """They come from the first hits of DPR and of BM25."""
-    dev_queries: Count = 200
-    """Dev queries whose candidates are re-ranked after each epoch, 0: none."""
+    loss: Literal["pointwise", "pairwise_margin", "pairwise_softmax"] = "pointwise"
+    """`pointwise`: binary cross-entropy of each pair. `pairwise_margin`: a positive's score has to exceed that of
+    each of its negatives by the margin (BERT-DMN eq. 4). `pairwise_softmax`: negative log-likelihood of a positive
+    among its negatives (ColBERT). Pairwise scores order a query's passages; they are not calibrated as the
+    probabilities by which `generate_queries` and `select_training_set` choose."""
+    margin: PositiveFloat = 0.2
+    """Of `pairwise_margin`, in units of the score (here a logit). 0.2 is BERT-DMN's, whose scores lie in [0, 1]."""
 
 
 class ScoreCandidates(Inference):

@@ -10,9 +10,8 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import search
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings import DenseRetrieve
-from gnn_encoder.tracking.context import Context
 
 
 @step(dpr_run="run")

@@ -33,9 +33,8 @@ from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings import EncodeCorpus
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
 
 RECALL_QUERIES = 256

@@ -9,9 +9,8 @@ from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import block, flat, headline_of, per_query_table, split_digest
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings import Evaluate
-from gnn_encoder.tracking.context import Context
 
 
 @step(evaluation="evaluation")

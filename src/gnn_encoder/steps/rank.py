@@ -11,9 +11,8 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import load_index, search_index
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.ranking import Rank
-from gnn_encoder.tracking.context import Context
 
 
 @step(run="run")

@@ -6,9 +6,8 @@ from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.scorers import load_scorer
 from gnn_encoder.retrieval.reranking import reranked
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.ranking import Rerank
-from gnn_encoder.tracking.context import Context
 
 
 @step(run="run")

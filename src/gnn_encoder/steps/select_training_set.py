@@ -29,9 +29,8 @@ from gnn_encoder.artifacts import (
     pair_keys,
 )
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings import SelectTrainingSet
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 
 LABELLED, DENOISED, SELECTED, GENERATED = range(len(ORIGINS))

@@ -19,11 +19,10 @@ from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, 
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings import TrainQueryGenerator
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.embed import passes
-from gnn_encoder.training.loop import fit
+from gnn_encoder.training.loop import Objective, fit
 
 
 @step(query_generator="model")
@@ -42,19 +41,19 @@ def train_query_generator(
     passages, queries = passage_ids(model, positives(data, train)), query_ids(model, questions(data, train))
     seen, wanted = passage_ids(model, positives(data, held_out)), query_ids(model, questions(data, held_out))
 
-    def look(epoch: int) -> dict[str, float]:
-        return {"held_out/loss": held_out_loss(model, seen, wanted, settings.precision)} if len(wanted) else {}
+    def loss(rows: np.ndarray) -> Tensor:
+        return token_loss(model, passages, queries, rows)
 
-    result = fit(
-        model,
-        RowBatches(len(queries), settings.batch_size, settings.seed),
-        lambda rows: token_loss(model, passages, queries, rows),
-        settings,
-        context,
-        after_epoch=look,
-    )
+    def measure() -> dict[str, float]:
+        if not len(wanted):
+            return {}
+        with torch.inference_mode(), autocast(settings.precision):
+            return {"held_out/loss": token_loss(model, seen, wanted, np.arange(len(wanted))).item()}
+
+    plan = RowBatches(len(queries), settings.batch_size, settings.seed)
+    result = fit(Objective(model, plan, loss, measure=measure), settings, context)
     model.save(query_generator.path)
-    figures = look(settings.epochs)  # before `generate`, which may leave the weights rounded to bf16
+    figures = measure()  # before `generate`, which may leave the weights rounded to bf16
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions(data, held_out), written)
@@ -95,12 +94,6 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
     for part in passes(passages.lengths[rows]):
         total = total + model(*pair_batch(model, passages, queries, rows[part]))
     return total / int(queries.lengths[rows].sum())
-
-
-def held_out_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, precision: str) -> float:
-    """`token_loss` over all of some pairs, without gradient."""
-    with torch.inference_mode(), autocast(precision):
-        return token_loss(model, passages, queries, np.arange(len(queries))).item()
 
 
 def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int) -> tuple[Qrels, Qrels]:
