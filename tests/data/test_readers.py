@@ -20,7 +20,7 @@ from gnn_encoder.data.findings import DataReport
 from gnn_encoder.data.rows import LabelRows, QueryRows
 from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 
 def read(folder: Path, out: Path, **settings: str) -> tuple[Dataset, dict[str, dict[str, list[str]]]]:

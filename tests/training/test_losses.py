@@ -8,7 +8,8 @@ import torch
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, Qrels, TrainingSet
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import TrainCrossEncoder, TrainGnn
+from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training import embed
 from gnn_encoder.training.batches import ExampleBatches, MaskedBatches, draw_negatives
 from gnn_encoder.training.losses import contrastive_loss, loss_scale, pairwise_margin, pairwise_softmax

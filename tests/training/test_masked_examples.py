@@ -7,7 +7,7 @@ import pytest
 
 from gnn_encoder.artifacts import Graph, Qrels, TrainingSet, reverse_csr
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import training_examples
 
 DATA = SimpleNamespace(

@@ -15,7 +15,7 @@ from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 
 def canonicalize(

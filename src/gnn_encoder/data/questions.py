@@ -13,7 +13,7 @@ from gnn_encoder.data.rows import QueryRows, Source
 from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 QUERIES = pa.schema(
     [

@@ -9,9 +9,9 @@ from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Ru
 from gnn_encoder.inference.scorers import CrossEncoderScorer
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.runs.step import Context, Metrics, step
-from gnn_encoder.settings import ScoreCandidates
+from gnn_encoder.settings.foundation import ScoreCandidates
 
 
 @step(pair_scores="pair_scores")

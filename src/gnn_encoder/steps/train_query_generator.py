@@ -20,7 +20,7 @@ from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Context, Metrics, step
-from gnn_encoder.settings import TrainQueryGenerator
+from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import Objective, fit
 
@@ -38,8 +38,11 @@ def train_query_generator(
         raise UserError("no labelled train pairs: the query generator has nothing to learn from")
     torch.manual_seed(settings.seed)  # before the model: its new weights are drawn
     model = QueryGenerator.from_pretrained(settings.generator, settings.passage_length, settings.query_length)
-    passages, queries = passage_ids(model, positives(data, train)), query_ids(model, questions(data, train))
-    seen, wanted = passage_ids(model, positives(data, held_out)), query_ids(model, questions(data, held_out))
+    questions = data.query_texts(held_out.query)
+    passages = passage_ids(model, data.passages.take(train.passage).full_texts())
+    queries = query_ids(model, data.query_texts(train.query))
+    seen = passage_ids(model, data.passages.take(held_out.passage).full_texts())
+    wanted = query_ids(model, questions)
 
     def loss(rows: np.ndarray) -> Tensor:
         return token_loss(model, passages, queries, rows)
@@ -56,7 +59,7 @@ def train_query_generator(
     figures = measure()  # before `generate`, which may leave the weights rounded to bf16
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = generate(model, seen, precision=settings.precision, progress=writing)
-    figures |= rouge(questions(data, held_out), written)
+    figures |= rouge(questions, written)
     quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result.loss:.3f}"
     return {
         "pairs": len(train.query),
@@ -124,16 +127,6 @@ def rouge(queries: list[str], written: list[str]) -> dict[str, float]:
     scorer = RougeScorer(names, use_stemmer=True)
     scores = [scorer.score(query, text) for query, text in zip(queries, written, strict=True)]
     return {name: 100.0 * float(np.mean([score[name].fmeasure for score in scores])) for name in names}
-
-
-def positives(dataset: Dataset, pairs: Qrels) -> list[str]:
-    """Each pair's passage, title and text."""
-    return dataset.passages.take(pairs.passage).full_texts()
-
-
-def questions(dataset: Dataset, pairs: Qrels) -> list[str]:
-    """Each pair's query."""
-    return dataset.query_texts(pairs.query)
 
 
 def _take(pairs: Qrels, rows: np.ndarray) -> Qrels:

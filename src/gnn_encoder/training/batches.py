@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import KnownPositives, TrainingSet
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,23 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.settings import ContrastiveTraining
+from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
+from gnn_encoder.settings.shared import ContrastiveTraining
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import FitResult, Objective, fit
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
+
+
+def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
+    """The dual encoder before training, from the settings' backbone."""
+    return DualEncoder.from_backbone(
+        settings.backbone, pooling=settings.pooling, normalize=settings.normalize,
+        query_length=settings.query_length, passage_length=settings.passage_length,
+        share_encoders=settings.share_encoders,
+    )  # fmt: skip
 
 
 def train_contrastive(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run
-from gnn_encoder.retrieval.candidates import merge_candidates
-from gnn_encoder.settings import MeasuredTraining, WatchedTraining
+from gnn_encoder.retrieval.first_stage import merge_candidates
+from gnn_encoder.settings.shared import MeasuredTraining, WatchedTraining
 
 CANDIDATES = 20
 """Candidates of a dev query that are re-ranked."""

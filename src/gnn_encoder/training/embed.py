@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gnn_encoder.inference.encoding import budget_batches
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.machine.memory import give_back
+from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.training.ranks import shared
 

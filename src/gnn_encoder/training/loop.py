@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
@@ -53,10 +53,15 @@ class FitResult:
     kept_epoch: int
     """Number, from 1, of the epoch whose weights were kept; 0: the last one."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """The figures as a step reports them."""
-        kept = {"kept_epoch": self.kept_epoch} if self.kept_epoch else {}
-        return {"steps": self.steps, "final_loss": self.loss, "examples_per_second": self.examples_per_second, **kept}
+        return {
+            "steps": self.steps,
+            "final_loss": self.loss,
+            "examples_per_second": self.examples_per_second,
+            **({"kept_epoch": self.kept_epoch} if self.kept_epoch else {}),
+            "headline": f"loss {self.loss:.3f}, {self.examples_per_second:.1f} examples/s",
+        }
 
 
 def linear_schedule(step: int, steps: int, warmup: float) -> float:

@@ -12,18 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.settings import GnnShape, TrainGnn
+from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
@@ -60,7 +59,7 @@ class MaskedGraphTraining:
         self.passages: Texts
         if isinstance(model, FrozenGnnEncoder):
             self.queries, self.passages, unit_length = model.queries, model.passages, model.unit_length
-            self.text_groups = parameter_groups(model.query_map, model.rate, settings.weight_decay)
+            self._trained_beside: tuple[nn.Module, float] = model.query_map, model.rate
         else:
             asking, answering = model.dual_encoder.query_encoder, model.dual_encoder.passage_encoder
             questions = dataset.query_texts(np.arange(len(dataset.queries)))
@@ -70,7 +69,7 @@ class MaskedGraphTraining:
                 EncodedTexts(asking, asked, settings),
                 EncodedTexts(answering, answers, settings),
             )
-            self.text_groups = parameter_groups(model.dual_encoder, settings.learning_rate, settings.weight_decay)
+            self._trained_beside = model.dual_encoder, settings.learning_rate
             unit_length = answering.normalize
         neighbours = np.unique(graph.edges[graph.edges >= 0])
         self.cache = PassageCache(passage_vectors, neighbours, self.passages.vectors)
@@ -157,7 +156,7 @@ class MaskedGraphTraining:
     def fit(self, context: Context) -> FitResult:
         """Train the model in place."""
         s, gnn, folder = self.settings, self.model.gnn, context.checkpoints().folder
-        pool = DevPool(self.dataset, s)
+        pool, trained = DevPool(self.dataset, s), (self._trained_beside, (gnn, s.gnn_learning_rate))
 
         def loss(sampled: tuple[Batch, Neighbourhood, int]) -> Tensor:
             batch, hood, version = sampled
@@ -168,7 +167,7 @@ class MaskedGraphTraining:
             self.model,
             SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes if gnn.config.layers == 2 else 0),
             loss,
-            [*self.text_groups, *parameter_groups(gnn, s.gnn_learning_rate, s.weight_decay)],
+            [group for module, rate in trained for group in parameter_groups(module, rate, s.weight_decay)],
             (lambda: self.measure(pool)) if len(pool) else None,
             s.keep,
         )

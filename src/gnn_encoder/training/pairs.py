@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import TrainCrossEncoder
+from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.training.batches import draw_negatives
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax, pointwise

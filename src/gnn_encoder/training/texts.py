@@ -11,7 +11,7 @@ from gnn_encoder.inference.encoding import encode_tokens
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.models.gnn import GNN
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.embed import embed
 
 
