@@ -51,7 +51,7 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     size = -(-len(examples.query) // 5)  # five batches an epoch
     dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, **common)
     joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
-    with mlflow_runs.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
             assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
         vectors = generator.standard_normal((100, 32)).astype(np.float32)
@@ -89,6 +89,19 @@ def test_two_processes_train_what_one_trains(
     monkeypatch.setattr("gnn_encoder.training.embed.shared", half)
     other = train(tiny_dataset.path, tiny_backbone, cached=False)
     assert max(float((other[name] - alone[name]).abs().max()) for name in alone) > 1e-3
+
+
+def test_a_parameter_that_no_process_uses_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would decay, as it does in no training of one process."""
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2))  # the other process has the same
+    used, unused = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(3))
+    used.grad = torch.arange(4.0).reshape(2, 2)
+    ranks.average_gradients([unused, used])
+    assert unused.grad is None and torch.equal(used.grad, torch.arange(4.0).reshape(2, 2))
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2).add_(1))  # control: only the other process has it
+    ranks.average_gradients([unused, used])
+    assert unused.grad is not None
 
 
 def half(embed, rows: np.ndarray, none: torch.Tensor) -> torch.Tensor:

@@ -58,7 +58,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
         model = FrozenGnnEncoder(gnn, queries, vectors, unit_length=True, rate=rate)
         training = MaskedGraphTraining(model, tiny_dataset, examples, graph, vectors, settings)
         seen: dict[str, float] = {}
-        with mlflow_runs.step_run("test", params={}, tags={}) as run:
+        with mlflow_runs.step_log("test", params={}, tags={}) as run:
             context = Context("test", run, f"{rate}")
             monkeypatch.setattr(Context, "metric", lambda self, name, value, at: seen.update({name: value}))
             return training.fit(context).loss, seen

@@ -15,10 +15,10 @@ from gnn_encoder.settings.outcome import Evaluate
 
 @step(evaluation="evaluation")
 def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Path], evaluation: Draft) -> Metrics:
-    """Measure runs one after the other, so that few are in memory at a time, and compare each with the baseline.
+    """Measure the runs one after the other, so that few are in memory, and compare each with the baseline.
 
     Queries without a positive label are left out (and counted); a query without a hit counts 0. A run without any hit
-    is of a system that was not asked for, and is left out.
+    is of a system that the settings leave out.
 
     Raises:
         UserError: no labelled dev or test query; two runs of one system; no run of the baseline or the candidate.

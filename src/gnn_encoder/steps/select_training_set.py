@@ -45,7 +45,7 @@ def select_training_set(
     generated_queries: Path,
     training_set: Draft,
 ) -> Metrics:
-    """Denoise, select, augment."""
+    """Denoise the candidates, select triples, augment, and write the examples."""
     data, pairs = Dataset(dataset), PairScores.read(pair_scores)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
@@ -79,7 +79,7 @@ def select_training_set(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "training_set.md"
         path.write_text(counts_table(counts), encoding="utf-8")
-        context.run.artifact(path, "training_set")
+        context.log.artifact(path, "training_set")
     return {**counts, "headline": ", ".join(f"{counts[name]:,} {name}" for name in ORIGINS if counts[name])}
 
 

@@ -1,4 +1,4 @@
-"""Step 7: positive passage → query, so that a negative can be asked what it would answer (SS-BERT 3.2).
+"""Step 7: a generator of queries for passages, to find out which query a negative answers (SS-BERT 3.2).
 
 The pairs held out for ROUGE have passages that no training pair has. ROUGE is the F-measure in
 percent, words stemmed, as Hugging Face's scripts give it, whose framework SS-BERT follows (its
@@ -29,7 +29,7 @@ from gnn_encoder.training.loop import Objective, fit
 def train_query_generator(
     context: Context, settings: TrainQueryGenerator, dataset: Path, query_generator: Draft
 ) -> Metrics:
-    """Train the generator and measure it on pairs it never saw."""
+    """Train the generator and measure it on held-out pairs."""
     data = Dataset(dataset)
     train, held_out = split_pairs(
         data.split_qrels("train").positive(), settings.held_out, settings.max_pairs, settings.rouge_pairs, settings.seed
@@ -56,7 +56,7 @@ def train_query_generator(
     plan = RowBatches(len(queries), settings.batch_size, settings.seed)
     result = fit(Objective(model, plan, loss, measure=measure), settings, context)
     model.save(query_generator.path)
-    figures = measure()  # before `generate`, which may leave the weights rounded to bf16
+    figures = measure()
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions, written)
