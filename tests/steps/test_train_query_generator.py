@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
 
@@ -60,7 +61,7 @@ def test_resumed_equals_undisturbed(
 
     def dies(*arguments: object) -> object:
         nonlocal calls
-        calls += 1
+        calls += torch.is_grad_enabled()  # not those that measure
         if calls == 10:
             raise Killed
         return real(*arguments)  # type: ignore[arg-type]
