@@ -69,9 +69,7 @@ def build_graph(
     vectors.flush()
     Contents.write(passage_vectors, retriever, texts=digests)
     asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
-    unasked = np.arange(len(questions))
-    if former and former.asked is not None:
-        unasked = carry_over(former.queries, former.asked, asked)
+    unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))
     asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
     if former:
