@@ -101,8 +101,7 @@ class TrainQueryGenerator(Optimization):
     max_pairs: Count = 0
     """Most labelled pairs that are trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
-    """Share of the positive passages whose pairs are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are
-    one)."""
+    """Share of the positive passages that are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are one)."""
     rouge_pairs: PositiveInt = 200
     """Held-out pairs that ROUGE is computed on."""
 

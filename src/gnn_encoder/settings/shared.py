@@ -98,7 +98,7 @@ class WatchedTraining(MeasuredTraining):
     """Training of a retriever."""
 
     dev_pool: PositiveInt = 2000
-    """Passages that they rank: their positives and a seeded draw of others. Figures lie above the whole corpus's."""
+    """Passages that they rank: their positives and a seeded draw of others; over all passages figures are lower."""
     processes: Annotated[PositiveInt, Field(le=1024)] = 1
     """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each encodes its
     share of a batch; a query's negatives are the whole batch's (cross-device negatives)."""
