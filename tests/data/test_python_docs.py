@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL, cut
-from gnn_encoder.data.docstrings import read_docstrings, split_docstring
-from gnn_encoder.data.python_docs import PythonDocs
+from gnn_encoder.data.python_docs import HIGH, SHORTEST_TAIL, PythonDocs, cut, read_docstrings, split_docstring
 from gnn_encoder.data.rows import LabelRows, QueryRows
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError

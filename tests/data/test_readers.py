@@ -16,9 +16,8 @@ from beir_folder import PASSAGES, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, check, lines, open_source, source_digest
-from gnn_encoder.data.findings import DataReport
 from gnn_encoder.data.rows import LabelRows, QueryRows
-from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import Ingest
 

@@ -13,13 +13,13 @@ from gnn_encoder.artifacts.arrays import (
 from gnn_encoder.artifacts.bundle import Bundle
 from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
-from gnn_encoder.artifacts.known_positives import KnownPositives
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
 from gnn_encoder.artifacts.tables import (
     CONVEX,
     ORIGINS,
     RECIPROCAL,
     GeneratedQueries,
+    KnownPositives,
     PairScores,
     Run,
     System,

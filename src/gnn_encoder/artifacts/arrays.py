@@ -166,3 +166,11 @@ def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarra
     indptr = np.zeros(passages + 1, dtype=np.int64)
     np.cumsum(np.bincount(flat[order], minlength=passages), out=indptr[1:])
     return indptr, order.astype(np.int64)
+
+
+def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """arange(start, stop) of each pair of `starts` [n] and `stops` [n], one after another, int64 [Σ (stop − start)]."""
+    counts = stops - starts
+    before = np.cumsum(counts) - counts
+    found: np.ndarray = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    return found

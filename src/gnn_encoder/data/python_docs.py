@@ -8,18 +8,21 @@ its text (70 % train, 10 % dev, 20 % test), so it stays when the library changes
 memory: 3 MB of text for the standard library.
 """
 
+import ast
 import importlib.machinery
 import importlib.metadata
+import inspect
 import platform
 import random
+import re
 import sysconfig
+import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gnn_encoder.data.cutting import cut
-from gnn_encoder.data.docstrings import Docstring, read_docstrings
 from gnn_encoder.data.lines import files_digest
 from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
 from gnn_encoder.data.splits import share
@@ -34,6 +37,27 @@ SHORTEST_BODY = 5
 """Words; a shorter rest, as in `See PEP 8.`, is not an answer."""
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
 """Shares of the queries: enough in test that a difference of some points can be told from chance."""
+SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)[.!?](?=\s+[^a-z\s]|$)")
+"""Where a sentence ends: not after an abbreviation, nor before a small letter."""
+SIGNATURE = re.compile(r"[\w.]*\w\(.*\)(\s*->.*)?:?|.*\)\s*->.*")
+QUERY_WORDS = range(3, 41)
+LONG_TITLE = 30
+"""Words that a first paragraph without a full stop may have to count as a sentence."""
+LOW, HIGH = 60, 100
+SHORTEST_TAIL = 20
+"""A last passage with fewer words joins the one before it."""
+BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?;])\s+"), re.compile(r"\s+"))
+"""Where to cut, the best first: paragraphs, lines, sentences, words."""
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """`query` is the first sentence, empty where it is of no use as one; `body` is the rest."""
+
+    name: str
+    query: str
+    body: str
+    line: int
 
 
 @dataclass(frozen=True)
@@ -174,3 +198,83 @@ def _package(name: str) -> Iterator[tuple[str, Path]]:
 def _version(package: str) -> str:
     names = importlib.metadata.packages_distributions().get(package.partition(".")[0], [])
     return ",".join(importlib.metadata.version(name) for name in sorted(set(names)))
+
+
+def read_docstrings(path: Path, module: str) -> Iterator[Docstring]:
+    """Docstrings of a source file, its module's first, in order; those of private names are left out.
+
+    Raises:
+        SyntaxError, UnicodeDecodeError: the file is not Python of this version.
+    """
+    with tokenize.open(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes in other people's strings
+        tree = ast.parse(file.read())
+    yield from _walk(tree, module)
+
+
+def _walk(node: ast.AST, name: str) -> Iterator[Docstring]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        text = ast.get_docstring(node, clean=False)
+        if text:
+            query, body = split_docstring(inspect.cleandoc(text), name)
+            yield Docstring(name, query, body, node.body[0].lineno)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return  # what a function defines inside is nobody's to look up
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if not child.name.startswith("_"):
+                yield from _walk(child, f"{name}.{child.name}")
+        elif isinstance(child, ast.If | ast.Try | ast.With):
+            yield from _walk(child, name)  # definitions that depend on the platform
+
+
+def split_docstring(text: str, name: str = "") -> tuple[str, str]:
+    """(first sentence as a query, the rest) of a cleaned docstring; no query where the sentence is unfit.
+
+    Leading lines that are signatures, as C functions have, or the dotted `name` belong to neither.
+    """
+    lines = text.split("\n")
+    while lines and (lines[0].strip() in ("", name) or SIGNATURE.fullmatch(lines[0].strip())):
+        lines.pop(0)
+    text = "\n".join(lines)
+    paragraph, _, rest = text.partition("\n\n")
+    end = SENTENCE.search(paragraph)
+    if end:
+        sentence, rest = paragraph[: end.start()], text[end.end() :]
+    elif len(paragraph.split()) <= LONG_TITLE:
+        sentence = paragraph
+    else:
+        sentence, _, rest = text.partition("\n")
+    query = " ".join(sentence.split())
+    if len(query.split()) not in QUERY_WORDS or ">>>" in query:
+        return "", text.strip()
+    return query, rest.strip()
+
+
+def cut(text: str) -> list[str]:
+    """Passages of at most `HIGH + SHORTEST_TAIL` words that hold all of the text's words in order; none is empty."""
+    passages: list[tuple[str, int]] = []
+    current, words = "", 0
+    for piece, separator in _pieces(text.strip(), 0):
+        length = len(piece.split())
+        if current and (words + length > HIGH or (words >= LOW and separator == "\n\n")):
+            passages.append((current, words))
+            current, words = "", 0
+        current = f"{current}{separator}{piece}" if current else piece
+        words += length
+    if passages and words < SHORTEST_TAIL:
+        last, count = passages.pop()
+        current, words = f"{last}\n{current}", count + words
+    return [passage for passage, _ in [*passages, (current, words)] if passage.strip()]
+
+
+def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
+    """(piece of at most HIGH words, what joins it to the one before), cut as coarsely as that allows."""
+    separator = ("\n\n", "\n", " ", " ")[level]
+    for part in BREAKS[level].split(text):
+        if len(part.split()) <= HIGH:
+            if part.strip():
+                yield part, separator
+            continue
+        for i, (piece, finer) in enumerate(_pieces(part, level + 1)):
+            yield piece, separator if i == 0 else finer

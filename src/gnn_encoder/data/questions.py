@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
-from gnn_encoder.data.columns import blank, duplicates, encodable
-from gnn_encoder.data.rows import QueryRows, Source
+from gnn_encoder.data.rows import QueryRows, Source, blank, duplicates, encodable
 from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems

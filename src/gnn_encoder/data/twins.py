@@ -23,7 +23,7 @@ from array import array
 
 import numpy as np
 
-from gnn_encoder.artifacts.ragged import ranges
+from gnn_encoder.artifacts.arrays import ranges
 
 WORD = re.compile(r"\w+")
 PAIRS = 2**18
