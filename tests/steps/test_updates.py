@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from manifests import write_manifest
 from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
@@ -85,8 +86,8 @@ def test_from_a_version_that_kept_no_queries(
 ) -> None:
     older = Path(shutil.copytree(yesterday, tmp_path / "older"))
     manifest = json.loads((older / "passage_vectors" / "manifest.json").read_text("utf-8"))
-    del manifest["rows"]["queries"], manifest["files"]["queries.npy"], manifest["seal"]
-    (older / "passage_vectors" / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    del manifest["rows"]["queries"], manifest["files"]["queries.npy"]
+    write_manifest(older / "passage_vectors", manifest)
     (older / "passage_vectors" / "queries.npy").unlink()
     worked = read_manifest(encode(tiny_dataset.path, models, tmp_path / "update", older) / "graph").metrics
     assert worked["encoded"] == 0 and worked["features_reused"] == 1.0 and worked["queries_encoded"] == 60

@@ -1,4 +1,4 @@
-"""The artifacts between ingestion and training: runs, pair scores, generated queries, examples.
+"""The artifacts between ingestion and training: runs, pair scores, generated queries, examples; known positives.
 
 All of them name queries and passages by int32 row number of the dataset.
 """
@@ -17,24 +17,22 @@ from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
-RUN, SYSTEM, PAIRS, CLS_VECTORS, GENERATED, TRIPLES, EXAMPLES = (
-    "run.parquet",
-    "system.json",
-    "pairs.parquet",
-    "cls_vectors.npy",
-    "generated.parquet",
-    "triples.parquet",
-    "examples.parquet",
-)
+RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
+GENERATED, TRIPLES, EXAMPLES = "generated.parquet", "triples.parquet", "examples.parquet"
 CONVEX, RECIPROCAL = "convex", "rrf"
 """Methods of fusion: a fused run's fact `method`."""
 ORIGINS = ("labelled", "denoised", "selected", "generated")
 """Where a training example comes from."""
+NONE = np.empty(0, dtype=np.int32)
+
+
+def _columns(path: Path, *names: str) -> list[np.ndarray]:
+    return [column.to_numpy() for column in pq.read_table(path, columns=list(names)).columns]
 
 
 @dataclass(frozen=True)
 class System:
-    """The system that a run is of: its name in every table, and facts about it."""
+    """The system that made a run: its name in every table, and facts about it."""
 
     name: str
     facts: dict[str, Any]
@@ -77,16 +75,15 @@ class Run:
     def read(cls, path: str | Path) -> "Run":
         """Read a run artifact."""
         read_manifest(path, "run")
-        table = pq.read_table(Path(path) / RUN)
-        return cls(*(table.column(name).to_numpy() for name in cls.__dataclass_fields__))
+        return cls(*_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
         """Write a run artifact.
 
         Args:
-            draft: the artifact to be.
+            draft: the artifact to write.
             system: name of the system that made the ranking, as every table shows it.
-            facts: what a reader must know about the system, as JSON; a fused run has `method` and its parts' names.
+            facts: further facts about the system, as JSON; a fused run has `method` and its parts' names.
         """
         (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
         pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
@@ -131,8 +128,7 @@ class PairScores:
     def read(cls, path: str | Path) -> "PairScores":
         """Read a pair_scores artifact."""
         read_manifest(path, "pair_scores")
-        table = pq.read_table(Path(path) / PAIRS)
-        query, passage, score = (table.column(name).to_numpy() for name in ("query", "passage", "score"))
+        query, passage, score = _columns(Path(path) / PAIRS, "query", "passage", "score")
         return cls(query, passage, score, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
 
     @staticmethod
@@ -173,25 +169,22 @@ def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.n
     return np.where(keys[rows] == wanted, rows, -1)
 
 
-NONE = np.empty(0, dtype=np.int32)
-
-
 class KnownPositives:
-    """Which (query, passage) pairs are positives: labelled, or denoised by the cross-encoder.
+    """The (query, passage) pairs that training knows as positives: labelled, or denoised by the cross-encoder.
 
     A positive of one query is a positive of its twins too (`Dataset.groups`). Otherwise one question would learn both
     that a passage answers it and that the passage does not.
 
     Args:
-        query: dataset rows [r] of the pairs. A pair of -1 is left out: a generated query shares nothing.
+        query: dataset rows [r] of the pairs. A pair of -1 is left out: a generated query shares no positive.
         passage: dataset rows [r].
         groups: int [n], the group of every query of the dataset. None: each query is a group of its own.
     """
 
     def __init__(self, query: np.ndarray, passage: np.ndarray, groups: np.ndarray | None = None) -> None:
         self._groups = groups
-        asked = query >= 0
-        self._keys = np.unique(pair_keys(self._shared(query[asked]), passage[asked]))
+        in_dataset = query >= 0
+        self._keys = np.unique(pair_keys(self._group(query[in_dataset]), passage[in_dataset]))
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, query: np.ndarray = NONE, passage: np.ndarray = NONE) -> "KnownPositives":
@@ -200,22 +193,22 @@ class KnownPositives:
         pairs = np.concatenate([labels.query, query]), np.concatenate([labels.passage, passage])
         return cls(*pairs, dataset.groups)
 
-    def _shared(self, query: np.ndarray) -> np.ndarray:
+    def _group(self, query: np.ndarray) -> np.ndarray:
         return query if self._groups is None else np.where(query >= 0, self._groups[query], -1)
 
     def contains(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Bool of the broadcast shape: is (query, passage) a known positive?"""
-        return find_pairs(self._keys, self._shared(query), passage) >= 0
+        return find_pairs(self._keys, self._group(query), passage) >= 0
 
     def excluded(self, query: np.ndarray, passages: np.ndarray, positive: np.ndarray) -> np.ndarray:
         """(query, passage) pairs [2, x] int64, places in the batch: known positives other than the one trained on.
 
         Args:
-            query: dataset rows [b], -1 for a generated query (which has but its own positive).
+            query: dataset rows [b], -1 for a generated query, which has one positive only.
             passages: distinct dataset rows [c], ascending.
             positive: [b], index into `passages`.
         """
-        first = pair_keys(self._shared(query), np.zeros_like(query))
+        first = pair_keys(self._group(query), np.zeros_like(query))
         starts, stops = np.searchsorted(self._keys, first), np.searchsorted(self._keys, first + (1 << 32))
         row, known = np.repeat(np.arange(len(query)), stops - starts), self._keys[ranges(starts, stops)] & 0xFFFFFFFF
         column = np.minimum(np.searchsorted(passages, known), len(passages) - 1)
@@ -241,13 +234,9 @@ class GeneratedQueries:
     def read(cls, path: str | Path) -> "GeneratedQueries":
         """Read a generated_queries artifact."""
         read_manifest(path, "generated_queries")
-        texts = pq.read_table(Path(path) / GENERATED)
-        triples = pq.read_table(Path(path) / TRIPLES)
-        return cls(
-            texts.column("passage").to_numpy(),
-            texts.column("text").to_pylist(),
-            *(triples.column(name).to_numpy() for name in ("query", "negative", "similarity")),
-        )
+        (passages,) = _columns(Path(path) / GENERATED, "passage")
+        texts = pq.read_table(Path(path) / GENERATED, columns=["text"]).column(0).to_pylist()
+        return cls(passages, texts, *_columns(Path(path) / TRIPLES, "query", "negative", "similarity"))
 
     def write(self, draft: Draft) -> None:
         """Write a generated_queries artifact."""

@@ -33,11 +33,11 @@ def open_source(settings: Ingest) -> Source:
         UserError: nothing is there, or it is in no known format.
     """
     name, form = settings.dataset, settings.format
-    if not name and form != PythonDocs.name:
+    if not name and form != PythonDocs.format:
         raise UserError(
-            f"no data set: give one with --dataset (a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name})"
+            f"no data set: give one with --dataset (a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format})"
         )
-    if form == PythonDocs.name or (form == "auto" and name == PythonDocs.name):
+    if form == PythonDocs.format or (form == "auto" and name == PythonDocs.format):
         return PythonDocs(settings.packages, settings.max_passages, settings.seed)
     if form == "ir_datasets" or (form == "auto" and name.startswith(PREFIX)):
         return IrDatasets(name)
@@ -47,7 +47,7 @@ def open_source(settings: Ingest) -> Source:
     folder = local_folder(name.removeprefix("file://"), indexed=False)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"dataset {name} {what}: give a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name}")
+        raise UserError(f"dataset {name} {what}: give a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format}")
     return FOLDERS[detect(folder) if form == "auto" else form](folder)
 
 

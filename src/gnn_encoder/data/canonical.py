@@ -1,12 +1,13 @@
-"""From a source to the canonical dataset, in one reading: everything wrong is counted on the way.
+"""From a source to the canonical dataset in one reading, in which every problem is counted.
 
-Passages are streamed to Parquet a row group at a time. Besides that, memory holds every passage id
-as Arrow text and its line (some 20 bytes a passage), and for a moment Arrow's hash table over the ids
-(some 60 bytes a passage), which finds duplicates and joins labels to rows exactly: about 0.7 GB for
-MS MARCO's 8.8 million. Queries and labels are held as Arrow columns.
+Passages are streamed to Parquet a row group at a time. Besides that, memory holds every passage id as Arrow text and
+its line (some 20 bytes a passage), and for a moment Arrow's hash table over the ids (some 60 bytes a passage), which
+finds duplicates and joins labels to rows exactly: about 0.7 GB for MS MARCO's 8.8 million. Queries and labels are held
+as Arrow columns.
 """
 
 from collections.abc import Callable
+from itertools import compress
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.artifacts.dataset import ROW_GROUP
 from gnn_encoder.data.questions import Questions
-from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, encodable
+from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
 from gnn_encoder.data.validation import SHOWN, DataReport, Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings import Ingest
@@ -30,16 +31,16 @@ def canonicalize(
     draft: Draft | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> DataReport:
-    """Read a source to its end and write it into a draft; without one, only look.
+    """Read a source to its end and write it into a draft; without a draft, only report.
 
     Args:
         source: what to read.
         settings: which queries to take, and whether bad rows are left out or, where there is a draft, refused.
-        draft: the dataset to be.
-        advance: told how much of `source.work` was done.
+        draft: the dataset to write.
+        advance: called with the part of `source.work` that was done.
 
     Raises:
-        UserError: there is a draft, and problems that leaving rows out does not cover.
+        UserError: there is a draft, and problems that leaving rows out does not mend.
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
@@ -47,17 +48,17 @@ def canonicalize(
     writer = DatasetWriter(draft) if draft else None
     try:
         corpus.read(source, writer, advance)
-        duplicates = corpus.find_duplicates()
-        if duplicates.any() and (drop or not draft):
+        repeated = corpus.find_duplicates()
+        if repeated.any() and (drop or not draft):
             # Only now is it known which rows to leave out: read again. The first file is overwritten.
             if draft and writer:
                 writer.close()
                 writer = DatasetWriter(draft)
-            corpus = Corpus(Problems(), skip=duplicates)
+            corpus = Corpus(Problems(), skip=repeated)
             corpus.read(source, writer, None)
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
-        questions = Questions.read(source, corpus.ids, settings, problems)
+        questions = Questions(source, corpus.ids, settings, problems)
         report = DataReport(
             source=source.name,
             format=source.format,
@@ -79,7 +80,7 @@ def canonicalize(
 
 
 class Corpus:
-    """Passages on their way to the writer, and the ids of those that went.
+    """Passages on their way to the writer, and the ids of those that are kept.
 
     Args:
         problems: where bad rows are counted.
@@ -97,7 +98,7 @@ class Corpus:
 
     @property
     def mean_words(self) -> float:
-        """Words of a passage's text."""
+        """Mean words of a passage's text."""
         return self._words / max(self._counted, 1)
 
     def read(self, source: Source, writer: DatasetWriter | None, advance: Callable[[int], None] | None) -> None:
@@ -113,7 +114,7 @@ class Corpus:
 
     def find_duplicates(self) -> np.ndarray:
         """bool [rows]: passages whose id an earlier one has; each is a problem."""
-        found = duplicates(self.ids)
+        found = duplicates(self.ids.combine_chunks())
         for row in np.flatnonzero(found):
             seen = self.problems.count(Kind.DUPLICATE_PASSAGE)
             line = int(np.concatenate(self._lines)[row]) if seen < SHOWN else None
@@ -123,9 +124,9 @@ class Corpus:
     def _add(self, rows: PassageRows, writer: DatasetWriter | None) -> None:
         columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
         if isinstance(rows.ids, list):
-            stored = encodable(columns, rows.file, rows.lines, self.problems)
-            if stored is not None:
-                columns, lines = [[column[i] for i in stored] for column in columns], lines[stored]
+            located = zip(*columns, rows.lines, strict=True)
+            stored = [storable(texts, rows.file, line, self.problems) for *texts, line in located]
+            columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
         keep = ~blank(table["text"])
         for row in np.flatnonzero(~keep):
@@ -138,9 +139,8 @@ class Corpus:
         self._id_parts.append(table["id"].combine_chunks().cast(pa.large_string()))
         self._lines.append(lines)
         if self._counted < WORD_SAMPLE:
-            texts = table["text"].to_pylist()
-            self._words += sum(len(text.split()) for text in texts)
-            self._counted += len(texts)
+            self._words += sum(len(text.split()) for text in table["text"].to_pylist())
+            self._counted += len(table)
         if writer:
             self._pending.append(table)
             self._flush(writer)
@@ -151,6 +151,5 @@ class Corpus:
         whole = count if last else count - count % ROW_GROUP
         if whole:
             table = pa.concat_tables(self._pending).combine_chunks()
-            ready = table.slice(0, whole)
-            writer.passages(ready["id"], ready["title"], ready["text"])
+            writer.passages(*table.slice(0, whole).columns)
             self._pending = [table.slice(whole)]

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from gnn_encoder.data.lines import RawBlock
+from gnn_encoder.data.lines import Block
 
 
-def tab_separated(block: RawBlock, columns: range) -> list[pa.Array] | None:
+def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
     """The block's columns, string [n] each, as many in every line and a number in `columns`."""
     data = block.data
     # Arrow takes a lone \r for a line's end, too, and skips blank lines: the one could hide the other from the count.
@@ -34,7 +34,7 @@ def tab_separated(block: RawBlock, columns: range) -> list[pa.Array] | None:
     return _whole(table, block)
 
 
-def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> list[pa.Array] | None:
+def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:
     """Text fields of the block's objects, string [n] each; a required one is in all of them, an optional one may be
     missing or null (then empty)."""
     # Arrow 25 ends the process with a segmentation fault if the first value is null; later ones it takes for objects.
@@ -56,7 +56,7 @@ def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> lis
     return found and [pc.fill_null(column, "") for column in found]
 
 
-def _whole(table: pa.Table, block: RawBlock) -> list[pa.Array] | None:
+def _whole(table: pa.Table, block: Block) -> list[pa.Array] | None:
     if len(table) != len(block.numbers):
         return None
     return [column.combine_chunks() for column in table.columns]

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
+from gnn_encoder.errors import printable
 
 SHOWN = 3
 """Places kept of each kind."""
@@ -43,7 +44,7 @@ class Problem:
     kind: Kind
     count: int = 0
     places: list[str] = field(default_factory=list)
-    """The first few, as in `corpus.jsonl line 7: 'd1'`."""
+    """The first few, such as `corpus.jsonl line 7: 'd1'`."""
 
     @property
     def fatal(self) -> bool:
@@ -67,23 +68,23 @@ class Problems:
         problem.count += 1
         if len(problem.places) < SHOWN:
             place = file if line is None else f"{file} line {line}"
-            # A user's line may hold anything; the message must stay one line of readable length.
-            short = " ".join(detail.split())[:80]
+            # A user's line may hold anything; the message must stay one printable line of readable length.
+            short = printable(detail)[:80]
             problem.places.append(f"{place}: {short}" if short else place)
 
     def all(self) -> list[Problem]:
         """Every kind that occurred, the fatal ones first, else in the order of `Kind`."""
-        order = list(Kind)
-        return sorted(self._found.values(), key=lambda p: (not p.fatal, order.index(p.kind)))
+        found = [self._found[kind] for kind in Kind if kind in self._found]
+        return sorted(found, key=lambda problem: not problem.fatal)
 
     def count(self, kind: Kind) -> int:
-        """How many of a kind."""
+        """Number of problems of a kind."""
         return self._found[kind].count if kind in self._found else 0
 
 
 @dataclass
 class DataReport:
-    """What a data set holds and what is wrong with it. Counts are of what is left without the bad rows."""
+    """What a data set holds and what is wrong with it. Counts are of the rows without the bad ones."""
 
     source: str
     format: str
@@ -91,13 +92,13 @@ class DataReport:
     queries: dict[str, int]
     """Per split."""
     labels: dict[str, int]
-    """Per split, those of relevance 0 included."""
+    """Per split, labels of relevance 0 included."""
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
     isolated_passages: int
-    """Passages that no label of at least 1 names."""
+    """Passages without a label of at least 1."""
     passage_words: float
     """Mean words of a passage's text, over the first `canonical.WORD_SAMPLE`."""
     query_words: float
@@ -112,27 +113,24 @@ class DataReport:
 
     @property
     def headline(self) -> str:
-        """As in `2,512 passages · 812/101/99 queries` (train, dev, test), and from how many train was drawn."""
+        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and from how many train was drawn."""
         counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
         train, before = self.queries["train"], self.train_before_draw
         return counts if train == before else f"{counts}, drawn {train:,} of {before:,} for training"
 
     def metrics(self) -> dict[str, Any]:
         """The counts as flat figures; rows dropped by kind of problem; the facts as text."""
-        dropped = {f"dropped_{problem.kind.name.lower()}": problem.count for problem in self.problems}
-        splits = {
-            f"{what}_{split}": count
-            for what, counts in (
-                ("queries", self.queries),
-                ("labels", self.labels),
-                ("queries_without_positive", self.without_positive),
-            )
-            for split, count in counts.items()
+        by_split = {"queries": self.queries, "labels": self.labels, "queries_without_positive": self.without_positive}
+        return {
+            "passages": self.passages,
+            **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
+            "queries_train_before_draw": self.train_before_draw,
+            "isolated_passages": self.isolated_passages,
+            "mean_passage_words": self.passage_words,
+            "mean_query_words": self.query_words,
+            **{f"dropped_{problem.kind.name.lower()}": problem.count for problem in self.problems},
+            **self.facts,
         }
-        means = {"mean_passage_words": self.passage_words, "mean_query_words": self.query_words}
-        drawn = {"queries_train_before_draw": self.train_before_draw}
-        isolated = {"isolated_passages": self.isolated_passages}
-        return {"passages": self.passages, **splits, **drawn, **isolated, **means, **dropped, **self.facts}
 
 
 def refusal(source: str, problems: list[Problem]) -> str:

@@ -41,7 +41,7 @@ class Collected:
         """{system: [n, SHOWN]} passages of the shown split's queries."""
         if run_depth:
             for split in self.queries:
-                path = Evaluation.qrels_file(evaluation, split)
+                path = Evaluation.trec_file(evaluation, split, "qrels")
                 write_qrels(path, self.qrels[split], data.queries.column("query_id"), self.passage_ids)
 
     @property
@@ -58,7 +58,7 @@ class Collected:
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
         if self._run_depth:
-            path, ids = Evaluation.run_file(self._draft, system), self.data.queries.column("query_id")
+            path, ids = Evaluation.trec_file(self._draft, system, "trec"), self.data.queries.column("query_id")
             write_run(path, run.of(self.asked, self._run_depth), ids, self.passage_ids, system)
         return float(self._figures[self.shown][system][:, 0].mean())
 

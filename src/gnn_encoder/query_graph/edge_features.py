@@ -9,15 +9,14 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Draft, Graph
-from gnn_encoder.artifacts.arrays import FEATURES, SCALES
 
 
 class EdgeFeatureWriter:
     """Fills the edge features [n, k, d_e] of a graph draft, some edges at a time."""
 
     def __init__(self, draft: Draft, shape: tuple[int, int, int], kind: str) -> None:
-        self._features = Graph.create_features(draft, FEATURES, shape, np.int8 if kind == "int8" else np.float16)
-        self._scales = Graph.create_features(draft, SCALES, shape[:2], np.float32) if kind == "int8" else None
+        self._features = Graph.create_features(draft, "features", shape, np.int8 if kind == "int8" else np.float16)
+        self._scales = Graph.create_features(draft, "scales", shape[:2], np.float32) if kind == "int8" else None
 
     def put(self, places: np.ndarray, vectors: np.ndarray) -> None:
         """Write the vectors [e, d_e] of the edges at flat places [e]."""
