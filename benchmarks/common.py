@@ -107,7 +107,7 @@ class PeakMemory(threading.Thread):
 
 def documentation(folder: Path, passages: int) -> Path:
     """A dataset artifact of the standard library's documentation."""
-    from gnn_encoder.settings import Ingest
+    from gnn_encoder.settings.foundation import Ingest
     from gnn_encoder.steps.ingest import ingest
 
     path = folder / "dataset"

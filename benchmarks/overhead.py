@@ -18,7 +18,7 @@ from update import run_steps, write_models
 
 from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.supervision import Event
-from gnn_encoder.settings import PIPELINES
+from gnn_encoder.settings.pipeline import PIPELINES
 
 
 def empty_component_seconds(folder: Path, steps: int = 5) -> float:

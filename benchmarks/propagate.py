@@ -22,10 +22,10 @@ import torch
 from common import PeakMemory, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Graph, reverse_csr
-from gnn_encoder.machine.memory import give_back
+from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
 from gnn_encoder.query_graph.propagation import Propagation
-from gnn_encoder.settings import EncodeCorpus
+from gnn_encoder.settings.outcome import EncodeCorpus
 
 MS_MARCO = {"passages": 8_841_823, "queries": 502_939}
 BLOCK = 2**15

@@ -21,7 +21,7 @@ from gnn_encoder.artifacts import Dataset, TrainingSet
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.settings import TrainDualEncoder
+from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepRun
 from gnn_encoder.training.contrastive import train_contrastive

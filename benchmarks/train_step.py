@@ -22,9 +22,8 @@ from torch import Tensor
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.batches import Batch
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining

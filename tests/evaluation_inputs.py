@@ -18,11 +18,11 @@ from gnn_encoder.artifacts import (
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.retrieval.index_file import build_index
-from gnn_encoder.settings import Evaluate, TrainDualEncoder
-from gnn_encoder.settings.ranking import ranking_calls
+from gnn_encoder.settings.foundation import TrainDualEncoder
+from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.settings.pipeline import ranking_calls
 from gnn_encoder.steps.evaluate import evaluate
 from gnn_encoder.steps.fuse import fuse
 from gnn_encoder.steps.measure_latency import measure_latency

@@ -12,7 +12,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import build_index
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 

@@ -10,8 +10,8 @@ from evaluation_inputs import write_inputs
 from gnn_encoder.artifacts import Dataset, Evaluation, Run, drafting
 from gnn_encoder.inference import scorers
 from gnn_encoder.inference.scorers import Contribution
-from gnn_encoder.settings import Evaluate
-from gnn_encoder.settings import ranking as settings
+from gnn_encoder.settings import outcome as settings
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
 from gnn_encoder.steps.report import report
 from gnn_encoder.steps.rerank import rerank

@@ -18,7 +18,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.cli import app
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.runs import pipelines
-from gnn_encoder.settings import FOUNDATION, TITLES, TRAINING
+from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
 
 pytestmark = pytest.mark.timeout(400)
 

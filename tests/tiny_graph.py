@@ -9,9 +9,9 @@ import torch
 from gnn_encoder.artifacts import Graph, drafting, reverse_csr
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import BuildGraph, EncodeCorpus
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.outcome import EncodeCorpus
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 

@@ -15,8 +15,8 @@ from typing import Any
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import step
-from gnn_encoder.settings import Bm25Retrieve, Ingest
-from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
+from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.tracking.context import Context
 
 

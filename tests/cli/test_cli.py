@@ -12,7 +12,7 @@ from gnn_encoder.cli import app
 from gnn_encoder.cli.endings import show_failure
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.local_run import Outcome
-from gnn_encoder.settings import PIPELINES
+from gnn_encoder.settings.pipeline import PIPELINES
 
 
 def fresh(source: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ from gnn_encoder.data import canonicalize, check, lines, open_source, source_dig
 from gnn_encoder.data.rows import Label, Query
 from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 
 def read(folder: Path, out: Path, **settings: str) -> tuple[Dataset, dict[str, dict[str, list[str]]]]:

@@ -10,7 +10,7 @@ from beir_folder import lines, write_beir
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.data import twins
 from gnn_encoder.data.twins import twin_groups
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
 
 

@@ -11,7 +11,7 @@ from gnn_encoder.artifacts import drafting
 from gnn_encoder.data import canonicalize, check, open_source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 
 def problems_of(folder: Path) -> dict[Kind, tuple[int, list[str]]]:

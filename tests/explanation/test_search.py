@@ -19,8 +19,7 @@ from tiny_graph import encode, write_models
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
 from gnn_encoder.cli import app
 from gnn_encoder.explanation.passages import NEEDED
-from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks
-from gnn_encoder.explanation.table import show_hit
+from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks, show_hit
 from gnn_encoder.report.explanation_page import render_explanation
 from gnn_encoder.retrieval.search import Searcher
 

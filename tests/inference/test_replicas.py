@@ -12,9 +12,9 @@ from reference_attention import ReferenceAttention
 
 from gnn_encoder.inference import replicas
 from gnn_encoder.inference.encoding import encode_passages, encode_question, encode_texts, native_bf16
+from gnn_encoder.inference.replicas import streamed
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.machine.transfers import streamed
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder
 

@@ -8,7 +8,7 @@ from gnn_encoder.artifacts import Run
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.retrieval.first_stage import merge_candidates
 
 QUERIES = ["what is the old river", "a", "the bright copper " * 9]
 PASSAGES = ["the engine is in the narrow garden", "stone", "warm winter market and " * 8]

@@ -303,7 +303,7 @@ def test_a_data_set_and_a_bundle_are_read_from_the_store(
     from trained_root import write_beir
 
     from gnn_encoder.data import check
-    from gnn_encoder.settings import Ingest
+    from gnn_encoder.settings.foundation import Ingest
 
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     beir = write_beir(tiny_dataset, tmp_path / "beir")

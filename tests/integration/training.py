@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_run
 from gnn_encoder.training import checkpoint

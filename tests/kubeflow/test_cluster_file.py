@@ -8,8 +8,8 @@ from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow import cluster_file
-from gnn_encoder.settings import PIPELINES
 from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
+from gnn_encoder.settings.pipeline import PIPELINES
 
 STEPS = PIPELINES["train"]
 

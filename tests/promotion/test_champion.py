@@ -13,7 +13,7 @@ from gnn_encoder.promotion.bundle_figures import present_rows
 from gnn_encoder.promotion.champion import compare_with_champion
 from gnn_encoder.promotion.gate import ChampionComparison
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
 MEASURES = ("RR@10", "R@1000")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gnn_encoder.promotion.gate import ChampionComparison, Standing, decide
-from gnn_encoder.settings import Promote
+from gnn_encoder.settings.outcome import Promote
 
 OLD = Standing({"RR@10": 0.40, "R@1000": 0.90}, query_ms=10.0, index_bytes=1000.0)
 NEW = Standing({"RR@10": 0.45, "R@1000": 0.895}, query_ms=14.0, index_bytes=1400.0)

@@ -9,7 +9,7 @@ from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.errors import UserError
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.narrowing import narrowed
-from gnn_encoder.settings import GraphShape
+from gnn_encoder.settings.graph import GraphShape
 
 N, M, WIDTH = 40, 30, 5
 

@@ -12,7 +12,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.report.ablation import ablation_table, compared, gathered, sweep
-from gnn_encoder.settings import TryVariant
+from gnn_encoder.settings.graph import TryVariant
 from gnn_encoder.settings.studies import FULL
 
 N = 30

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gnn_encoder.inference import tokens as module
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.retrieval import postings
-from gnn_encoder.retrieval.postings import bm25_index
+from gnn_encoder.retrieval import bm25
+from gnn_encoder.retrieval.bm25 import bm25_index
 
 VOCABULARY = 12
 
@@ -19,7 +19,7 @@ VOCABULARY = 12
 @given(st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=9), min_size=1, max_size=11).filter(any))
 def test_equals_bm25s(texts: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postings, "TEXTS", 3)
+        patch.setattr(bm25, "TEXTS", 3)
         patch.setattr(module, "GATHERED", 2)
         tokens = Tokens.gather(iter(texts))
         found = bm25_index(tokens, VOCABULARY, k1=1.2, b=0.6).scores

@@ -21,7 +21,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline, supervision
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
-from gnn_encoder.settings import PIPELINES
+from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.tracking import progress
 
 TESTS = str(Path(__file__).parents[1])

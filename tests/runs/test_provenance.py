@@ -10,8 +10,7 @@ import pytest
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import provenance
-from gnn_encoder.settings import PIPELINES, TRAINING, Settings, calls
-from gnn_encoder.settings.arguments import ORIGIN
+from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.presets import parse_settings
 
 PACKAGE = Path(provenance.__file__).parents[1]
@@ -25,7 +24,7 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert "gnn_encoder.report.page" in report
     assert not {"gnn_encoder.report.page", "gnn_encoder.models", "gnn_encoder.inference"} & evaluate
     assert "gnn_encoder.report.page" not in train_gnn
-    assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn_encoder"} <= train_gnn
+    assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn"} <= train_gnn
     assert "torch" in packages
     assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.runs.launch", "kfp"} & (train_gnn | packages)
 
@@ -81,22 +80,22 @@ def test_comments_and_docstrings_change_nothing_and_code_does(tmp_path: Path) ->
 
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bool]]:
-    """Whether a replacement in a module of the settings changes the code digest of `build_graph`."""
+    """Whether a replacement in a module of the settings changes the code digest of a step."""
     find = provenance._find
 
-    def digest(module: str, source: str) -> str:
+    def digest(step: str, module: str, source: str) -> str:
         path = tmp_path / "settings" / "changed.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(source)
         monkeypatch.setattr(provenance, "_find", lambda name: path if name == module else find(name))
         for cached in (provenance._source_digest, provenance._imports):
             cached.cache_clear()
-        return provenance.code_digest.__wrapped__("gnn_encoder.steps.build_graph")
+        return provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}")
 
-    def replaced(name: str, old: str, new: str) -> bool:
+    def replaced(step: str, name: str, old: str, new: str) -> bool:
         module, source = f"gnn_encoder.settings.{name}", (PACKAGE / "settings" / f"{name}.py").read_text()
         assert old in source
-        return digest(module, source) != digest(module, source.replace(old, new))
+        return digest(step, module, source) != digest(step, module, source.replace(old, new))
 
     yield replaced
     for cached in (provenance._source_digest, provenance._imports):
@@ -104,34 +103,38 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
+    ("step", "module", "old", "new"),
     [
-        ("graph", '- {"none"}', ""),  # which edges build_graph makes
-        ("shared", '"precision": self.precision', '"precision": "fp32"'),
-        ("measures", '"RR@10", "nDCG@10"', '"RR@10"'),
-        ("shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
+        ("build_graph", "graph", '- {"none"}', ""),  # which edges it makes
+        ("build_graph", "shared", '"precision": self.precision', '"precision": "fp32"'),
+        ("evaluate", "measures", '"RR@10", "nDCG@10"', '"RR@10"'),
+        ("build_graph", "shared", 'MINILM = "minilm"', 'MINILM = "mini"'),
     ],
 )
 def test_behaviour_in_the_settings_modules_counts(
-    module: str, old: str, new: str, changed: Callable[..., bool]
+    step: str, module: str, old: str, new: str, changed: Callable[..., bool]
 ) -> None:
-    assert changed(module, old, new)
+    assert changed(step, module, old, new)
+
+
+def test_a_settings_module_counts_for_the_steps_that_import_it(changed: Callable[..., bool]) -> None:
+    assert not changed("ingest", "measures", '"RR@10", "nDCG@10"', '"RR@10"')
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new"),
+    ("step", "module", "old", "new"),
     [
-        ("graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # stands in the arguments
-        ("outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
-        ("graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
-        ("pipeline", '"encode_queries", ', ""),
-        ("graph", "k: passages per training query", "k"),
+        ("build_graph", "graph", "neighbors: PositiveInt = 25", "neighbors: PositiveInt = 20"),  # an argument
+        ("evaluate", "outcome", "class Promote(", "class A(StepSettings):\n    a: int = 1\nclass Promote("),
+        ("train_gnn", "graph", "self.mask_fraction > 0.5", "self.mask_fraction > 0.4"),  # refused before any step
+        ("build_graph", "pipeline", '"encode_queries", ', ""),
+        ("build_graph", "graph", "k: passages per training query", "k"),
     ],
 )  # fmt: skip
 def test_values_that_the_arguments_hold_do_not_count(
-    module: str, old: str, new: str, changed: Callable[..., bool]
+    step: str, module: str, old: str, new: str, changed: Callable[..., bool]
 ) -> None:
-    assert not changed(module, old, new)
+    assert not changed(step, module, old, new)
 
 
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from gnn_encoder.artifacts import Draft, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import step
-from gnn_encoder.settings import Bm25Retrieve, Ingest
+from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.tracking.context import Context
 
 

@@ -21,7 +21,7 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import team
-from gnn_encoder.settings import TrainDualEncoder
+from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 from gnn_encoder.tracking.context import CHECKPOINTS
 

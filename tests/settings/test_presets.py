@@ -11,8 +11,8 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.kubeflow.cluster_file import load_cluster
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
-from gnn_encoder.settings import PIPELINES, Settings, calls
 from gnn_encoder.settings.measures import checked
+from gnn_encoder.settings.pipeline import PIPELINES, Settings, calls
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.query_graph.narrowing import _refuse_more
-from gnn_encoder.settings import Settings
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
 from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, largest_graph, variants, with_seeds
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Run, read_manifest
-from gnn_encoder.settings import Bm25Retrieve
+from gnn_encoder.settings.foundation import Bm25Retrieve
 from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 
 

@@ -11,7 +11,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
-from gnn_encoder.settings import BuildGraph
+from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.steps import build_graph as module
 from gnn_encoder.steps.build_graph import build_graph
 

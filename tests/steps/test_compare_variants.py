@@ -9,7 +9,7 @@ import pytest
 
 from gnn_encoder.artifacts import Figures, Report, drafting
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.settings import CompareVariants, TryVariant
+from gnn_encoder.settings.graph import CompareVariants, TryVariant
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.steps.compare_variants import compare_variants
 

@@ -9,7 +9,7 @@ import torch
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.settings import DenseRetrieve
+from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.steps.dense_retrieve import dense_retrieve
 
 

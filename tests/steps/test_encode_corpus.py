@@ -9,7 +9,7 @@ from tiny_graph import encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph, drafting, read_vectors
 from gnn_encoder.explanation.passages import NEEDED, Sources
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.propagation import Propagation
 
 

@@ -26,7 +26,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.evaluate import evaluate
 
 BM25, UNTRAINED, DPR, BASELINE, CANDIDATE, RERANKED = (

@@ -11,7 +11,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.settings import GenerateQueries
+from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.steps.generate_queries import choose_triples, cosines, generate_queries
 from gnn_encoder.training.denoising import Pairs
 

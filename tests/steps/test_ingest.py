@@ -9,7 +9,7 @@ from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
 
 SPOILT = {

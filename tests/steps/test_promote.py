@@ -16,7 +16,7 @@ from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS
-from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.steps.promote import promote
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.steps.score_candidates import candidate_pairs
 
 

@@ -18,7 +18,7 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import SelectTrainingSet
+from gnn_encoder.settings.foundation import SelectTrainingSet
 from gnn_encoder.steps.select_training_set import counts_table, select_training_set
 
 TRAIN, PASSAGES, WIDTH = 14, 40, 3

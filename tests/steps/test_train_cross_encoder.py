@@ -8,7 +8,7 @@ import torch
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.inference.scoring import pair_tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.settings import TrainCrossEncoder
+from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.steps.train_cross_encoder import dev_figures
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.settings import TrainQueryGenerator
+from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.steps import train_query_generator as module
 from gnn_encoder.steps.train_query_generator import rouge, split_pairs, train_query_generator
 from gnn_encoder.tracking.context import CHECKPOINTS

@@ -12,8 +12,8 @@ from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.inference.encoding import native_bf16
-from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import BuildGraph
+from gnn_encoder.models.gnn import GnnEncoder
+from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.update.changes import find
 

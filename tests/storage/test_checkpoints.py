@@ -10,7 +10,7 @@ import torch
 from slow_store import SlowStore, slow_store
 from torch import nn
 
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage import checkpoints
 from gnn_encoder.storage.checkpoints import IN_TRANSIT, SUMS, Checkpoints, seal
 from gnn_encoder.tracking.context import CHECKPOINTS, Context

@@ -12,9 +12,9 @@ from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import TrainDpr, TrainGnn
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.foundation import TrainDpr
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import embed as embedding

@@ -10,7 +10,7 @@ from small_disk import small_disk
 from torch import nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage.checkpoints import SUMS
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context

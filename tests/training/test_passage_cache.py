@@ -11,9 +11,8 @@ import torch
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress

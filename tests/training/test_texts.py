@@ -8,7 +8,7 @@ import torch
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining

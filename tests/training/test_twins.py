@@ -11,11 +11,11 @@ from beir_folder import lines, write_beir
 from gnn_encoder.artifacts import Dataset, Graph, Run, TrainingSet, drafting, reverse_csr
 from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
-from gnn_encoder.retrieval.candidates import negative_pool
-from gnn_encoder.settings import Ingest, TrainGnn
+from gnn_encoder.retrieval.first_stage import negative_pool
+from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.steps.train_dpr import lexical_examples
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, training_examples
 from gnn_encoder.training.prefetch import made

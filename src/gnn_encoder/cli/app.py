@@ -54,7 +54,7 @@ def run(
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings import TITLES
+    from gnn_encoder.settings.pipeline import TITLES
 
     job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
     _follow(TITLES, job, partial(endings.show_results, root))
@@ -76,7 +76,7 @@ def update(
     """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings import PIPELINES
+    from gnn_encoder.settings.pipeline import PIPELINES
 
     job = partial(pipelines.update, since or root / "latest", dataset, overrides or [], root)
     _follow(PIPELINES["update"], job, endings.show_update)
@@ -102,7 +102,7 @@ def ablate(
     """Compare variants of the model on one foundation: what each part gains, with its significance."""
     from gnn_encoder.cli import endings
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings import FOUNDATION
+    from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.studies import STUDIES
 
     # Without --study and --variant: everything there is.
@@ -148,7 +148,7 @@ def compile_(
 ) -> None:
     """Compile the pipelines to the YAML files beside them, which are what runs."""
     from gnn_encoder.runs import launch
-    from gnn_encoder.settings import PIPELINES
+    from gnn_encoder.settings.pipeline import PIPELINES
 
     for name in PIPELINES:
         target = f"pipelines/{name}.yaml"

@@ -44,13 +44,11 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.search import search_bundle
+    from gnn_encoder.retrieval.search import fused_search, search_bundle
 
     screen, folder = Console(), _named(bundle, root)
     opened = Bundle.read(folder)
     if fuse or weight is not None:
-        from gnn_encoder.retrieval.fused import fused_search
-
         hits, told = fused_search(opened, question, k, weight)
         screen.print(f"{told}\n", style="dim")
     else:
@@ -98,8 +96,7 @@ def explain(
     from rich.console import Console
 
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import explain_search
-    from gnn_encoder.explanation.table import show_hit
+    from gnn_encoder.explanation.search import explain_search, show_hit
     from gnn_encoder.report.explanation_page import render_explanation
 
     screen, folder = Console(), _named(bundle, root)

@@ -93,7 +93,7 @@ def given(host: str) -> str:
 
 
 def _needs(cluster: "Cluster") -> list[Sequence[str]]:
-    from gnn_encoder.settings import TRAINING
+    from gnn_encoder.settings.pipeline import TRAINING
 
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
     for step in TRAINING:

@@ -71,7 +71,7 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import open_console
     from gnn_encoder.cli.endings import show_failure
-    from gnn_encoder.settings import TITLES
+    from gnn_encoder.settings.pipeline import TITLES
 
     with open_console(TITLES, Console()) as audience:
         outcome = job.run(plan.arguments, audience)

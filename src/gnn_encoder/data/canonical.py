@@ -18,7 +18,7 @@ from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
 from gnn_encoder.data.validation import SHOWN, DataReport, Kind, Problems, refusal
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 WORD_SAMPLE = 20_000
 """Passages whose words are counted for the mean: the first ones."""

@@ -13,7 +13,7 @@ from gnn_encoder.data.rows import Label, Query, Source, blank, duplicates, stora
 from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 
 TEXT, NUMBER, SPLIT = pa.string(), pa.int32(), pa.int8()
 ORIGIN = {"split": SPLIT, "file": TEXT, "line": NUMBER}

@@ -52,7 +52,7 @@ def per_query(
     judged_at: dict[int, int] = {}
     for column, name in enumerate(names):
         if name.startswith("Judged"):
-            judged_at[column] = cutoff(name) or 0
+            judged_at[column] = cutoff(name)
         else:
             computed = name.partition("@")[0] if name.startswith("RR") else name
             asked.setdefault(ir_measures.parse_measure(computed), []).append(column)

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Encoding, Graph, read_vectors
 from gnn_encoder.explanation.weights import Explainer, Explanation
-from gnn_encoder.models.gnn import GNN
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GNN, GnnEncoder
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
 """Artifacts that explain a bundle: what it was made from, and what was made with it."""

@@ -22,8 +22,8 @@ import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
 from gnn_encoder.runs import launch
-from gnn_encoder.settings import TRAINING
 from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.settings.pipeline import TRAINING
 
 TOKEN = "GNN_ENCODER_KFP_TOKEN"
 """Environment variable: the token that the server wants, if it wants one."""

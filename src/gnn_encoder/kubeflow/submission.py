@@ -12,8 +12,8 @@ from gnn_encoder.kubeflow.package import package
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
-from gnn_encoder.settings import PIPELINES, TRAINING, Settings
 from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.settings.pipeline import PIPELINES, TRAINING, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import is_remote
 

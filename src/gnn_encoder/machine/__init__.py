@@ -1,4 +1,4 @@
-"""What this machine gives to a computation: its cores, room on its disk, copies to and from its devices.
+"""What this machine gives to a computation: its cores and room on its disk.
 
 Imports `tracking`, for progress, and nothing else of this package.
 """

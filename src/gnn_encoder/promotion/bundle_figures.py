@@ -11,8 +11,8 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import Evaluate
 from gnn_encoder.settings.measures import cutoff
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
 
@@ -37,7 +37,7 @@ def bundle_figures(
     queries = labelled_queries(qrels)
     rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
     vectors = encode_texts(searcher.encoder, data.query_texts(queries), progress=progress, **settings.speed)
-    depth = max(settings.depth, *(cutoff(name) or 0 for name in measures))
+    depth = max(settings.depth, *map(cutoff, measures))
     scores, found = search_index(searcher.index, vectors, min(depth, max(len(rows), 1)))
     passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
     return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures)

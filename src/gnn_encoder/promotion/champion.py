@@ -17,7 +17,7 @@ from gnn_encoder.promotion.bundle_figures import bundle_figures
 from gnn_encoder.promotion.gate import ChampionComparison, Standing
 from gnn_encoder.retrieval.latency import bundle_path, measure_latency
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
 CHALLENGER, CHAMPION = "challenger", "champion"

@@ -9,7 +9,7 @@ from gnn_encoder.evaluation.compare import Comparison, comparison_of
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.promotion.bundle_figures import bundle_figures
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 
 
 def compare_bundles(bundles: Mapping[str, Path], data: Dataset, split: str, measures: Sequence[str]) -> Comparison:

@@ -7,7 +7,7 @@ the smallest effect worth having, significantly so, without falling below a floo
 from dataclasses import dataclass
 
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.settings import Promote
+from gnn_encoder.settings.outcome import Promote
 
 PROMOTE, KEEP = "promote", "keep"
 

@@ -16,8 +16,7 @@ from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.promotion.gate import KEEP
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, Registry, Version
-from gnn_encoder.settings import Settings
-from gnn_encoder.settings.arguments import ORIGIN, StepArguments
+from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments
 from gnn_encoder.tracking.pipeline_run import impatient
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.settings import GraphShape
+from gnn_encoder.settings.graph import GraphShape
 
 CHUNK = 4096
 """Queries whose edge features are copied at a time."""

@@ -13,7 +13,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import corrected, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.report.table import figures_table
-from gnn_encoder.settings import TryVariant
+from gnn_encoder.settings.graph import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
 """Measures of the terminal's table, which 80 columns hold."""

@@ -14,7 +14,7 @@ from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
 from gnn_encoder.report.templates import page_environment
-from gnn_encoder.settings import StepSettings
+from gnn_encoder.settings.values import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
 

@@ -1,12 +1,16 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
 The corpus is tokenized as a stream, and the index that bm25s searches is built from its tokens on disk
-(`gnn_encoder.retrieval.postings`): what is in memory is the vocabulary, and a query's score of every passage.
+(`bm25_index`): what is in memory is the vocabulary, and a query's score of every passage.
+
+Two passes over the tokens of some texts at a time: the first counts the passages of each term, which says where its
+postings begin, the second puts each passage's scores there. Tokens and postings lie in unlinked files.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -16,8 +20,8 @@ from bm25s.tokenization import Tokenizer
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.retrieval.postings import ARRAYS, bm25_index, empty_index
-from gnn_encoder.settings import Lexical
+from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.settings.shared import Lexical
 from gnn_encoder.tracking.progress import Progress
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
@@ -27,6 +31,10 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
 """What is indexed: title and text as one field, or each with its own lengths and idf, scores added."""
 
 FACTS, VOCABULARY = "bm25.json", "vocabulary.json"
+ARRAYS = ("data", "indices", "indptr")
+"""What bm25s calls scores, texts and where each term's postings begin, in the order in which it loads them."""
+TEXTS = 20_000
+"""Texts whose terms are counted together."""
 
 
 class Bm25:
@@ -130,3 +138,51 @@ def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progr
         yield from field(batch)
         if progress:
             progress.advance(len(batch.ids))
+
+
+def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Text, term and how often it stands there, int64 [e] each, sorted by the two: `TEXTS` texts at a time."""
+    for start in range(0, len(tokens), TEXTS):
+        bounds = tokens.offsets[start : start + TEXTS + 1]
+        ids = tokens.ids[bounds[0] : bounds[-1]].astype(np.int64)
+        text = np.repeat(np.arange(start, start + len(bounds) - 1), np.diff(bounds))
+        keys, often = np.unique(text << 32 | ids, return_counts=True)
+        yield keys >> 32, keys & 0xFFFFFFFF, often
+
+
+def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
+    """bm25s's index over n texts: of each term in each text idf · tf / (k1 · (1 − b + b · length / mean length) + tf),
+    idf = ln(1 + (n − df + ½) / (df + ½)), fp32 (Lucene's variant, accurate lengths; Kamphuis et al., 2020).
+
+    Args:
+        tokens: ids below `vocabulary`, the number of terms.
+
+    Raises:
+        OSError: no room for the postings, 8 bytes for each distinct term of each text.
+    """
+    lengths = tokens.lengths
+    n, mean = len(lengths), lengths.mean()
+    passages = np.zeros(vocabulary, np.int64)
+    for _, term, _ in _counts(tokens):
+        passages += np.bincount(term, minlength=vocabulary)
+    idf = np.log(1 + (n - passages + 0.5) / (passages + 0.5)).astype(np.float32)
+    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(passages)])
+    scores, texts = scratch(int(begins[-1])), scratch(int(begins[-1]), dtype=np.int32)
+    free = begins[:-1].copy()
+    for text, term, often in _counts(tokens):
+        frequency = often / (k1 * (1 - b + b * lengths[text] / mean) + often)
+        order = np.argsort(term, kind="stable")
+        term, text = term[order], text[order]
+        place = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
+        scores[place], texts[place] = idf[term] * frequency[order], text
+        free += np.bincount(term, minlength=vocabulary)
+    index = empty_index(k1=k1, b=b)
+    index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}
+    return index
+
+
+def empty_index(*, k1: float, b: float) -> bm25s.BM25:
+    """bm25s's index in Lucene's variant, without its arrays: `scores` is to be set, or `load_scores` to be called."""
+    index: Any = bm25s.BM25(method="lucene", k1=k1, b=b)
+    index.nonoccurrence_array = None  # only the variants need it that score what does not occur
+    return index

@@ -19,7 +19,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings.ranking import DUAL_ENCODER, GNN_ENCODER
+from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
 """At most."""

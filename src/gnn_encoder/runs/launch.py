@@ -22,7 +22,7 @@ from gnn_encoder.artifacts.folder import MANIFEST, Manifest, read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.containers import ContainerRun, Containers, settings_of
-from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.tracking.progress import emit
 
 SOURCE_TREE = Path(__file__).parents[3]

@@ -19,8 +19,7 @@ from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
 from gnn_encoder.runs.local_run import Audience, Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.settings import FOUNDATION, PIPELINES, Settings
-from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings, StepArguments
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings import Ingest, Settings, StepSettings, calls
-from gnn_encoder.settings.arguments import ORIGIN, StepArguments
+from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments, calls
+from gnn_encoder.settings.values import StepSettings
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
@@ -104,7 +105,7 @@ def package_digest() -> str:
 def backbone_digest(name: str) -> str:
     """Digest of a local model folder's contents; a hub name stands for itself."""
     from gnn_encoder.models.backbone import MINILM_SHA256, resolve_backbone
-    from gnn_encoder.settings import MINILM
+    from gnn_encoder.settings.shared import MINILM
 
     resolved = resolve_backbone(name)
     if name == MINILM:

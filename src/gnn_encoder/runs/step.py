@@ -9,6 +9,7 @@ by `addresses` where an input lies for other machines.
 
 import functools
 import inspect
+import resource
 import shutil
 import sys
 import tempfile
@@ -21,10 +22,9 @@ from typing import Any
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError
-from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.runs import lifeline
-from gnn_encoder.settings import StepSettings, step_settings
-from gnn_encoder.settings.arguments import StepArguments
+from gnn_encoder.settings.pipeline import STEP_SETTINGS, StepArguments
+from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking import mlflow_runs, progress
 from gnn_encoder.tracking.context import Context
 
@@ -50,7 +50,7 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
             if isinstance(arguments, str):  # called by a component: this process is the step
                 lifeline.attach()
                 call = StepArguments.model_validate_json(arguments)
-                settings = step_settings(name).model_validate(call.settings)
+                settings = STEP_SETTINGS[name].model_validate(call.settings)
             else:
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
             found = {i: _folders(paths[i]) for i in inputs if i in paths}
@@ -94,6 +94,12 @@ def _disk_trouble(error: Exception, folders: Iterable[Path]) -> str:
     if error.errno is None:  # NumPy's short write
         return f"No space left on device: {where}" if "requested and" in str(error) else ""
     return f"{error.strerror}: {error.filename or where}"
+
+
+def peak_gib() -> float:
+    """The largest resident memory of this process, or of one that it started and that has ended, in GiB."""
+    counted = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return counted / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
 
 
 def _run(

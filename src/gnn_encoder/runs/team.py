@@ -32,7 +32,7 @@ from gnn_encoder.artifacts import Draft
 from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
-from gnn_encoder.settings import StepSettings
+from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import StepRun
 from gnn_encoder.training.ranks import TrainingOver

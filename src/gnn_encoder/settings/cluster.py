@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from gnn_encoder.errors import without_password
 from gnn_encoder.settings.pipeline import TRAINING
-from gnn_encoder.settings.shared import Checked, known_names
+from gnn_encoder.settings.values import Checked, known_names
 
 SECRET_WORDS = frozenset(
     ("APIKEY", "CREDENTIAL", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "PWD", "SECRET", "TOKEN")

@@ -2,19 +2,8 @@
 
 from typing import Literal
 
-from gnn_encoder.settings.shared import (
-    MINILM,
-    Backbone,
-    ContrastiveTraining,
-    Count,
-    Fraction,
-    Inference,
-    Lexical,
-    Optimization,
-    PositiveFloat,
-    PositiveInt,
-    StepSettings,
-)
+from gnn_encoder.settings.shared import MINILM, Backbone, ContrastiveTraining, Inference, Lexical, Optimization
+from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
 class Ingest(StepSettings):
@@ -25,10 +14,10 @@ class Ingest(StepSettings):
     format: Literal["auto", "beir", "msmarco", "dpr", "ir_datasets", "python-docs"] = "auto"
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     dev_fraction: Fraction = 0.1
-    """Share of the training queries set apart as dev where the data has no dev split."""
+    """Share of the training queries that become dev queries where the data has no dev split."""
     max_train_queries: Count = 0
-    """Keep at most this many training queries with their labels, by a seeded draw; dev and test stay as they are, also
-    where they are set apart from train. 0: all."""
+    """Most training queries that are kept with their labels, by a seeded draw. Dev and test stay as they are, also
+    where they are split off from train. 0: all."""
     twin_similarity: Fraction = 0.0
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
@@ -36,7 +25,7 @@ class Ingest(StepSettings):
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0
-    """python-docs: keep at most this many passages (whole docstrings, by a seeded draw). 0: all."""
+    """python-docs: most passages that are kept (whole docstrings, by a seeded draw). 0: all."""
     seed: Count = 0
     """Of both draws."""
 
@@ -51,56 +40,56 @@ class Bm25Retrieve(Lexical):
 
 
 class TrainDpr(Backbone, ContrastiveTraining):
-    """The dual encoder that finds candidates: BM25 negatives and in-batch negatives."""
+    """The dual encoder that retrieves candidates, trained with BM25 negatives and in-batch negatives."""
 
     negative_depth: PositiveInt = 50
-    """Negatives are drawn from the first hits of BM25, positives excluded."""
+    """Negatives are drawn from this many first hits of BM25, without the positives."""
 
 
 class DenseRetrieve(Inference):
     """Encode the corpus and search it for every query."""
 
     train_depth: PositiveInt = 50
-    """Hits kept for each training query (the source of negatives)."""
+    """As in `bm25_retrieve`."""
     eval_depth: PositiveInt = 1000
-    """Hits kept for each dev and test query (R@1000 needs 1000)."""
+    """As in `bm25_retrieve`."""
 
 
 class TrainCrossEncoder(Optimization):
-    """M_ce: a linear head on [CLS], positives against retrieved negatives, pointwise."""
+    """M_ce: a linear head on [CLS], trained pointwise on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
     head_learning_rate: PositiveFloat = 1e-3
     """Of the new linear head, which starts at random."""
     pair_length: PositiveInt = 160
-    """Tokens of `[CLS] query [SEP] passage [SEP]`: a query has at most half of them, the passage the rest."""
+    """Tokens of `[CLS] query [SEP] passage [SEP]`. The query has at most half of them, the passage the rest."""
     negatives: PositiveInt = 4
-    """Negatives per positive, drawn anew each epoch."""
+    """Negatives per positive, drawn again in each epoch."""
     negative_depth: PositiveInt = 50
-    """They come from the first hits of DPR and of BM25."""
+    """They are drawn from this many first hits of DPR and of BM25."""
     dev_queries: Count = 200
-    """Dev queries whose candidates are re-ranked after each epoch, 0: none."""
+    """Dev queries whose candidates are re-ranked after each epoch. 0: none."""
 
 
 class ScoreCandidates(Inference):
     """Scores and [CLS] vectors of the candidates, once per distinct pair."""
 
     candidates: PositiveInt = 50
-    """Candidates per training query, from DPR and BM25 in turn by rank; labelled positives always among them."""
+    """Candidates per training query, from DPR and BM25 in turn by rank. Labelled positives are always among them."""
 
 
 class TrainQueryGenerator(Optimization):
     """Positive passage → query (SS-BERT: BART-base, 5 epochs, batch 64, dropout 0.1)."""
 
     generator: str = "facebook/bart-base"
-    """A Hugging Face seq2seq, or an encoder (`minilm`), which becomes an encoder–decoder pair."""
+    """A Hugging Face seq2seq model, or an encoder (`minilm`), which becomes an encoder–decoder pair."""
     passage_length: PositiveInt = 256
     query_length: PositiveInt = 32
     max_pairs: Count = 0
-    """Labelled pairs trained on, by a seeded draw. 0: all."""
+    """Most labelled pairs that are trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
-    """Share of the positive passages whose pairs are kept back for ROUGE (SS-BERT splits 8:1:1; dev and test
-    are one here)."""
+    """Share of the positive passages whose pairs are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are
+    one)."""
     rouge_pairs: PositiveInt = 200
     """Held-out pairs that ROUGE is computed on."""
 
@@ -109,35 +98,35 @@ class GenerateQueries(Inference):
     """One query per distinct negative (SS-BERT 3.2)."""
 
     negatives_per_query: PositiveInt = 8
-    """Hard negatives per training query, highest cross-encoder rank first, that get a query."""
+    """Hard negatives per training query that get a generated query, from the highest cross-encoder rank on."""
     max_passages: Count = 0
-    """Distinct negatives that get a query, by a seeded draw. 0: all."""
+    """Most distinct negatives that get a query, by a seeded draw. 0: all."""
     beams: PositiveInt = 1
     sentence_encoder: str = MINILM
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
     seed: Count = 0
     negative_below: Fraction = 0.1
-    """As in `select_training_set`: only hard negatives are written about."""
+    """As in `select_training_set`: queries are generated for hard negatives alone."""
 
 
 class SelectTrainingSet(StepSettings):
     """Denoising (RocketQA), negative selection and augmentation (SS-BERT)."""
 
     negative_below: Fraction = 0.1
-    """A candidate whose probability lies below is a hard negative."""
+    """A candidate of a lower probability is a hard negative."""
     positive_above: Fraction = 0.9
-    """A candidate whose probability lies above is a denoised positive."""
+    """A candidate of a higher probability is a denoised positive."""
     negatives_per_example: PositiveInt = 8
-    """Hard negatives stored with an example; training draws from them."""
+    """Hard negatives stored with an example. Training draws from them."""
     selection: bool = True
-    """Add the triples whose negative's generated query resembles the query."""
+    """Add the triples whose negative's generated query is similar to the query."""
     selection_mix: Literal["equal", "once"] = "equal"
-    """`equal`: mixed 1:1 with the originals (SS-BERT), repeated where there are fewer of them; `once`: each
-    once, for runs in which few negatives got a generated query."""
+    """`equal`: as many as the originals (SS-BERT), repeated where there are fewer; `once`: each once, for runs in which
+    few negatives have a generated query."""
     selection_threshold: Fraction = 0.3
     """t_G."""
     augmentation: bool = True
-    """Turn unlike negatives into new positives of their generated query."""
+    """Turn negatives whose generated query is not similar into positives of that query."""
     augmentation_threshold: Fraction = 0.1
     """t_A."""
     seed: Count = 0

@@ -12,42 +12,32 @@ from pydantic import AfterValidator, BeforeValidator
 
 DEFAULT = ("RR@10", "nDCG@10", "AP", "R@5", "R@20", "R@50", "R@100", "R@1000")
 FORM = "RR@k, nDCG@k, AP, AP@k, R@k, P@k, Success@k, Rprec or Judged@k; all but nDCG and Judged also with (rel=N)"
-_NUMBER = r"[1-9]\d{0,8}"
-_REL, _AT = rf"(\(rel={_NUMBER}\))?", f"@{_NUMBER}"
+_REL, _AT = r"(\(rel=[1-9]\d{0,8}\))?", r"@[1-9]\d{0,8}"
 _NAME = re.compile(f"(nDCG|(RR|AP){_REL})({_AT})?|Rprec{_REL}|(Judged|(R|P|Success){_REL}){_AT}")
 
 
 def checked(name: str) -> str:
-    """The name, if it is a measure's.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """The name of a measure; another raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name} is no measure known here: write {FORM}")
     return name
 
 
 def checked_list(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of measures, at least one, none twice.
-
-    Raises:
-        ValueError: the list or a name in it is not so.
-    """
+    """Names of measures, at least one and none twice; another list raises ValueError."""
     if not names or len(set(names)) < len(names):
         raise ValueError("name at least one measure, and each of them once")
     return tuple(checked(name) for name in names)
 
 
 def split_names(given: Any) -> Any:
-    """A string of names, apart by spaces or commas, as a list; anything else as it is."""
+    """A string of names with spaces or commas between as a list; anything else unchanged."""
     return re.split(r"[\s,]+", given.strip(" ,\n\t")) if isinstance(given, str) else given
 
 
-def cutoff(name: str) -> int | None:
-    """k of a measure over the first k hits, None of one over all."""
-    _, at, k = name.partition("@")
-    return int(k) if at else None
+def cutoff(name: str) -> int:
+    """k of a measure over the first k hits; 0 of a measure over all hits."""
+    return int(name.partition("@")[2] or 0)
 
 
 Measure = Annotated[str, AfterValidator(checked)]

@@ -1,63 +1,58 @@
-"""The settings of what becomes of a trained model: it is encoded with, measured, and promoted or not."""
+"""The settings of the steps that use trained models: they encode the corpus, rank, evaluate, report and promote."""
 
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field
 
-from gnn_encoder.settings import measures as names
-from gnn_encoder.settings.shared import (
-    MINILM,
-    Count,
-    Fraction,
-    Inference,
-    Lexical,
-    PositiveFloat,
-    PositiveInt,
-    StepSettings,
-)
+from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
+from gnn_encoder.settings.shared import MINILM, Inference, Lexical
+from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
+
+UNTRAINED, DUAL_ENCODER, GNN_ENCODER, CROSS_ENCODER = "Untrained", "Dual encoder", "GNN-encoder", "Cross-encoder"
+"""Names of the systems that the training pipeline ranks by steps of their own."""
 
 
 class IndexKind(StepSettings):
     """The FAISS index that a bundle serves (`gnn_encoder.retrieval.index_file`)."""
 
     index: Literal["flat", "flat_fp16", "sq8", "ivf", "hnsw"] = "flat"
-    """What search runs over: `flat` is exact; the others trade recall, measured at build, for size or speed."""
+    """`flat` is exact; the others trade recall, measured at build, for size or speed."""
     ivf_lists: Count = 0
     """0: four times the square root of the number of passages."""
     ivf_probes: PositiveInt = 32
-    """Lists that a search looks into."""
+    """Lists that a search reads."""
     hnsw_links: Annotated[int, Field(ge=2, le=1024, strict=True)] = 32
-    """Neighbours of a passage in the graph."""
+    """Neighbours of a passage in the index's graph."""
     hnsw_breadth: PositiveInt = 128
-    """Candidates that a search keeps (at least the hits asked for)."""
+    """Candidates that a search keeps (at least as many as the hits asked for)."""
 
 
 class EncodeCorpus(Inference, Lexical, IndexKind):
-    """h'_p of all passages by the full graph, the index over them, and BM25's.
+    """h'_p of all passages by the full graph, the index over them, and a BM25 index.
 
-    How BM25 scores is as in `bm25_retrieve`, unless it is set here too.
+    BM25 scores as in `bm25_retrieve`, unless its settings are set here, too.
     """
 
     previous: str = ""
-    """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`: what the same models made of
-    texts that have not changed is carried over. Empty: all is made anew."""
+    """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`. What the same models computed
+    for texts that have not changed is taken from there. Empty: everything is computed."""
     chunk: PositiveInt = 2048
     """Passages that a core propagates at a time. The result does not depend on it."""
     bm25: bool = True
-    """Put a BM25 index into the bundle, so that a search can fuse the two."""
+    """Put a BM25 index into the bundle, so that a search can fuse the two rankings."""
 
 
 class Evaluate(Inference):
     """Dev and test figures of every system."""
 
     untrained_backbone: str = MINILM
-    """Also a row of the table. Empty: no such row."""
+    """Another row of the table. Empty: no such row."""
     depth: Annotated[int, Field(ge=1000, strict=True)] = 1000
-    """Hits of each system that are measured; R@1000 needs 1000."""
-    measures: names.Measures = names.DEFAULT
-    """Columns of the table, in `ir_measures`' names: a list, or a text with spaces between. The first is the
-    headline's, and the one that a fusion's weight is tuned by."""
+    """Hits of each system that are evaluated; R@1000 needs 1000."""
+    measures: Measures = DEFAULT
+    """Columns of the table, in `ir_measures`' names: a list, or a text with spaces between. The first one is the
+    headline's measure, and the weight of a fusion is tuned by it."""
     permutations: PositiveInt = 10000
     """Of the paired randomization test against M_de."""
     resamples: PositiveInt = 2000
@@ -65,20 +60,59 @@ class Evaluate(Inference):
     baseline: str = "Dual encoder"
     """The system that every other is compared with."""
     candidate: str = "GNN-encoder"
-    """The system that the report is about: its headline, its won and lost queries, and what `promote` looks at."""
+    """The system that the report is about: its headline, its won and lost queries, and what `promote` compares."""
     rerank_depth: Count = 0
-    """Hits of the GNN-encoder that the cross-encoder orders anew, another row of the table: about the best that a
-    ranking of them can be. 0: no such row. That many pairs are scored for each dev and test query."""
+    """Hits of the GNN-encoder that the cross-encoder re-ranks, as another row of the table: about the best ranking of
+    these hits. So many pairs are scored for each dev and test query. 0: no such row."""
     run_depth: Count = 100
-    """Hits of each query in the TREC runs that the report holds, 0: no such files."""
+    """Hits of each query in the report's TREC runs. 0: no such files."""
     seed: Count = 0
 
     @pydantic.model_validator(mode="after")
     def _as_deep_as_the_measures(self) -> "Evaluate":
         for name in self.measures:
-            if (names.cutoff(name) or 0) > self.depth:
-                raise ValueError(f"measures has {name}, which needs depth: {names.cutoff(name)} (it is {self.depth})")
+            if cutoff(name) > self.depth:
+                raise ValueError(f"measures has {name}, which needs depth: {cutoff(name)} (it is {self.depth})")
         return self
+
+
+class Rank(Inference):
+    """Ranks the dev and test queries by one dense system."""
+
+    system: str
+    """Its name in every table."""
+    depth: PositiveInt = 1000
+    """Hits kept for each query."""
+    backbone: str = ""
+    """Rank by this pretrained encoder as it is, with the two lengths below. Empty: by the step's input models."""
+    query_length: PositiveInt = 32
+    passage_length: PositiveInt = 128
+
+
+class Fuse(StepSettings):
+    """Fuses a dense run with BM25's."""
+
+    measure: Measure = "RR@10"
+    """The weight is tuned by this measure on dev queries."""
+    depth: PositiveInt = 1000
+    """Hits kept for each query."""
+
+
+class Rerank(Inference):
+    """Re-ranks the first hits of a run by a scorer of pairs."""
+
+    system: str
+    """Name of the re-ranked run in every table."""
+    depth: Count = 0
+    """Hits of each query that are scored. 0: the run is empty, and no table has it."""
+
+
+class MeasureLatency(StepSettings):
+    """Times single questions."""
+
+
+class Report(Inference):
+    """Writes the page. Won and lost queries are encoded at this speed for their explanation."""
 
 
 class Promote(StepSettings):
@@ -86,23 +120,23 @@ class Promote(StepSettings):
 
     model_name: Annotated[str, Field(pattern=r"^[\w. -]+$")] = "gnn-encoder"
     """Of the registered model: letters, digits, spaces, `.`, `_`, `-`."""
-    measure: names.Measure = "RR@10"
-    """Test measure that the rule looks at, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
+    measure: Measure = "RR@10"
+    """Test measure that the rule compares, one of evaluate.measures. RR@10 and AP are the table's MRR@10 and MAP."""
     minimum_gain: float = 0.0
-    """How far the GNN-encoder must lie above the plain dual encoder of its own run."""
+    """Least gain of the GNN-encoder over the plain dual encoder of its own run."""
     smallest_effect: float = 0.005
-    """How far it must lie above the champion on the same queries. With a negative one, and `significance: 1`, a model
-    of newer data takes the place of one that is hardly better."""
+    """Least gain over the champion on the same queries. With a negative one and `significance: 1`, a model of newer
+    data replaces one that is hardly better."""
     significance: Fraction = 0.05
-    """Largest p of that difference, by the paired randomization test. 1: none is asked for."""
-    floors: dict[names.Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
+    """Largest p of that difference by the paired randomization test. 1: any."""
+    floors: dict[Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
     """Measure → how far it may lie below the champion's."""
     largest_latency_ratio: PositiveFloat = 1.5
-    """How much longer than the champion's a question may take, both measured in turn, where the step runs. An exact
+    """Largest time of a question as a multiple of the champion's, both measured in turn, where the step runs. An exact
     search takes longer in a corpus that grew."""
     largest_index_ratio: PositiveFloat = 1.5
-    """How much larger than the champion's the index may be, for each passage."""
+    """Largest size of the index per passage, as a multiple of the champion's."""
     bundle_store: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+)?$")] = ""
     """An `s3://` address below which registered bundles are kept, each in a folder named by its digest. Empty: a
-    version's bundle stays where the run left it, and is gone with that. A cluster whose pipeline root is not `s3://`
-    needs it: later runs read no other store."""
+    version's bundle stays in the run's folder, and is lost with it. A cluster whose pipeline root is not `s3://` needs
+    it: later runs read no other store."""

@@ -1,14 +1,13 @@
 """Presets: YAML files that fill the settings, and overrides on top of them.
 
 A preset has one section per step and a `shared` section, whose values become the defaults of every
-section that has a setting of that name. How BM25 scores is told `bm25_retrieve`, and holds for
-`encode_corpus` too. Whatever is wrong is one line that names the key.
+section that has a setting of that name. `bm25_retrieve` says how BM25 scores, for `encode_corpus`,
+too. Every mistake is refused in one line that names the key.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,14 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings import PIPELINES, BuildGraph, Lexical, Settings, TrainGnn, step_settings
-from gnn_encoder.settings.shared import known_names
+from gnn_encoder.settings.graph import BuildGraph, TrainGnn
+from gnn_encoder.settings.pipeline import PIPELINES, STEP_SETTINGS, Settings
+from gnn_encoder.settings.shared import Lexical
+from gnn_encoder.settings.values import known_names
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 3e-5 is a number, as everywhere else; YAML 1.1 wants 3.0e-5 and takes it for a text."""
+    """YAML in which 3e-5 is a number, as everywhere else. In YAML 1.1 it is a text, and 3.0e-5 a number."""
 
 
 _Loader.add_implicit_resolver(
@@ -32,23 +33,23 @@ MOST_NODES, MOST_LEVELS = 10_000, 20
 
 
 def read_yaml(text: str) -> Any:
-    """What a YAML text says.
+    """The value of a YAML text.
 
     Raises:
         yaml.YAMLError: it is not valid YAML, or larger than `MOST_NODES` and `MOST_LEVELS` with its aliases expanded.
     """
     try:
         loader = _Loader(text)
-        node = loader.get_single_node()
-        waiting, nodes = [(node, 0)] if node else [], 0
+        root = loader.get_single_node()
+        waiting, nodes = [(root, 0)] if root else [], 0
         while waiting:
-            part, level = waiting.pop()
+            node, level = waiting.pop()
             nodes += 1
             if nodes > MOST_NODES or level > MOST_LEVELS:
                 raise yaml.YAMLError("it is too large, nested too deeply, or refers to itself")
-            parts = [] if isinstance(part, yaml.ScalarNode) else part.value
-            waiting += [(each, level + 1) for pair in parts for each in (pair if isinstance(pair, tuple) else (pair,))]
-        return loader.construct_document(node) if node else None
+            children = [] if isinstance(node, yaml.ScalarNode) else node.value  # of a mapping, pairs
+            waiting += [(each, level + 1) for c in children for each in (c if isinstance(c, tuple) else (c,))]
+        return loader.construct_document(root) if root else None
     except yaml.YAMLError:
         raise
     except Exception as error:  # PyYAML's own: `!!timestamp x` is an AttributeError, `!!bool x` a KeyError
@@ -56,37 +57,37 @@ def read_yaml(text: str) -> Any:
 
 
 def read_yaml_file(path: Path) -> Any:
-    """What a YAML file says; nothing is an empty mapping.
-
-    Raises:
-        UserError: it is not valid YAML.
-    """
+    """The value of a YAML file, an empty mapping of an empty file; a UserError where it is not valid YAML."""
     try:
         return read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)  # its own text quotes the line, where a secret may stand
-        told = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else one_line(error)
-        raise UserError(f"{path} is not valid YAML: {told}") from None
+        problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else one_line(error)
+        raise UserError(f"{path} is not valid YAML: {problem}") from None
 
 
-def preset_folder() -> Path:
-    """The presets of this project: in the wheel, or in the source tree it was installed from."""
-    packaged = Path(str(resources.files("gnn_encoder"))) / "pipelines" / "presets"
-    return packaged if packaged.is_dir() else Path(__file__).parents[3] / "pipelines" / "presets"
+SOURCE_TREE = Path(__file__).parents[3]
+
+
+def pipelines_folder() -> Path:
+    """The folder `pipelines`: of the wheel, or of the source tree that the package was installed from."""
+    packaged = Path(__file__).parents[1] / "pipelines"
+    return packaged if packaged.is_dir() else SOURCE_TREE / "pipelines"
 
 
 def preset_names() -> list[str]:
     """Names that `--preset` takes."""
-    return sorted(path.stem for path in preset_folder().glob("*.yaml"))
+    return sorted(path.stem for path in (pipelines_folder() / "presets").glob("*.yaml"))
 
 
 def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     """Settings of a preset (a name, or a YAML file of your own), with `step.key=value` overrides.
 
     Raises:
-        UserError: unknown preset, section or key, wrong type, impossible value.
+        UserError: a preset, section or key is unknown, or a value has a wrong type or is impossible.
     """
-    path = Path(preset) if preset.endswith((".yaml", ".yml")) else preset_folder() / f"{preset}.yaml"
+    own = preset.endswith((".yaml", ".yml"))
+    path = Path(preset) if own else pipelines_folder() / "presets" / f"{preset}.yaml"
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
     return parse_settings(read_yaml_file(path), overrides, source=str(path))
@@ -107,17 +108,16 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         except yaml.YAMLError:
             raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
     shared = sections.pop("shared", {})
-    anywhere = {field for step in PIPELINES["train"] for field in step_settings(step).model_fields}
-    _refuse_unknown("setting shared", shared, anywhere, source)
-    _refuse_unknown("step", sections, set(Settings.model_fields), source)
-    encoding = sections.get("encode_corpus", {})
+    anywhere = {field for step in PIPELINES["train"] for field in STEP_SETTINGS[step].model_fields}
+    _refuse_unknown(source, "setting shared.{}", shared, anywhere)
+    _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
+    own_encoding = sections.get("encode_corpus", {})
     for step in Settings.model_fields:
-        fields = settable(step)
-        _refuse_unknown(f"setting {step}", sections.get(step, {}), fields, source)
-        spread = {name: value for name, value in shared.items() if name in fields}
-        sections[step] = spread | sections.get(step, {})
-    scored = {name: value for name, value in sections["bm25_retrieve"].items() if name in Lexical.model_fields}
-    sections["encode_corpus"] |= scored | encoding
+        own, fields = sections.get(step, {}), settable(step)
+        _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
+        sections[step] = {name: value for name, value in shared.items() if name in fields} | own
+    lexical = {name: value for name, value in sections["bm25_retrieve"].items() if name in Lexical.model_fields}
+    sections["encode_corpus"] |= lexical | own_encoding
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:
@@ -125,16 +125,15 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 def settable(step: str) -> set[str]:
-    """A step's own settings: a variant's graph and training are set where the main pipeline's are."""
+    """Names of the settings that a step's section takes: a variant's graph and training are set in the main steps."""
     elsewhere = {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"} if step == "try_variant" else set()
-    return set(step_settings(step).model_fields) - elsewhere
+    return set(STEP_SETTINGS[step].model_fields) - elsewhere
 
 
-def _refuse_unknown(what: str, given: Mapping[str, Any], known: set[str], source: str) -> None:
-    for name in given:
+def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
         if name not in known:
-            label = f"{what}.{name}" if what.startswith("setting ") else f"{what} {name!r}"
-            raise UserError(f"{source}: unknown {label}: {known_names(name, known)}")
+            raise UserError(f"{source}: unknown {what.format(name)}: {known_names(name, known)}")
 
 
 def _describe(error: pydantic.ValidationError) -> str:
@@ -142,8 +141,8 @@ def _describe(error: pydantic.ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # a rule over several settings, which its text names
         return message
-    # A union's branches are pydantic's own words in the location; the user wrote only step.setting.
-    key = ".".join(str(part) for part in first["loc"][:2])
+    # What follows step.setting in the location is pydantic's own: a branch of a union.
+    key = ".".join(map(str, first["loc"][:2]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{key} = {_shown(first['input'])}: {message}{more}"
 

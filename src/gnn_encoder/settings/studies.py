@@ -6,9 +6,10 @@ from typing import Any
 import yaml
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import BuildGraph, GraphShape, Settings, TrainGnn, TryVariant
+from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn, TryVariant
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
-from gnn_encoder.settings.shared import LARGEST
+from gnn_encoder.settings.values import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
 """The variants that others are compared with: the preset as it is, and M_de before any of this."""

@@ -28,7 +28,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import BuildGraph
+from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.update.former import FormerGraph

@@ -11,7 +11,7 @@ from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, gather
 from gnn_encoder.report.page import Plot, render_ablation
 from gnn_encoder.report.plots import sweep_plot
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import CompareVariants
+from gnn_encoder.settings.graph import CompareVariants
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.tracking.context import Context
 

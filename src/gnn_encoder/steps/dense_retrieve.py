@@ -11,7 +11,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import search
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import DenseRetrieve
+from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.tracking.context import Context
 
 

@@ -28,13 +28,13 @@ from gnn_encoder.artifacts import (
 from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import EncodeCorpus
+from gnn_encoder.settings.outcome import EncodeCorpus
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
 

@@ -9,7 +9,7 @@ from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.inference.tokens import SHARD
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import EncodeQueries
+from gnn_encoder.settings.graph import EncodeQueries
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import text_digests
 

@@ -10,7 +10,7 @@ from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import block, flat, headline_of, per_query_table, split_digest
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import Evaluate
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.context import Context
 
 

@@ -11,7 +11,7 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.measures import cutoff
-from gnn_encoder.settings.ranking import Fuse
+from gnn_encoder.settings.outcome import Fuse
 from gnn_encoder.tracking.context import Context
 
 TUNING_QUERIES = 1000

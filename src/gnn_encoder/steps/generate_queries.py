@@ -16,7 +16,7 @@ from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import GenerateQueries
+from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.denoising import Pairs, hard_negatives
 

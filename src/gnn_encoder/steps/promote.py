@@ -19,8 +19,8 @@ from gnn_encoder.promotion.model_card import model_card
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import Evaluate, Promote
-from gnn_encoder.settings.arguments import ORIGIN
+from gnn_encoder.settings.outcome import Evaluate, Promote
+from gnn_encoder.settings.pipeline import ORIGIN
 from gnn_encoder.storage import Transfer, put_folder
 from gnn_encoder.storage.folders import list_folder
 from gnn_encoder.tracking.context import Context

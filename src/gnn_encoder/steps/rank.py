@@ -12,7 +12,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings.ranking import Rank
+from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.tracking.context import Context
 
 

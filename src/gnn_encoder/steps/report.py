@@ -14,7 +14,7 @@ from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import ranking
+from gnn_encoder.settings import outcome
 from gnn_encoder.tracking.context import Context
 
 EXAMPLES = 5
@@ -24,7 +24,7 @@ EXAMPLES = 5
 @step(report="report")
 def report(
     context: Context,
-    settings: ranking.Report,
+    settings: outcome.Report,
     dataset: Path,
     evaluation: Path,
     report: Draft,

@@ -7,7 +7,7 @@ from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.scorers import load_scorer
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings.ranking import Rerank
+from gnn_encoder.settings.outcome import Rerank
 from gnn_encoder.tracking.context import Context
 
 

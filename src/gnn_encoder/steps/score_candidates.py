@@ -8,9 +8,9 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, pair_keys
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.candidates import merge_candidates
+from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import ScoreCandidates
+from gnn_encoder.settings.foundation import ScoreCandidates
 from gnn_encoder.tracking.context import Context
 
 

@@ -30,7 +30,7 @@ from gnn_encoder.artifacts import (
 )
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import SelectTrainingSet
+from gnn_encoder.settings.foundation import SelectTrainingSet
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 

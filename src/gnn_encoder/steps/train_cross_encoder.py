@@ -10,9 +10,9 @@ from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.candidates import merge_candidates, negative_pool
+from gnn_encoder.retrieval.first_stage import merge_candidates, negative_pool
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import TrainCrossEncoder
+from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.dev import reciprocal_rank
 from gnn_encoder.training.loop import fit, parameter_groups

@@ -6,9 +6,9 @@ import numpy as np
 
 from gnn_encoder.artifacts import ORIGINS, Dataset, Draft, Run, TrainingSet
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.retrieval.candidates import negative_pool
+from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import TrainDpr
+from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.contrastive import train_contrastive
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, Draft, TrainingSet
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import TrainDualEncoder
+from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.contrastive import train_contrastive
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 

@@ -15,7 +15,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.generation import generate, passage_ids, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import TrainQueryGenerator
+from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.generation import RowBatches, held_out_loss, token_loss
 from gnn_encoder.training.loop import fit

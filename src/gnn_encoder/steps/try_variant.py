@@ -14,12 +14,12 @@ from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings import BuildGraph, TryVariant
+from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts

@@ -9,7 +9,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.settings import ContrastiveTraining
+from gnn_encoder.settings.shared import ContrastiveTraining
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool

@@ -7,7 +7,7 @@ epoch's look costs seconds whatever the corpus size. The figures lie above those
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, KnownPositives
-from gnn_encoder.settings import WatchedTraining
+from gnn_encoder.settings.shared import WatchedTraining
 
 
 class DevPool:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gnn_encoder.machine.memory import give_back
+from gnn_encoder.machine.threads import give_back
 
 TRIMMED = 32
 """Parts after which the C library is told to give back what is free: a part's vectors stay, its activations go."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.settings import Optimization
+from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position

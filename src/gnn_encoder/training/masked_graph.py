@@ -17,12 +17,11 @@ from torch import Tensor
 from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.models.gnn import GNN, GnnConfig
-from gnn_encoder.models.gnn_encoder import GnnEncoder
+from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.settings import GnnShape, TrainGnn
+from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool

@@ -12,7 +12,7 @@ from gnn_encoder.inference.encoding import encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.models.gnn import GNN
-from gnn_encoder.settings import TrainGnn
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups
 

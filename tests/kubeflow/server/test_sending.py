@@ -12,7 +12,7 @@ from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
 from submitting import IMAGES, submit
 
-from gnn_encoder.settings import PIPELINES, calls
+from gnn_encoder.settings.pipeline import PIPELINES, calls
 from gnn_encoder.settings.presets import load_settings
 
 STEPS = PIPELINES["train"]

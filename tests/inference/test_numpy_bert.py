@@ -11,11 +11,11 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question
+from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.index_file import build_index
-from gnn_encoder.retrieval.question import Bert
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings import MINILM
+from gnn_encoder.settings.shared import MINILM
 
 QUESTIONS = ["what is the old river", "a", "?!", "Ünïcode, 北京 and 🙂\x00\x07", "the winter market " * 40, "violin"]
 

@@ -1,0 +1,52 @@
+"""The value types of settings, and the base classes that check the values."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+# Numbers are strict, or `true` would be 1.
+Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0.0, strict=True)]
+AutoYesNo = Annotated[
+    Literal["auto", "yes", "no"],
+    BeforeValidator(lambda value: ("yes" if value else "no") if isinstance(value, bool) else value),
+]
+"""YAML reads a bare yes or no as a boolean."""
+SMALLEST, LARGEST = 1e-30, 2**31 - 1
+"""Least and largest absolute value of any number but 0. Row numbers and FAISS' parameters are int32, models fp32."""
+
+
+def known_names(unknown: object, known: Iterable[str]) -> str:
+    """The known names as the end of an error line, after the one that is most like the unknown name."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(unknown), names, n=1)
+    return f"{f'did you mean {near[0]!r}? ' if near else ''}known are {', '.join(names)}"
+
+
+class Checked(BaseModel):
+    """The base of all settings: unknown keys are refused, and values cannot be changed.
+
+    Every number is 0 or has an absolute value from `SMALLEST` to `LARGEST`. Any other would make its step fail, hours
+    later; NaN and infinity would reach the step as JSON's null.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_unusable(cls, value: Any) -> Any:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+        for part in parts:
+            if isinstance(part, int | float) and part and not SMALLEST <= abs(part) <= LARGEST:
+                raise ValueError(f"must have an absolute value from {SMALLEST} to {LARGEST:,}, or be 0")
+            if isinstance(part, str) and "\0" in part:
+                raise ValueError("holds a NUL character, which no name or path may have")
+        return value
+
+
+class StepSettings(Checked):
+    """The base of every step's settings."""
