@@ -1,4 +1,4 @@
-"""What an address is, and what a store's errors are told as. With a store: tests/integration/test_storage.py."""
+"""What an address is, and how a store's errors are shown. With a store: tests/integration/test_storage.py."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from s3transfer.exceptions import RetriesExceededError
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import s3
 from gnn_encoder.storage.folders import list_folder
-from gnn_encoder.storage.s3 import Address, client, is_remote, patiently, telling
+from gnn_encoder.storage.s3 import Address, client, is_remote, retried, store_errors
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -56,7 +56,7 @@ def refused(code: str, status: int = 400) -> ClientError:
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught, telling(Address("bucket", "a")):
+    with pytest.raises(UserError, match=words) as caught, store_errors(Address("bucket", "a")):
         raise error
     told = str(caught.value)
     assert told.startswith("s3://bucket/a: ") and ": " in told and "\n" not in told
@@ -105,13 +105,13 @@ def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(
 
     comes_back = 100
     with pytest.raises(type(error)):
-        patiently(call)
+        retried(call)
     assert len(attempts) == calls
     attempts.clear()
     comes_back = calls
-    assert patiently(call) == "done"
+    assert retried(call) == "done"
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyError), telling(Address("bucket", "a")):
+    with pytest.raises(KeyError), store_errors(Address("bucket", "a")):
         raise KeyError("a")
