@@ -10,13 +10,21 @@ from components.image import IMAGE
 def promote(
     arguments: str,
     dataset: Input[Dataset],
-    report: Input[Artifact],
+    evaluation: Input[Artifact],
+    graph: Input[Artifact],
     bundle: Input[Model],
     decision: Output[Artifact],
 ) -> None:
     """Register the bundle, and make it the champion if it passes the gate."""
     from gnn_encoder.steps.promote import promote
 
-    paths = {"dataset": dataset.path, "report": report.path, "bundle": bundle.path, "decision": decision.path}
-    # The path is of this task's container: the registry needs what other machines know.
-    promote(arguments, addresses={"bundle": bundle.uri}, **paths)
+    promote(
+        arguments,
+        # A path is valid in this task's container alone: the registry needs the address that other machines know.
+        addresses={"bundle": bundle.uri},
+        dataset=dataset.path,
+        evaluation=evaluation.path,
+        graph=graph.path,
+        bundle=bundle.path,
+        decision=decision.path,
+    )

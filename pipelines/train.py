@@ -115,5 +115,8 @@ def train(
         passage_vectors=passage_vectors,
         encoding=encoding,
         bundle=bundle,
-    ).output
-    components.promote(arguments=promote, dataset=dataset, report=page, bundle=bundle)
+    )
+    # The decision does not read the page. It comes after it, so that the page is there if the decision fails.
+    components.promote(arguments=promote, dataset=dataset, evaluation=evaluation, graph=graph, bundle=bundle).after(
+        page
+    )

@@ -20,6 +20,13 @@ TOPICS = ("river", "stone", "cloud", "engine", "violin", "copper", "garden", "le
 DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidden", "narrow", "warm")
 WORDS = (*TOPICS, *DETAILS, "the", "of", "a", "what", "about", "is", "and", "in")
 
+LONGEST = ("test_pipeline.py", "test_launch.py", "test_team.py", "test_promote.py", "test_submission.py")
+"""Files that take a minute or more of a core, in the order in which they begin."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
 
 def write_tiny_dataset(path: Path) -> Path:
     """100 passages, one per (topic, detail); 60 train, 20 dev, 20 test queries, one positive each."""

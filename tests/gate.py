@@ -33,8 +33,8 @@ def stop_first(client, *arguments, **more):
     return call(client, *arguments, **more)
 
 setattr(MlflowClient, method, stop_first)
-promote(sys.argv[2], dataset=sys.argv[3], report=folder / "report", bundle=folder / "bundle",
-        decision=folder / "decision")
+inputs = {name: folder / name for name in ("evaluation", "graph", "bundle")}
+promote(sys.argv[2], dataset=sys.argv[3], **inputs, decision=folder / "decision")
 """
 
 

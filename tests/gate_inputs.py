@@ -1,13 +1,12 @@
-"""Bundles that find a chosen share of the tiny test queries' passages, with the reports that `promote` reads."""
+"""Bundles that find a chosen share of the tiny test queries' passages, with the evaluations that `promote` reads."""
 
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Bundle, Dataset, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
-from gnn_encoder.artifacts.report import Report
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -36,7 +35,7 @@ def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise
     return path
 
 
-def write_report(path: Path, bundle: Path, dataset: Dataset, value: float, steps: int = 2) -> Path:
+def write_evaluation(path: Path, bundle: Path, dataset: Dataset, value: float, steps: int = 2) -> Path:
     """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1."""
     metrics = {
         "measures": list(NAMES),
@@ -47,16 +46,25 @@ def write_report(path: Path, bundle: Path, dataset: Dataset, value: float, steps
         "digests": {"test": "data"},
         "queries": {"test": 1234},
         "p_holm": {"test": {CANDIDATE: dict.fromkeys(NAMES, 0.031)}},
-        "profile": {"passages": 5000, "labels_with_neighbors": {"test": 0.65}},
     }
-    with drafting(path, "report") as draft:
-        Report.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), plots={}, page="")
-        draft.manifest.inputs = {"bundle": read_manifest(bundle).digest, "dataset": dataset.manifest.digest}
+    with drafting(path, "evaluation") as draft:
+        Evaluation.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), answers=None, first_hits={})
+        draft.manifest.inputs = {"dataset": dataset.manifest.digest}
+        draft.manifest.settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
         draft.manifest.metrics = {"headline": f"GNN-encoder MRR@10 {value:.3f}"}
         made = Record(metrics={"seconds": 12.4, "headline": f"loss {value}"})
-        settings = Evaluate(permutations=500, precision="fp32").model_dump(mode="json")
-        evaluated = Record(settings=settings, metrics=made.metrics)
-        write_history(draft.path, {**{f"train_{i}": made for i in range(steps)}, "evaluate": evaluated})
+        ranked = Record(inputs={"bundle": read_manifest(bundle).digest}, metrics=made.metrics)
+        trained = {f"train_{i}": made for i in range(steps)}
+        write_history(draft.path, {"rank: GNN-encoder": ranked, **trained, "evaluate": made})
+    return path
+
+
+def write_graph(path: Path, dataset: Dataset) -> Path:
+    """A graph in which the passages of 13 of the 20 test labels have an edge."""
+    train, reached = dataset.query_rows("train"), dataset.split_qrels("test").passage[:13]
+    edges = np.resize(reached, (len(train), 1)).astype(np.int32)
+    with drafting(path, "graph") as draft:
+        Graph.write_structure(draft, train, edges, np.zeros(edges.shape, bool), edges, len(dataset.passages))
     return path
 
 
@@ -65,5 +73,6 @@ def write_inputs(
 ) -> dict[str, Path]:
     """What `promote` reads."""
     bundle = write_bundle(folder / "bundle", dataset, backbone, found, noise)
-    report = write_report(folder / "report", bundle, dataset, found / 20, steps)
-    return {"dataset": dataset.path, "bundle": bundle, "report": report}
+    evaluation = write_evaluation(folder / "evaluation", bundle, dataset, found / 20, steps)
+    graph = write_graph(folder / "graph", dataset)
+    return {"dataset": dataset.path, "bundle": bundle, "evaluation": evaluation, "graph": graph}

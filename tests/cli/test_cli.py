@@ -9,7 +9,7 @@ import pytest
 from command_line import call
 
 from gnn_encoder.cli import app
-from gnn_encoder.cli.endings import show_failure
+from gnn_encoder.cli.console import show_failure
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.pipeline import PIPELINES

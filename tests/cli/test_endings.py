@@ -10,7 +10,7 @@ import typer
 from conftest import write_tiny_dataset
 
 from gnn_encoder.artifacts import Decision, Report, drafting
-from gnn_encoder.cli import app, endings
+from gnn_encoder.cli import app, console
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.local_run import Outcome
 
@@ -40,7 +40,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 def end(outcome: Outcome) -> None:
     app._follow(
-        ("promote",), lambda audience: outcome, lambda screen, found: endings.show_results(Path("root"), screen, found)
+        ("promote",), lambda audience: outcome, lambda screen, found: console.show_results(Path("root"), screen, found)
     )
 
 

@@ -11,8 +11,7 @@ from gate_inputs import write_bundle
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion.named_bundle import named_bundle, parse_name
-from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, open_registry
+from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS, named_bundle, open_registry, parse_name
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from gnn_encoder.evaluation import intervals
-from gnn_encoder.evaluation.intervals import bootstrap_intervals
+from gnn_encoder.evaluation import significance
+from gnn_encoder.evaluation.significance import bootstrap_intervals
 
 
 def skewed(n: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_draws_follow_the_seed_and_not_the_batch(monkeypatch: pytest.MonkeyPatch
     whole = bootstrap_intervals(values, resamples=100, seed=1)
     np.testing.assert_array_equal(bootstrap_intervals(values, resamples=100, seed=1), whole)
     assert not np.array_equal(bootstrap_intervals(values, resamples=100, seed=2), whole)
-    monkeypatch.setattr(intervals, "BATCH", 70)
+    monkeypatch.setattr(significance, "DRAWS", 70)
     np.testing.assert_allclose(bootstrap_intervals(values, resamples=100, seed=1), whole, rtol=0, atol=1e-12)
 
 

@@ -56,7 +56,7 @@ def test_both_directions_count_alike() -> None:
 def test_the_batch_bounds_memory_and_changes_nothing_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     differences = np.random.default_rng(6).normal(size=(8, 2))
     whole = paired_randomization(differences, permutations=256, seed=0)
-    monkeypatch.setattr(significance, "BATCH", 40)
+    monkeypatch.setattr(significance, "SWAPS", 40)
     np.testing.assert_array_equal(paired_randomization(differences, permutations=256, seed=0), whole)
 
 

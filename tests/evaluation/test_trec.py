@@ -96,7 +96,7 @@ def test_scores_rank_whatever_the_ranks_say(tmp_path: Path, name: str) -> None:
 )
 def test_a_bad_line_is_named(tmp_path: Path, kind: str, text: str | bytes, message: str) -> None:
     queries, passages = Ids(), Ids()
-    queries.row(b"q")
+    queries[b"q"]
     path = written(tmp_path, kind, text)
     with pytest.raises(UserError) as caught:
         (read_run if kind == "run" else read_qrels)(path, queries, passages)

@@ -10,7 +10,7 @@ from integration.tracking_server import TrackingServer
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
-from gnn_encoder.promotion.named_bundle import named_bundle
+from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.settings.outcome import Promote
 from gnn_encoder.steps.promote import promote
 from gnn_encoder.storage import CACHE

@@ -7,7 +7,7 @@ import yaml
 from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow import cluster_file
+from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
 from gnn_encoder.settings.pipeline import PIPELINES
 
@@ -46,7 +46,7 @@ def test_a_step_is_laid_over_the_defaults() -> None:
 
 
 def test_the_example_says_every_key() -> None:
-    cluster = cluster_file.load_cluster(EXAMPLE)
+    cluster = load_cluster(EXAMPLE)
     assert cluster.model_fields_set == set(Cluster.model_fields)
     assert cluster.images.model_fields_set == set(Images.model_fields)
     said = set().union(*(needs.model_fields_set for needs in (cluster.defaults, *cluster.steps.values())))
@@ -60,7 +60,7 @@ def refusal(text: str, path: Path) -> str:
     """What is said of a cluster file with that text."""
     path.write_text(text, "utf-8")
     with pytest.raises(UserError) as caught:
-        cluster_file.load_cluster(path)
+        load_cluster(path)
     return str(caught.value)
 
 
@@ -177,7 +177,7 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
 )
 def test_what_kubernetes_takes_is_taken(text: str, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(text, "utf-8")
-    assert cluster_file.load_cluster(tmp_path / "cluster.yaml").model_fields_set
+    assert load_cluster(tmp_path / "cluster.yaml").model_fields_set
 
 
 @pytest.mark.parametrize(
@@ -205,4 +205,4 @@ def test_what_only_sounds_secret_is_taken(tmp_path: Path) -> None:
         "AWS_SHARED_CREDENTIALS_FILE": "/aws/credentials",
     }
     path.write_text(yaml.safe_dump({"defaults": {"environment": plain}}), "utf-8")
-    assert cluster_file.load_cluster(path).defaults.environment == plain
+    assert load_cluster(path).defaults.environment == plain

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from kfp_api import EXAMPLE, check_pipeline
 
-from gnn_encoder.kubeflow.cluster_file import load_cluster
-from gnn_encoder.kubeflow.package import write_package
+from gnn_encoder.kubeflow.package import load_cluster, write_package
 from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.pipeline import PIPELINES, Settings, calls

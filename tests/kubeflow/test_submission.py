@@ -11,6 +11,7 @@ import yaml
 from command_line import call
 from gate_inputs import write_inputs
 from kfp_api import KfpServer, at
+from mlflow_store import write_store
 
 from gnn_encoder import data
 from gnn_encoder.artifacts import Dataset
@@ -31,7 +32,7 @@ class Cluster:
 
     def __init__(self, folder: Path, dataset: Dataset, backbone: Path, patch: pytest.MonkeyPatch) -> None:
         self._folder, self._dataset, self._backbone, self._patch = folder, dataset, backbone, patch
-        self.uri = f"sqlite:///{folder / 'mlflow.db'}"
+        self.uri = write_store(folder / "mlflow.db")
         self.file = folder / "cluster.yaml"
         self.found = 8
         self.name({"MLFLOW_TRACKING_URI": self.uri})

@@ -9,8 +9,7 @@ from conftest import write_tiny_dataset
 from gate_inputs import write_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
-from gnn_encoder.promotion.bundle_figures import present_rows
-from gnn_encoder.promotion.champion import compare_with_champion
+from gnn_encoder.promotion.champion import compare_with_champion, present_rows
 from gnn_encoder.promotion.gate import ChampionComparison
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import Evaluate

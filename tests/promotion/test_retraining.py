@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from mlflow_store import write_store
 from trained_root import tiny_settings, write_beir
 
 from gnn_encoder.artifacts import Dataset
@@ -27,10 +28,12 @@ class Root:
         self.folder, self.preset = folder, folder / "tiny.yaml"
         self.preset.write_text(yaml.safe_dump(tiny_settings(backbone, seq2seq)))
         self.beir = write_beir(dataset, folder / "beir")
+        (folder / "root").mkdir()
+        self._uri = write_store(folder.resolve() / "root" / "mlflow.db")
 
     @property
     def models(self) -> Registry:
-        return open_registry(f"sqlite:///{self.folder.resolve() / 'root' / 'mlflow.db'}", "gnn-encoder")
+        return open_registry(self._uri, "gnn-encoder")
 
     def plan(self, *overrides: str, dataset: Path | None = None) -> retraining.Plan:
         data = str(dataset or self.beir)

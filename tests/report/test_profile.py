@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Dataset, Graph, drafting
-from gnn_encoder.report.data_and_training_plots import profile_plot
+from gnn_encoder.report.plots import profile_plot
 from gnn_encoder.report.profile import data_profile
 
 

@@ -10,10 +10,9 @@ from gnn_encoder.artifacts.history import Record
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
-from gnn_encoder.report.data_and_training_plots import training_plot
 from gnn_encoder.report.examples import Example, Found, most_changed
 from gnn_encoder.report.page import Plot, render_page
-from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot, training_plot
 from gnn_encoder.report.table import results_table
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"

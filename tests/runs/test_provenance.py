@@ -4,12 +4,14 @@ import ast
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
-from gnn_encoder.runs import provenance
+from gnn_encoder.runs import launch, provenance
 from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.presets import parse_settings
 
@@ -151,6 +153,34 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
     assert changed("report.html.j2") == changed("influences.html.j2") == {"report"}
     assert changed("model_card.md.j2") == {"promote"}
     assert changed("explanation.html.j2") == set()
+
+
+def read_by(tasks: dict[str, Any], task: str) -> set[str]:
+    """The tasks whose outputs a task reads, directly or through another."""
+    artifacts = tasks[task]["inputs"].get("artifacts", {}).values()
+    direct = {artifact["taskOutputArtifact"]["producerTask"] for artifact in artifacts}
+    return direct.union(*(read_by(tasks, each) for each in direct))
+
+
+def test_a_changed_report_leaves_what_promote_reads_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    tasks = spec["root"]["dag"]["tasks"]
+    assert {"evaluate", "build-graph", "encode-corpus"} <= read_by(tasks, "promote") and "report" in tasks
+    assert "report" not in read_by(tasks, "promote")
+
+    monkeypatch.setattr(provenance, "source_digests", lambda *_: {})
+    monkeypatch.setattr(provenance, "code_digest", provenance.code_digest.__wrapped__)
+    of_file, of_module = provenance.sha256, provenance._source_digest
+    before = provenance.step_arguments(Settings(), STEPS)
+
+    def changed(name: str) -> set[str]:
+        monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == name else of_file(path))
+        monkeypatch.setattr(provenance, "_source_digest", lambda each: "another" if each == name else of_module(each))
+        after = provenance.step_arguments(Settings(), STEPS)
+        return {parameter for parameter, arguments in after.items() if arguments != before[parameter]}
+
+    assert changed("report.html.j2") == changed("gnn_encoder.report.page") == {"report"}
+    assert changed("gnn_encoder.promotion.gate") == {"promote"}, "the control"
 
 
 def test_all_modules_can_be_followed() -> None:

@@ -8,7 +8,7 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.kubeflow.cluster_file import load_cluster
+from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
 from gnn_encoder.settings.measures import checked

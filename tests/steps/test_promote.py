@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from gate import CALM, Gate
 from manifests import write_manifest
+from mlflow_store import write_store
 
 import components
 from gnn_encoder.artifacts import Dataset, read_manifest
@@ -22,7 +23,7 @@ from gnn_encoder.steps.promote import promote
 
 @pytest.fixture
 def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made = Gate(tmp_path, tiny_dataset, tiny_backbone, f"sqlite:///{tmp_path / 'mlflow.db'}")
+    made = Gate(tmp_path, tiny_dataset, tiny_backbone, write_store(tmp_path / "mlflow.db"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", made.uri)
     monkeypatch.chdir(tmp_path)
     yield made
@@ -161,7 +162,7 @@ def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monke
 
 
 @pytest.mark.parametrize("strange", ["bundle", "dataset"])
-def test_a_report_of_something_else_is_refused(gate: Gate, strange: str) -> None:
+def test_an_evaluation_of_something_else_is_refused(gate: Gate, strange: str) -> None:
     paths = gate.inputs("a", 5)
     if strange == "bundle":
         paths["bundle"] = gate.inputs("b", 6)["bundle"]

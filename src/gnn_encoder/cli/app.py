@@ -14,9 +14,8 @@ import typer
 
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, models
-from gnn_encoder.cli.evaluate import evaluate
+from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
 from gnn_encoder.cli.retrain import retrain
-from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import CONTROL, UserError, without_password
 
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ def run(
     memory: Annotated[str, typer.Option(help="What a container may take, as 6g; else all there is.")] = "",
 ) -> None:
     """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
-    from gnn_encoder.cli import endings
+    from gnn_encoder.cli import console
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
     job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
-    _follow(TITLES, job, partial(endings.show_results, root))
+    _follow(TITLES, job, partial(console.show_results, root))
 
 
 app.command()(clusters.submit)
@@ -74,12 +73,12 @@ def update(
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
-    from gnn_encoder.cli import endings
+    from gnn_encoder.cli import console
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
     job = partial(pipelines.update, since or root / "latest", dataset, overrides or [], root)
-    _follow(PIPELINES["update"], job, endings.show_update)
+    _follow(PIPELINES["update"], job, console.show_update)
 
 
 @app.command()
@@ -100,7 +99,7 @@ def ablate(
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Compare variants of the model on one foundation: what each part gains, with its significance."""
-    from gnn_encoder.cli import endings
+    from gnn_encoder.cli import console
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.studies import STUDIES
@@ -109,7 +108,7 @@ def ablate(
     studies = study or ([] if variant else list(STUDIES))
     changed = [f"try_variant.mode={mode}", *(overrides or [])]
     job = partial(pipelines.ablate, preset, dataset, changed, studies, variant or [], seeds, root)
-    _follow((*FOUNDATION, "encode_queries"), job, endings.show_ablation)
+    _follow((*FOUNDATION, "encode_queries"), job, console.show_ablation)
 
 
 def _follow(
@@ -120,8 +119,7 @@ def _follow(
     """Do the job before the reader's eyes, show how it ended, and exit."""
     from rich.console import Console
 
-    from gnn_encoder.cli.console import open_console
-    from gnn_encoder.cli.endings import show_failure
+    from gnn_encoder.cli.console import open_console, show_failure
 
     screen = Console()
     with open_console(steps, screen) as audience:
@@ -166,7 +164,7 @@ for command in (
     bundles.search,
     bundles.copy,
     bundles.explain,
-    evaluate,
+    bundles.evaluate,
 ):
     app.command()(command)
 

@@ -1,14 +1,20 @@
-"""The commands that use a trained bundle: `search`, `copy`, `explain`."""
+"""The commands that use a trained bundle: `search`, `copy`, `explain`, `evaluate`."""
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from gnn_encoder.artifacts import Dataset
+    from gnn_encoder.evaluation.compare import Comparison
+    from gnn_encoder.explanation.search import ExplainedHit
 
 Root = Annotated[Path, root_option("Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
@@ -97,7 +103,6 @@ def explain(
 
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_search, show_hit
-    from gnn_encoder.report.explanation_page import render_explanation
 
     screen, folder = Console(), _named(bundle, root)
     hits = explain_search(folder, question, k, neighbors)
@@ -105,11 +110,79 @@ def explain(
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")
     if html:
-        html.write_text(render_explanation(question, bundle, hits), encoding="utf-8")
+        html.write_text(explanation_page(question, bundle, hits), encoding="utf-8")
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
 
 
+def evaluate(
+    runs: Annotated[
+        list[Path] | None, typer.Option("--run", help="A system's ranking, a TREC run file; repeatable.")
+    ] = None,
+    qrels: Annotated[Path | None, typer.Option(help="Relevance labels of the runs, a TREC qrels file.")] = None,
+    bundles: Annotated[
+        list[str] | None, typer.Option("--bundle", help="Or bundles, as `search` takes them; repeatable.")
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="A run's dataset, whose queries bundles are asked [ROOT/latest/dataset].")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of the dataset.")] = "test",
+    measures: Annotated[
+        str, typer.Option(help="In ir_measures' names, with spaces between.")
+    ] = "RR@10 nDCG@10 AP R@100 Judged@10",
+    root: Annotated[Path, root_option("As of `run`; its store knows models:/.")] = DEFAULT_ROOT,
+) -> None:
+    """Measure any system's TREC runs (plain or .gz) against qrels, or bundles; others are compared with the first."""
+    from rich.console import Console
+
+    from gnn_encoder.evaluation.compare import compare, comparison_table, notes
+    from gnn_encoder.settings.measures import checked_list, split_names
+
+    try:
+        names = checked_list(split_names(measures))
+    except ValueError as error:
+        raise UserError(f"--measures {measures!r}: {error}") from None
+    if runs and qrels and not bundles:
+        found = compare(runs, qrels, names)
+    elif bundles and not runs and not qrels:
+        from gnn_encoder.artifacts import Dataset
+
+        data = Dataset(dataset or root / "latest" / "dataset")
+        found = _compared({name: _named(name, root) for name in bundles}, data, split, names)
+    else:
+        raise UserError("evaluate measures --run with --qrels, or --bundle: give one of the two")
+    screen = Console()
+    screen.print(comparison_table(found))
+    screen.print("\n".join(notes(found)), markup=False, highlight=False)
+
+
+def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
+    """Explained hits as one HTML page that needs no network and no other file: the report's, with another body."""
+    from gnn_encoder.explanation.passages import LEGEND
+    from gnn_encoder.report.page import page_environment
+
+    page = page_environment().get_template("explanation.html.j2")
+    return page.render(question=question, bundle=bundle, hits=hits, legend=LEGEND)
+
+
+def _compared(bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]) -> "Comparison":
+    """Bundles asked the labelled queries of a split, one bundle in memory at a time."""
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.evaluation.compare import comparison_of
+    from gnn_encoder.evaluation.measures import labelled_queries
+    from gnn_encoder.promotion.champion import bundle_figures
+    from gnn_encoder.retrieval.search import Searcher
+    from gnn_encoder.settings.outcome import Evaluate
+
+    labelled = labelled_queries(data.split_qrels(split))
+    if not len(labelled):
+        raise UserError(f"{data.path} has no {split} query with a positive label: there is nothing to find")
+    values = {}
+    for name, folder in bundles.items():
+        values[name] = bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
+    return comparison_of(values, measures, len(data.query_rows(split)) - len(labelled), {})
+
+
 def _named(bundle: str, root: Path) -> Path:
-    from gnn_encoder.promotion.named_bundle import named_bundle
+    from gnn_encoder.promotion.registry import named_bundle
 
     return named_bundle(bundle, root)

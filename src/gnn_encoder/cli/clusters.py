@@ -9,7 +9,7 @@ import typer
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
-    from gnn_encoder.kubeflow.server import Run, Server
+    from gnn_encoder.kubeflow.server import ClusterRun, Server
     from gnn_encoder.settings.cluster import Cluster
 
 HOST = "KF_PIPELINES_ENDPOINT"
@@ -41,15 +41,12 @@ def submit(
     ),
 ) -> None:
     """Run the training pipeline on a Kubeflow cluster: the pipeline that `run` runs, with the cluster's settings."""
-    from gnn_encoder.kubeflow.cluster_file import load_cluster
-    from gnn_encoder.kubeflow.package import write_package
-    from gnn_encoder.kubeflow.run import start
-    from gnn_encoder.kubeflow.run import wait as wait_for
+    from gnn_encoder.kubeflow import submission
+    from gnn_encoder.kubeflow.package import load_cluster, write_package
     from gnn_encoder.kubeflow.server import Server
-    from gnn_encoder.kubeflow.submission import training
 
     asked = load_cluster(cluster)
-    job = training(asked, preset, dataset, overrides or [])
+    job = submission.training(asked, preset, dataset, overrides or [])
     if dry_run:
         if package.suffix not in (".yaml", ".yml"):
             raise UserError(f"--package {package}: a package's name ends with .yaml")
@@ -58,9 +55,9 @@ def submit(
         typer.echo(f"\nwrote {package}")
         return
     server = Server(given(host), asked.namespace)
-    run_id = start(job, server, job.arguments())
+    run_id = submission.start(job, server, job.arguments())
     if wait:
-        raise typer.Exit(wait_for(server, run_id, asked))
+        raise typer.Exit(submission.wait(server, run_id, asked))
 
 
 def runs(
@@ -69,7 +66,7 @@ def runs(
     limit: Annotated[int, typer.Option("-n", min=1, max=200, help="How many, the newest first.")] = 20,
 ) -> None:
     """List the runs on a Kubeflow cluster, with their states."""
-    from gnn_encoder.kubeflow.cluster_file import load_cluster
+    from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.kubeflow.server import Server
 
     asked = load_cluster(cluster)
@@ -108,7 +105,7 @@ def _needs(cluster: "Cluster") -> list[Sequence[str]]:
     return rows
 
 
-def _row(server: "Server", run: "Run") -> Sequence[str]:
+def _row(server: "Server", run: "ClusterRun") -> Sequence[str]:
     created = run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else ""
     took = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
     return created, run.state.lower(), took, run.name, server.page(run.run_id)

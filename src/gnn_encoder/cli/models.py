@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:

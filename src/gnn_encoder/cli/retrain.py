@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_encoder.cli.clusters import HOST, ClusterFile, Host, given
-from gnn_encoder.cli.root import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
 
 if TYPE_CHECKING:
     from gnn_encoder.kubeflow.submission import ClusterTraining
@@ -42,7 +42,7 @@ def retrain(
     It runs on this machine, or where --host or its environment variable names a cluster, there.
     """
     from gnn_encoder.kubeflow import submission as cluster_jobs
-    from gnn_encoder.kubeflow.cluster_file import load_cluster
+    from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.promotion import retraining
     from gnn_encoder.promotion.gate import KEEP
     from gnn_encoder.runs import pipelines
@@ -69,8 +69,7 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from rich.console import Console
 
     from gnn_encoder.artifacts.report import Decision, Report
-    from gnn_encoder.cli.console import open_console
-    from gnn_encoder.cli.endings import show_failure
+    from gnn_encoder.cli.console import open_console, show_failure
     from gnn_encoder.settings.pipeline import TITLES
 
     with open_console(TITLES, Console()) as audience:
@@ -84,8 +83,8 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
 
 def _run_there(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
     """The same on a cluster."""
-    from gnn_encoder.kubeflow.run import start, wait
     from gnn_encoder.kubeflow.server import Server
+    from gnn_encoder.kubeflow.submission import start, wait
     from gnn_encoder.promotion.retraining import registered_facts
 
     server = Server(host, job.cluster.namespace)

@@ -1,10 +1,9 @@
 """The figures of a ranking, per query, as trec_eval computes them.
 
-What to compute is declared as `ir_measures` objects; its pytrec_eval provider, trec_eval's own code,
-computes it. That matters for ties: trec_eval orders equal scores by passage id, descending, while
-the provider that `ir_measures` would pick for RR@10 orders them ascending. So RR comes from trec_eval
-too and is cut here: a first hit below rank k counts 0. Judged@k, which trec_eval has not, is counted
-here over trec_eval's order.
+What to compute is declared as `ir_measures` objects; its pytrec_eval provider, trec_eval's own code, computes it. That
+matters for ties: trec_eval orders equal scores by passage id, descending; the provider that `ir_measures` would choose
+for RR@10 orders them ascending. So RR comes from trec_eval too and is cut here: a first hit below rank k counts 0.
+trec_eval has no Judged@k; here it is P@k of labels that are all 1, counted over the hits there are.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import ir_measures
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Qrels, Run, pair_keys
+from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.settings.measures import DEFAULT, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
@@ -23,7 +22,7 @@ QUERIES = 100
 
 
 def mean_name(measure: str) -> str:
-    """What a measure's mean over queries is called: RR@10 becomes MRR@10, AP becomes MAP."""
+    """The name of a measure's mean over queries: RR@10 becomes MRR@10, AP becomes MAP."""
     name, rest = measure[:2], measure[2:]
     return {"RR": "MRR", "AP": "MAP"}.get(name, name) + rest
 
@@ -48,58 +47,31 @@ def per_query(
         names: of the measures (`settings.measures`).
     """
     values = np.zeros((len(queries), len(names)))
-    asked: dict[ir_measures.Measure, list[int]] = {}
-    judged_at: dict[int, int] = {}
+    asked: dict[bool, dict[ir_measures.Measure, list[int]]] = {False: {}, True: {}}
     for column, name in enumerate(names):
-        if name.startswith("Judged"):
-            judged_at[column] = cutoff(name)
-        else:
-            computed = name.partition("@")[0] if name.startswith("RR") else name
-            asked.setdefault(ir_measures.parse_measure(computed), []).append(column)
+        judged = name.startswith("Judged")
+        computed = name.partition("@")[0] if name.startswith("RR") else name.replace("Judged", "P")
+        asked[judged].setdefault(ir_measures.parse_measure(computed), []).append(column)
     for start in range(0, len(queries), QUERIES):
         some = queries[start : start + QUERIES]
         position = {str(query): start + i for i, query in enumerate(some.tolist())}
-        judged, hits = np.isin(qrels.query, some), run.between(int(some.min()), int(some.max())).of(some)
-        labelled = Qrels(qrels.query[judged], qrels.passage[judged], qrels.relevance[judged])
-        labels = _nested(labelled.query, labelled.passage, labelled.relevance, passage_ids)
+        known, hits = np.isin(qrels.query, some), run.between(int(some.min()), int(some.max())).of(some)
+        labels = _nested(qrels.query[known], qrels.passage[known], qrels.relevance[known], passage_ids)
         scores = _nested(hits.query, hits.passage, hits.score, passage_ids)
-        for query, measure, value in ir_measures.pytrec_eval.iter_calc(list(asked), labels, scores) if asked else ():
-            values[position[query], asked[measure]] = value
-        for column, k in judged_at.items():
-            values[start : start + len(some), column] = _judged(hits, labelled, some, passage_ids, k)
-    for column, name in enumerate(names):
-        if name.startswith("RR") and (cut := cutoff(name)):
-            reciprocal = values[:, column]
-            reciprocal[reciprocal < 1 / (cut + 0.5)] = 0.0
+        for judged, columns in asked.items():
+            given = {query: dict.fromkeys(passages, 1) for query, passages in labels.items()} if judged else labels
+            for query, measure, value in (
+                ir_measures.pytrec_eval.iter_calc(list(columns), given, scores) if columns else ()
+            ):
+                values[position[query], columns[measure]] = value
+    hits_there = np.searchsorted(run.query, queries, "right") - np.searchsorted(run.query, queries)
+    for column, (name, k) in enumerate(zip(names, map(cutoff, names), strict=True)):
+        figures = values[:, column]
+        if k and name.startswith("RR"):
+            figures[figures < 1 / (k + 0.5)] = 0.0
+        elif k and name.startswith("Judged"):
+            figures[:] = (k * figures).round() / np.clip(hits_there, 1, k)
     return values
-
-
-def _judged(run: Run, qrels: Qrels, queries: np.ndarray, passage_ids: pa.ChunkedArray, k: int) -> np.ndarray:
-    """Share [n] of each query's first k hits, in trec_eval's order, that have any label."""
-    hits = first_hits(run, passage_ids, k)
-    labelled = np.isin(pair_keys(hits.query, hits.passage), pair_keys(qrels.query, qrels.passage))
-    order = np.argsort(queries)
-    position = order[np.searchsorted(queries[order], hits.query)]
-    found = np.bincount(position, minlength=len(queries))
-    share: np.ndarray = np.bincount(position, weights=labelled, minlength=len(queries)) / np.maximum(found, 1)
-    return share
-
-
-def first_hits(run: Run, passage_ids: pa.ChunkedArray, k: int) -> Run:
-    """The first k hits of every query in trec_eval's order: by score and, where equal, by text id, descending."""
-    starts = np.flatnonzero(np.diff(run.query, prepend=-1))
-    sizes = np.diff(np.append(starts, len(run.query)))
-    # Only what scores no less than the k-th hit can be among them; of most queries these are k.
-    last = np.repeat(run.score[starts + np.minimum(sizes, k) - 1], sizes)
-    keep = run.score >= last
-    query, passage, score = run.query[keep], run.passage[keep], run.score[keep]
-    ids = passage_ids.take(pa.array(passage)).to_numpy(zero_copy_only=False).astype(str)
-    _, place = np.unique(ids, return_inverse=True)
-    order = np.lexsort((-place, -score, query))
-    begins = np.flatnonzero(np.diff(query, prepend=-1))
-    rank = np.arange(1, len(query) + 1) - np.repeat(begins, np.diff(np.append(begins, len(query))))
-    order, rank = order[rank <= k], rank[rank <= k].astype(np.int32)
-    return Run(query[order], passage[order], rank, score[order])
 
 
 def _nested(

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import RECIPROCAL, Dataset
 from gnn_encoder.artifacts.dataset import CORPUS
-from gnn_encoder.evaluation.intervals import bootstrap_intervals
 from gnn_encoder.evaluation.measures import NAMES, mean_name
-from gnn_encoder.evaluation.significance import holm, paired_randomization
+from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
 
 PerQuery = Mapping[str, np.ndarray]
 """Figures [queries, measures] of each system."""

@@ -10,8 +10,11 @@ import numpy as np
 
 SIGNIFICANT = 0.05
 """Corrected p-values below are marked."""
-BATCH = 2**20
+SWAPS = 2**20
 """Swaps (permutations times queries) held in memory at a time."""
+CONFIDENCE = 0.95
+DRAWS = 2**21
+"""Draws (resamples times queries) held in memory at a time."""
 
 
 def paired_randomization(differences: np.ndarray, permutations: int, seed: int) -> np.ndarray:
@@ -38,7 +41,7 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
         permutation_type="samples",
         vectorized=True,
         n_resamples=permutations,
-        batch=max(1, BATCH // n),
+        batch=max(1, SWAPS // n),
         alternative="two-sided",
         rng=np.random.default_rng(seed),
     )
@@ -60,3 +63,26 @@ def holm(p_values: np.ndarray) -> np.ndarray:
     corrected = np.empty_like(rising)
     np.put_along_axis(corrected, order, np.minimum(rising, 1.0), axis=0)
     return corrected
+
+
+def bootstrap_intervals(values: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends [c] of the 95 % intervals of the means of c figures over n queries [n, c].
+
+    All figures are resampled with the same draws, made from `seed`: systems see the same queries. A draw is no more
+    than how often each query is in it, so the means of a batch are one matrix product.
+    """
+    n, columns = values.shape
+    if n == 0:
+        return np.zeros(columns), np.zeros(columns)
+    generator = np.random.default_rng(seed)
+    means = np.empty((resamples, columns))
+    batch = max(1, DRAWS // n)
+    for start in range(0, resamples, batch):
+        size = min(batch, resamples - start)
+        drawn = generator.integers(n, size=(size, n))
+        drawn += np.arange(size)[:, None] * n
+        times = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
+        means[start : start + size] = times.astype(np.float64) @ values / n
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    return low, high

@@ -3,8 +3,9 @@
     run    query Q0 passage rank score tag
     qrels  query 0 passage relevance
 
-Fields stand apart by white space. Lines are read one by one: what stays in memory is 16 bytes a hit, and each
-text id once. Of a run only the scores count, as in trec_eval, which reads no rank either.
+White space separates the fields. Lines are read one by one: 16 bytes a hit stay in memory, and each text id once. Of a
+run only the scores count, as in trec_eval, which reads no rank either. No library reads them so: `ir_measures` and
+pytrec_eval keep a Python object for each hit, and do not name the line that is wrong.
 """
 
 import gzip
@@ -12,8 +13,7 @@ import io
 import re
 import zlib
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -28,103 +28,59 @@ from gnn_encoder.errors import UserError
 
 RUN_FORM, QRELS_FORM = "query Q0 passage rank score tag", "query 0 passage relevance"
 LONGEST_LINE = 1 << 20
-"""Bytes; a longer one is no line of such a file, and may take all memory."""
+"""Bytes. A longer line cannot belong to such a file, and could take all memory."""
 LINES = 100_000
 """Lines written at a time."""
 
 
-class Ids:
-    """Text ids, numbered in the order in which they are first seen."""
+class Ids(dict[bytes, int]):
+    """Text ids → numbers, in the order in which they are first looked up by `ids[name]`.
 
-    def __init__(self) -> None:
-        self._rows: dict[bytes, int] = {}
+    A new id that is not UTF-8 raises UnicodeDecodeError.
+    """
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def find(self, name: bytes) -> int | None:
-        """The number of an id, None of one never seen."""
-        return self._rows.get(name)
-
-    def row(self, name: bytes) -> int:
-        """The number of an id, a new one if it is new.
-
-        Raises:
-            UnicodeDecodeError: a new id that is not UTF-8.
-        """
-        row = self._rows.get(name)
-        if row is None:
-            name.decode("utf-8")
-            row = self._rows[name] = len(self._rows)
-        return row
+    def __missing__(self, name: bytes) -> int:
+        name.decode("utf-8")
+        self[name] = number = len(self)
+        return number
 
     def column(self) -> pa.ChunkedArray:
-        """All of them by number, as an Arrow column."""
-        return pa.chunked_array([pa.array([name.decode("utf-8") for name in self._rows], pa.string())])
+        """All ids by number, as an Arrow column."""
+        return pa.chunked_array([pa.array([name.decode("utf-8") for name in self], pa.string())])
 
 
 def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
-    """Labels of a qrels file by the ids' numbers; a label that stands there twice counts once.
+    """Labels of a qrels file by the ids' numbers. A label that stands there twice counts once.
 
     Raises:
-        UserError: a line that is not so, or a passage with two labels for one query; names file and line.
+        UserError: a malformed line, or a passage with two labels for one query; names file and line.
     """
-    columns, lines = (array("i"), array("i"), array("i")), array("q")
-    for number, fields in _rows(path, 4, QRELS_FORM):
-        query, _, passage, relevance = fields
-        label = relevance_of(relevance.decode("ascii", "replace"))
-        if label is None:
-            bound = f"an integer from -{HIGHEST_RELEVANCE:,} to {HIGHEST_RELEVANCE:,}"
-            raise UserError(f"{path} line {number}: relevance {_shown(relevance)} is not {bound}")
-        rows = _numbered(path, number, queries, query, passages, passage)
-        for column, value in zip(columns, (*rows, label), strict=True):
-            column.append(value)
-        lines.append(number)
-    if not lines:
+    query, passage, relevance, lines = _columns(path, QRELS_FORM, _relevance, queries, passages)
+    if not len(lines):
         raise UserError(f"{path} holds no label: a line of it is {QRELS_FORM}")
-    qrels = Qrels(*(np.array(column, dtype=np.int32) for column in columns))
-    first, again = _repeated(qrels.query, qrels.passage)
+    first, again = _repeated(query, passage)
     for one, other in zip(first, again, strict=True):
-        if qrels.relevance[one] != qrels.relevance[other]:
+        if relevance[one] != relevance[other]:
             earlier = f"in line {lines[one]} for the same passage"
             raise UserError(f"{path} line {lines[other]}: another relevance than {earlier}")
-    keep = np.ones(len(lines), dtype=bool)
-    keep[again] = False
-    return Qrels(qrels.query[keep], qrels.passage[keep], qrels.relevance[keep])
+    return Qrels(*(np.delete(column, again) for column in (query, passage, relevance.astype(np.int32))))
 
 
 def read_run(path: Path, queries: Ids, passages: Ids) -> Run:
-    """The hits of a run file for the queries that have a number already; those of others are left out.
+    """The hits of a run file for the queries in `queries`; hits of other queries are left out.
 
     Hits are ranked by score, equal scores in the order of the file (`measures` orders those as trec_eval does).
 
     Raises:
-        UserError: a line that is not so, or a passage twice for one query; names file and line.
+        UserError: a malformed line, or a passage twice for one query; names file and line.
     """
-    query_rows, passage_rows, scores, lines = array("i"), array("i"), array("f"), array("q")
-    for number, fields in _rows(path, 6, RUN_FORM):
-        try:
-            score = float(fields[4])
-        except ValueError:
-            score = float("nan")
-        if score != score or b"_" in fields[4]:
-            raise UserError(f"{path} line {number}: score {_shown(fields[4])} is not a number")
-        if queries.find(fields[0]) is not None:
-            rows = _numbered(path, number, queries, fields[0], passages, fields[2])
-            for column, value in zip((query_rows, passage_rows), rows, strict=True):
-                column.append(value)
-            scores.append(score)
-            lines.append(number)
-    query, passage = np.array(query_rows, dtype=np.int32), np.array(passage_rows, dtype=np.int32)
+    query, passage, score, lines = _columns(path, RUN_FORM, _score, queries, passages, only=queries)
     for one, other in zip(*_repeated(query, passage), strict=True):
         raise UserError(f"{path} line {lines[other]}: the same query and passage as in line {lines[one]}")
-    fp32 = np.array(scores, dtype=np.float32)
-    order = np.lexsort((-fp32, query))
+    order = np.lexsort((-score, query))
     query = query[order]
-    starts = np.flatnonzero(np.diff(query, prepend=-1))
-    sizes = np.diff(np.append(starts, len(query)))
-    rank = (np.arange(1, len(query) + 1) - np.repeat(starts, sizes)).astype(np.int32)
-    return Run(query, passage[order], rank, fp32[order])
+    rank = np.arange(1, len(query) + 1) - np.searchsorted(query, query)
+    return Run(query, passage[order], rank.astype(np.int32), score[order])
 
 
 def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray, tag: str) -> None:
@@ -132,33 +88,61 @@ def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.
 
     White space in an id or the tag, which would end the field, is written as `%20` and the like.
     """
-    with _writing(path) as file:
-        for start in range(0, len(run.query), LINES):
-            part = slice(start, start + LINES)
-            columns = [
-                _ids(query_ids, run.query[part]),
-                pa.scalar("Q0"),
-                _ids(passage_ids, run.passage[part]),
-                pa.array(run.rank[part]).cast(pa.string()),
-                # Nine digits tell every fp32 apart.
-                pa.array([f"{score:.9g}" for score in run.score[part].tolist()], pa.string()),
-                pa.scalar(_quoted(tag)),
-            ]
-            _write(file, columns)
+
+    def columns(part: slice) -> list[pa.Array | pa.Scalar]:
+        # Nine digits distinguish all fp32 numbers.
+        scores = pa.array([f"{score:.9g}" for score in run.score[part].tolist()], pa.string())
+        ranks = pa.array(run.rank[part]).cast(pa.string())
+        queries, passages = _ids(query_ids, run.query[part]), _ids(passage_ids, run.passage[part])
+        return [queries, pa.scalar("Q0"), passages, ranks, scores, pa.scalar(_quoted(tag))]
+
+    _write(path, len(run.query), columns)
 
 
 def write_qrels(path: Path, qrels: Qrels, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray) -> None:
     """Write labels, gzip, with ids as in `write_run`."""
-    with _writing(path) as file:
-        for start in range(0, len(qrels.query), LINES):
-            part = slice(start, start + LINES)
-            relevance = pa.array(qrels.relevance[part]).cast(pa.string())
-            queries, passages = _ids(query_ids, qrels.query[part]), _ids(passage_ids, qrels.passage[part])
-            _write(file, [queries, pa.scalar("0"), passages, relevance])
+
+    def columns(part: slice) -> list[pa.Array | pa.Scalar]:
+        relevance = pa.array(qrels.relevance[part]).cast(pa.string())
+        return [_ids(query_ids, qrels.query[part]), pa.scalar("0"), _ids(passage_ids, qrels.passage[part]), relevance]
+
+    _write(path, len(qrels.query), columns)
 
 
-def _rows(path: Path, count: int, form: str) -> Iterator[tuple[int, list[bytes]]]:
+def _columns(
+    path: Path,
+    form: str,
+    value_of: Callable[[bytes], float],
+    queries: Ids,
+    passages: Ids,
+    only: Collection[bytes] | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Query and passage numbers int32, values fp32 and line numbers int64 of a file, of the queries in `only`."""
+    value_at = 3 if form == QRELS_FORM else 4
+    query_rows, passage_rows, values, lines = array("i"), array("i"), array("f"), array("q")
+    for line, fields in _lines(path, form):
+        try:
+            value = value_of(fields[value_at])
+            if only is None or fields[0] in only:
+                query_rows.append(queries[fields[0]])
+                passage_rows.append(passages[fields[2]])
+                values.append(value)
+                lines.append(line)
+        except UnicodeDecodeError:
+            raise UserError(f"{path} line {line}: not UTF-8") from None
+        except ValueError as error:
+            raise UserError(f"{path} line {line}: {error}") from None
+    return (
+        np.array(query_rows, np.int32),
+        np.array(passage_rows, np.int32),
+        np.array(values, np.float32),
+        np.array(lines, np.int64),
+    )
+
+
+def _lines(path: Path, form: str) -> Iterator[tuple[int, list[bytes]]]:
     """Each line's number, from 1, and its fields; blank lines are left out."""
+    count = len(form.split())
     try:
         with path.open("rb") as raw:
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -176,35 +160,42 @@ def _rows(path: Path, count: int, form: str) -> Iterator[tuple[int, list[bytes]]
         raise UserError(f"{path} cannot be read: {error}; copy it again") from None
 
 
-def _numbered(path: Path, line: int, queries: Ids, query: bytes, passages: Ids, passage: bytes) -> tuple[int, int]:
+def _relevance(field: bytes) -> int:
+    label = relevance_of(field.decode("ascii", "replace"))
+    if label is None:
+        bound = f"an integer from -{HIGHEST_RELEVANCE:,} to {HIGHEST_RELEVANCE:,}"
+        raise ValueError(f"relevance {_shown(field)} is not {bound}")
+    return label
+
+
+def _score(field: bytes) -> float:
     try:
-        return queries.row(query), passages.row(passage)
-    except UnicodeDecodeError:
-        raise UserError(f"{path} line {line}: not UTF-8") from None
-
-
-def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the pairs that stood before, ascending, each after the row where it stood first."""
-    _, first, inverse = np.unique(pair_keys(query, passage), return_index=True, return_inverse=True)
-    first = first[inverse]
-    again = np.flatnonzero(first != np.arange(len(first)))
-    return first[again], again
+        score = float(field)
+    except ValueError:
+        score = float("nan")
+    if score != score or b"_" in field:
+        raise ValueError(f"score {_shown(field)} is not a number")
+    return score
 
 
 def _shown(field: bytes) -> str:
     return repr(field[:40].decode("utf-8", errors="replace"))
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[gzip.GzipFile]:
-    # Neither name nor time in the header: the same content gives the same bytes.
+def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The row where each repeated pair stands first, and the row of the repetition, ascending."""
+    _, first, inverse = np.unique(pair_keys(query, passage), return_index=True, return_inverse=True)
+    first = first[inverse]
+    again = np.flatnonzero(first != np.arange(len(first)))
+    return first[again], again
+
+
+def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa.Scalar]]) -> None:
+    # No name and no time in the header: the same content gives the same bytes.
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
-        yield file
-
-
-def _write(file: gzip.GzipFile, columns: list[pa.Array | pa.Scalar]) -> None:
-    lines = pc.binary_join_element_wise(*columns, " ")
-    file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+        for start in range(0, count, LINES):
+            lines = pc.binary_join_element_wise(*columns(slice(start, start + LINES)), " ")
+            file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
 
 
 def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
@@ -215,4 +206,4 @@ def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
 
 
 def _quoted(name: str) -> str:
-    return re.sub(r"[\s\x1c-\x1f]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    return re.sub(r"[\s\x1c-\x1f]", lambda space: "".join(f"%{byte:02X}" for byte in space[0].encode()), name)

@@ -47,7 +47,7 @@ DRIVER = "-driver"
 
 
 @dataclass(frozen=True)
-class Run:
+class ClusterRun:
     """A run, as far as the server tells. States are KFP's own words."""
 
     run_id: str
@@ -134,7 +134,7 @@ class Server:
         except Unanswered as error:
             raise UserError(f"{error}; {name} may have started all the same: look with gnn-encoder runs") from None
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> ClusterRun:
         """How a run is.
 
         Raises:
@@ -143,7 +143,7 @@ class Server:
         with self._errors_in_a_line():
             return _as_run(self._runs.run_service_get_run(run_id))
 
-    def runs(self, experiment: str, limit: int) -> list[Run]:
+    def runs(self, experiment: str, limit: int) -> list[ClusterRun]:
         """The last runs of an experiment, the newest first; none where there is no such experiment.
 
         Raises:
@@ -199,7 +199,7 @@ class Server:
             raise UserError(f"{self.host} answers, but not as KFP does: check --host") from None
 
 
-def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> Run:
+def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> ClusterRun:
     """Wait for a run's end, and pass `tell` a line for each change of a step's state.
 
     Raises:
@@ -275,13 +275,13 @@ def _token() -> str:
     return token
 
 
-def _as_run(found: Any) -> Run:
+def _as_run(found: Any) -> ClusterRun:
     tasks = (found.run_details.task_details if found.run_details else None) or []
     # A task without a state is one that Argo has left out, or has not come to.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
     failed = [name for name, state in states.items() if state == "FAILED"]
-    return Run(
+    return ClusterRun(
         run_id=str(found.run_id),
         name=str(found.display_name),
         # Where the server cannot read a run back, it sends an error and no state.

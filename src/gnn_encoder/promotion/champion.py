@@ -1,22 +1,25 @@
-"""A challenger and the champion measured alike: both bundles search for the present queries.
+"""A challenger and the champion measured alike, on the present queries.
 
-The champion's earlier figures are not read. It is asked the present queries, and its hits are judged by the present
-labels. So queries and labels are the same by construction, whatever has changed since the champion was trained, and
-both bundles are timed on one machine, in turn.
+The champion's earlier figures are not read: it searches for the present queries, and the present labels judge its hits.
+So queries and labels are the same for both, whatever has changed since the champion was trained. Both are timed on one
+machine, in turn.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Dataset
-from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.results import means, p_values
-from gnn_encoder.promotion.bundle_figures import bundle_figures
+from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Standing
+from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.latency import bundle_path, measure_latency
 from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
@@ -36,9 +39,9 @@ def compare_with_champion(
     """Compare both on the labelled queries of a split.
 
     Args:
-        version: the champion's.
-        settings: those of the challenger's evaluation, whose precision, depth, permutations and seed are used.
-        progress: reports a stage, by its name and its number of queries.
+        version: the champion's number.
+        settings: of the challenger's evaluation; precision, depth, permutations and seed are used.
+        progress: starts to report a stage, by its name and its number of queries.
     """
     queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
     values: dict[str, np.ndarray] = {
@@ -57,6 +60,46 @@ def compare_with_champion(
         )
         for name, searcher in searchers.items()
     }
-    there = pc.is_in(champion.bundle.passages.ids(), value_set=data.passages.ids().combine_chunks())
-    gone = len(there) - int(pc.sum(there).as_py() or 0)
+    rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
+    gone = int((rows >= len(data.passages)).sum())
     return ChampionComparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])
+
+
+def bundle_figures(
+    searcher: Searcher,
+    data: Dataset,
+    split: str,
+    measures: Sequence[str],
+    settings: Evaluate,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Every measure of every labelled query of a split, float64 [n, measures].
+
+    The bundle searches its own index with its own query encoder, `settings.depth` hits deep, or as deep as the measures
+    need. A hit that is not in the dataset keeps its rank and is not relevant. A passage that is not in the bundle
+    cannot be found.
+    """
+    qrels = data.split_qrels(split)
+    queries = labelled_queries(qrels)
+    rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
+    vectors = encode_texts(searcher.encoder, data.query_texts(queries), progress=progress, **settings.speed)
+    depth = max(settings.depth, *map(cutoff, measures))
+    scores, found = search_index(searcher.index, vectors, min(depth, max(len(rows), 1)))
+    passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
+    return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures)
+
+
+def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Rows int32 [m'] in a dataset's corpus of a bundle's passages, and the text ids of all rows.
+
+    A passage that is not in the corpus gets a row after its last one, which no label names.
+
+    Args:
+        ids: text ids of the bundle's passages [m'].
+        present: text ids of the corpus [m].
+    """
+    found = pc.index_in(ids, value_set=present.combine_chunks())
+    missing = ids.filter(pc.is_null(found))
+    rows = found.fill_null(-1).to_numpy().astype(np.int32)
+    rows[rows < 0] = len(present) + np.arange(len(missing), dtype=np.int32)
+    return rows, pa.chunked_array([*present.chunks, *missing.chunks], type=present.type)

@@ -1,7 +1,8 @@
-"""The gate: may a new bundle take the champion's place? Numbers in, a verdict and its reason out.
+"""The gate: may a new bundle take the champion's place? `decide` is the rule: figures in, a verdict and its reason out.
 
-It must be worth its graph (the gain over the plain dual encoder of the same run), and better than the champion by
-the smallest effect worth having, significantly so, without falling below a floor anywhere else.
+The new bundle must be worth its graph: better than the plain dual encoder of the same run. And it must be better than
+the champion: by the smallest effect worth having, significantly so, and without falling below a floor in any other
+measure or cost.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Standing:
     query_ms: float
     """Median milliseconds of a question, for encoding and search."""
     index_bytes: float
-    """Bytes of the index for each passage: a corpus that grew is no fault of the model."""
+    """Bytes of the index for each passage, so that a larger corpus does not count against the model."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ChampionComparison:
     """The champion's."""
     queries: int
     gone: int
-    """Passages of the champion that the data set no longer has: hits among them count as not relevant."""
+    """Passages of the champion that the dataset no longer has: hits among them count as not relevant."""
     challenger: Standing
     champion: Standing
     p_values: dict[str, float]
@@ -45,54 +46,51 @@ class ChampionComparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision, and its reason in a sentence."""
+    """A decision, `PROMOTE` or `KEEP`, and its reason in a sentence."""
 
     decision: str
-    """`promote` or `keep`."""
     reason: str
 
 
 def decide(
     settings: Promote, split: str, value: float, baseline: float, against: ChampionComparison | str | None
 ) -> Verdict:
-    """Apply the rule.
+    """Promote a challenger if nothing in the settings' thresholds speaks against it.
 
     Args:
-        settings: its thresholds.
+        settings: the thresholds.
         split: the split of the figures.
         value: the challenger's figure by `settings.measure`.
         baseline: the plain dual encoder's.
-        against: the comparison with the champion, or in words why it cannot be compared, or None without a champion.
+        against: the comparison with the champion; a text: why it cannot be compared; None: there is no champion.
     """
     gain = value - baseline
-    found = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
+    facts = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
     objections = []
     if gain < settings.minimum_gain:
         objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
     if against is None:
-        found.append("there was no champion")
+        facts.append("there was no champion")
     elif isinstance(against, str):
         objections.append(against)
     else:
         difference, p = against.difference(settings.measure), against.p_values[settings.measure]
-        found.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion")
+        facts.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion")
         objections += _objections(settings, against)
-    return Verdict(KEEP if objections else PROMOTE, "; ".join(found + objections))
+    return Verdict(KEEP if objections else PROMOTE, "; ".join(facts + objections))
 
 
-def _objections(settings: Promote, found: ChampionComparison) -> list[str]:
-    """Everything that the comparison has against the challenger, a clause each."""
+def _objections(settings: Promote, against: ChampionComparison) -> list[str]:
+    """Everything in the comparison that speaks against the challenger, a clause each."""
     objections = []
-    if found.difference(settings.measure) < settings.smallest_effect:
+    if against.difference(settings.measure) < settings.smallest_effect:
         objections.append(f"against the champion at least {settings.smallest_effect:+.4f} is asked for")
-    if found.p_values[settings.measure] > settings.significance:
+    if against.p_values[settings.measure] > settings.significance:
         objections.append(f"against the champion p of at most {settings.significance} is asked for")
-    for measure, fall in settings.floors.items():
-        if found.difference(measure) < -fall:
-            objections.append(
-                f"{mean_name(measure)} falls by {-found.difference(measure):.4f}, where at most {fall} is allowed"
-            )
-    new, old = found.challenger, found.champion
+    for measure, allowed in settings.floors.items():
+        if (fall := -against.difference(measure)) > allowed:
+            objections.append(f"{mean_name(measure)} falls by {fall:.4f}, where at most {allowed} is allowed")
+    new, old = against.challenger, against.champion
     for words, ratio, largest in (
         ("a question takes {:.2f} times as long", new.query_ms / old.query_ms, settings.largest_latency_ratio),
         ("a passage takes {:.2f} times the index", new.index_bytes / old.index_bytes, settings.largest_index_ratio),

@@ -3,22 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gnn_encoder.artifacts import Report
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from gnn_encoder.artifacts import Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.report.templates import page_environment
 
 TEMPLATE = "model_card.md.j2"
 
 
-def model_card(report: Report, facts: Mapping[str, Any]) -> str:
-    """The card of the bundle that a report evaluates; `facts` are those of the `Decision` about it."""
-    template = page_environment("promotion").overlay(autoescape=False).get_template(TEMPLATE)
-    history, headline = read_history(report.path), report.manifest.metrics["headline"]
-    return template.render(
-        metrics=report.metrics,
-        history=history,
-        headline=headline,
+def model_card(evaluation: Evaluation, data: Dataset, graph: Graph, facts: Mapping[str, Any]) -> str:
+    """The card of an evaluated bundle; `facts` are those of the `Decision` about it."""
+    environment = Environment(
+        loader=PackageLoader("gnn_encoder", "promotion"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    labelled = data.split_qrels(facts["split"]).positive().passage
+    return environment.get_template(TEMPLATE).render(
+        metrics=evaluation.metrics,
+        history=read_history(evaluation.path),
+        headline=evaluation.manifest.metrics["headline"],
+        passages=len(data.passages),
+        reached=(np.diff(graph.indptr)[labelled] > 0).mean(),
         facts=facts,
         split=facts["split"],
         mean_name=mean_name,

@@ -1,17 +1,18 @@
 """The model registry: versions of a model, and the aliases that say which of them is served.
 
-`champion` is the version in service, `previous` the one before it. MLflow sets an alias without a condition: of two
-processes that compared with the same champion, each could replace it. So a move is first written down, as a version of
-the model `NAME.moves`, which says after which other move it comes. MLflow gives out each version number once, hence all
-readers agree which move after that one came first. Only that one counts, and only its process sets the aliases.
+`champion` is the version in service, `previous` the one before it. MLflow sets an alias without a condition: two
+processes that compared with the same champion could both replace it. So each move of the aliases is recorded first, as
+a version of the model `NAME.moves` that names the move before it. MLflow gives out each version number once, so all
+readers agree which successor of a move came first. Only that one counts, and only its process sets the aliases.
 
-No process waits for another. One that stops or dies between the two is no obstacle: the next reader sets the aliases of
-the last move, if they are not set yet. One that wakes up and sets the aliases of an older move looks at the last move
-afterwards, and sets that one's again. Whoever moves an alias in MLflow's own pages is obeyed.
+No process waits for another. If one stops between recording and setting, the next reader sets the aliases of the last
+move. If one resumes late and sets the aliases of an older move, it then reads the last move and sets that one's again.
+Aliases that somebody moves in MLflow's own pages stay as they are.
 """
 
 import functools
 import os
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,12 +22,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
 CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
 """Tags of a version: the address and digest of its bundle, and what the gate decided."""
 AFTER, SET = "after", "aliases set"
-"""Tags of a move: the move before it ("0": none), and whether its aliases are set. The other two are the aliases."""
+"""Tags of a move: the move before it ("0": none), and whether its aliases are set. It also has a tag per alias."""
+SCHEME = "models:/"
+"""How the name of a registered version begins."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -44,31 +48,30 @@ class Version:
     card: str
     """Markdown."""
     run_id: str
-    """The run that registered it; empty where none did."""
+    """The run that registered it, empty if none did."""
 
     def bundle_folder(self) -> Path:
         """The folder of its bundle on this machine, fetched if it is in an object store.
 
         Raises:
-            UserError: the store cannot be used; `Missing`, if there is no address that this program reads, or nothing
-                in the store.
+            UserError: the store cannot be used; `Missing`, if the address cannot be read or nothing is there.
         """
         address = self.tags.get(BUNDLE, "")
         if not address or ("://" in address and not is_remote(address)):
             where = f"at {address}, and only folders and s3:// are read" if address else f"without a tag {BUNDLE!r}"
             raise Missing(f"version {self.number} is registered {where}")
-        # Where KFP's launcher wrote a bundle, it has no index of objects. Its manifest is checked all the same.
+        # A bundle that KFP's launcher wrote has no index of its objects. Its manifest is checked all the same.
         return local_folder(address, indexed=False)
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """The versions that the aliases point at, None where there is no such alias."""
+    """The versions that the aliases point at, None for an alias that does not exist."""
 
     champion: str | None
     previous: str | None
     move: str
-    """Number of the last move, "0" where there was none."""
+    """Number of the last move, "0" if there was none."""
 
 
 def _naming_store(
@@ -87,7 +90,7 @@ class Registry:
 
     def __init__(self, client: Any, uri: str, name: str, run_id: str | None = None) -> None:
         """Sends no request yet; `run_id` is the run that registers versions."""
-        self.uri, self.name = uri, name
+        self.uri, self.name, self._moves = uri, name, f"{name}.moves"
         self._client, self._run_id = client, run_id
 
     @_naming_store
@@ -107,14 +110,10 @@ class Registry:
         ]
 
     def find(self, named: str) -> Version:
-        """The version with a number or an alias.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The version with a number or an alias; without one a `UserError`."""
         versions = self.versions()
         for version in versions:
-            if named == version.number or named in version.aliases:
+            if named in (version.number, *version.aliases):
                 return version
         known = [*(version.number for version in versions), *(alias for v in versions for alias in v.aliases)]
         there = f"there are {', '.join(known)}" if known else "nothing is registered under that name"
@@ -122,15 +121,12 @@ class Registry:
 
     @_naming_store
     def logged(self, version: Version, name: str, folder: str) -> Path:
-        """Fetch into `folder` what the run that registered a version logged under a name."""
+        """Fetch into `folder` what the run that registered a version logged under a name; return its path."""
         return Path(self._client.download_artifacts(version.run_id, name, folder))
 
     @_naming_store
     def register(self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str) -> str:
         """Make a bundle a version and return its number.
-
-        An MLflow server refuses a source on the client's disk. Then the source is the registering run, and only the tag
-        `bundle` has the bundle's address.
 
         Args:
             bundle: its folder, or its address in an object store.
@@ -144,15 +140,16 @@ class Registry:
             card = card[: card.rindex("\n", 0, most - 1)] + "\n…"
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
-        source = bundle if "://" in bundle else Path(bundle).as_uri()
+        create = functools.partial(
+            self._client.create_model_version, self.name, run_id=self._run_id, tags=labels, description=card
+        )
         try:
-            made = self._client.create_model_version(self.name, source, self._run_id, labels, description=card)
+            return str(create(bundle if "://" in bundle else Path(bundle).as_uri()).version)
         except MlflowException as error:
+            # A server refuses a source on the client's disk. The tag `bundle` has the bundle's address all the same.
             if "model version source" not in str(error):
                 raise
-            source = f"runs:/{self._run_id}/bundle"
-            made = self._client.create_model_version(self.name, source, self._run_id, labels, description=card)
-        return str(made.version)
+            return str(create(f"runs:/{self._run_id}/bundle").version)
 
     @_naming_store
     def withdraw(self, number: str) -> None:
@@ -161,16 +158,14 @@ class Registry:
 
     @_naming_store
     def aliases(self) -> Aliases:
-        """Where the aliases point, after they have been set as the last move says."""
-        move = self._set_aliases()
-        found = self._aliases()
-        return Aliases(found.get(CHAMPION), found.get(PREVIOUS), move)
+        """The aliases, after they have been set as the last move says."""
+        move, versions = self._set_aliases(), self._aliases()
+        return Aliases(versions.get(CHAMPION), versions.get(PREVIOUS), move)
 
     def promote(self, number: str, seen: Aliases | None = None) -> bool:
         """Make a version the champion and the former champion `previous`; return whether that was done.
 
-        Args:
-            seen: the aliases that the decision rests on: if they have been moved since, nothing is done.
+        It is not done if the aliases have been moved since they were as `seen`.
         """
         while True:
             now = seen or self.aliases()
@@ -180,11 +175,7 @@ class Registry:
                 return False
 
     def roll_back(self) -> tuple[str, str]:
-        """Exchange `champion` and `previous`; return the new champion and the former one.
-
-        Raises:
-            UserError: there was no other champion before.
-        """
+        """Exchange `champion` and `previous`, which must be there; return the new champion and the former one."""
         while True:
             now = self.aliases()
             if not now.champion or not now.previous or now.champion == now.previous:
@@ -192,16 +183,12 @@ class Registry:
             if self._move(now, now.previous, now.champion):
                 return now.previous, now.champion
 
-    @property
-    def _moves(self) -> str:
-        return f"{self.name}.moves"
-
     @_naming_store
     def _move(self, seen: Aliases, champion: str, previous: str) -> bool:
-        """Move the aliases; return False if another move came first after the one in `seen`."""
+        """Move the aliases; return False if another process moved them since they were as `seen`."""
         _agree(self._client.create_registered_model, self._moves)
-        # A request that is sent twice, as its answer was lost, makes two versions: the source tells that both are ours.
-        # Nothing lies there; a server wants an address with a path.
+        # A request is sent twice if its answer was lost, which makes two versions: the source says that both are ours.
+        # Nothing lies there; a server demands an address with a path.
         source = f"move://champion/{uuid.uuid4()}"
         tags = {AFTER: seen.move, CHAMPION: champion, PREVIOUS: previous}
         self._client.create_model_version(self._moves, source, tags=tags)
@@ -210,7 +197,7 @@ class Registry:
         return won
 
     def _valid_moves(self) -> list[Any]:
-        """The moves that count, in their order: each is the first one after the one before it."""
+        """The moves that count, in their order: each is the first that names the one before it."""
         valid: list[Any] = []
         for each in self._entities(self._moves):
             if each.tags.get(AFTER) == (str(valid[-1].version) if valid else "0"):
@@ -228,7 +215,7 @@ class Registry:
                 if version := last.tags.get(alias):
                     _agree(self._client.set_registered_model_alias, self.name, alias, version)
             _agree(self._client.set_model_version_tag, self._moves, number, SET, "yes")
-            # Between reading and setting this process may have stood still for hours, and others moved: read again.
+            # This process may have stopped for hours between reading and setting, while others moved: read again.
             done = number
         return "0"
 
@@ -249,7 +236,7 @@ class Registry:
 
 
 def _agree(method: Callable[..., Any], *arguments: str) -> None:
-    """Call a method that creates or sets something, where other processes may do the same or delete it."""
+    """Call a method that creates or sets something which other processes may create, set or delete at the same time."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -262,15 +249,41 @@ def _agree(method: Callable[..., Any], *arguments: str) -> None:
 
 
 def open_registry(uri: str, name: str) -> Registry:
-    """The registered model of that name, which need not be there yet, in the store at `uri`.
-
-    Raises:
-        UserError: the store cannot be used.
-    """
+    """The registered model of that name, which need not exist yet, in the store at `uri`."""
     with mlflow_runs.reaching(uri) as client:
         return Registry(client, uri, name)
 
 
 def registry_of(run: mlflow_runs.StepRun, name: str) -> Registry | None:
-    """The registered model of that name where a step's run is tracked; None where it is not."""
+    """The registered model of that name in the store that tracks a step's run, None for a run that is not tracked."""
     return Registry(run.client, os.environ["MLFLOW_TRACKING_URI"], name, run.run_id) if run.client else None
+
+
+def named_bundle(name: str, root: Path) -> Path:
+    """The folder on this machine of the bundle that a user names: by its folder, `s3://` address or version.
+
+    A version (`models:/NAME@ALIAS`, `models:/NAME/VERSION`) is looked up in the environment's tracking store, else in
+    the root's. If ROOT/latest leads to the same bundle, that path is returned: what explains the bundle lies there.
+    """
+    registered = parse_name(name)
+    if registered is None:
+        if not is_remote(name) and not local_folder(name).is_dir():
+            raise UserError(
+                f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
+                f"{SCHEME}NAME@ALIAS"
+            )
+        return local_folder(name)
+    model, version = registered
+    with impatient():
+        folder = open_registry(existing_store(root), model).find(version).bundle_folder()
+    latest = root / "latest" / "bundle"
+    return latest if latest.exists() and latest.resolve() == folder else folder
+
+
+def parse_name(text: str) -> tuple[str, str] | None:
+    """The name and the alias or version in `models:/NAME@ALIAS` or `models:/NAME/VERSION`, None for another scheme."""
+    if not text.startswith(SCHEME):
+        return None
+    if not (parts := re.fullmatch(f"{SCHEME}([^@/]+)[@/]([^@/]+)", text)):
+        raise UserError(f"{text}: write {SCHEME}NAME@ALIAS or {SCHEME}NAME/VERSION")
+    return parts[1], parts[2]

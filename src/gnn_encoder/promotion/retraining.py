@@ -1,8 +1,8 @@
 """Whether a retraining would make anything new, and its result in Markdown.
 
-Three digests stand for what a run is made of: data, settings and code. `promote` writes them to the version that it
-registers. If the champion or the newest version has the same three, the result of the run is known: that model serves
-already, or was kept back or rolled back.
+A run is made of data, settings and code. `promote` writes their three digests to the version that it registers. If the
+champion or the newest version has the same three, the result of the run is known already: that model is in service, or
+was kept back or rolled back.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A training pipeline that may run: `jobs.Training` here, `kubeflow.jobs.ClusterTraining` on a cluster."""
+    """A training pipeline that may run: `runs.pipelines.Training`, or `kubeflow.submission.ClusterTraining`."""
 
     @property
     def settings(self) -> Settings:
-        """Its steps' settings."""
+        """Of its steps."""
 
     def models(self) -> Registry:
         """The registry of its versions."""
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """The arguments of its steps; with another text for `registry`, `promote` decides anew."""
+        """The arguments of its steps. With another text for `registry`, `promote` decides again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Plan:
     arguments: Mapping[str, str]
     """The arguments of the pipeline's steps."""
     origin: Mapping[str, str]
-    """The digests of what the run is made of."""
+    """The digests of data, settings and code."""
     same: Version | None
     """A version with the same digests: there is nothing to do."""
     news: str
@@ -51,18 +51,14 @@ class Plan:
 
 
 def plan(job: Job) -> Plan:
-    """Compare what would run with what is registered.
-
-    Raises:
-        UserError: the registry, the data source or a backbone cannot be read.
-    """
+    """Compare what would run with what is registered."""
     name, versions = job.settings.promote.model_name, []
     with contextlib.suppress(Missing), impatient():  # nothing ran in that root yet
         versions = job.models().versions()
     known = frozenset(version.number for version in versions)
     newest = next(iter(versions), None)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
-    # A step that was decided against another champion must not be reused.
+    # A decision against another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
     digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
     origin = {part: digests[part] for part in ORIGIN}
@@ -78,36 +74,30 @@ def plan(job: Job) -> Plan:
 
 
 def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
-    """Read the facts of the `Decision` on the version that a plan's run registered, as `promote` logged them.
-
-    Raises:
-        UserError: there is no new version of the plan's data, settings and code, or its decision cannot be read.
-    """
+    """The facts of the `Decision` on the version that a plan's run registered, as `promote` logged them to MLflow."""
     store = without_password(models.uri)
     fresh = (version for version in models.versions() if version.number not in plan.known)
-    made = next((version for version in fresh if not _changed(plan.origin, version)), None)
-    if not made:
+    registered = next((version for version in fresh if not _changed(plan.origin, version)), None)
+    if not registered:
         raise UserError(
             f"the run succeeded, but no new version of {models.name} is in {store}: KFP reused an earlier run's "
             "promote from its cache (caching: false in the cluster file), or the steps use another MLflow"
         )
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return Decision.logged_facts(models.logged(made, "decision", folder))
+            return Decision.logged_facts(models.logged(registered, "decision", folder))
     except (UserError, OSError) as error:
-        decided = f"{made.tags.get(DECISION)}: {made.tags.get(REASON)}"
+        decided = f"{registered.tags.get(DECISION)}: {registered.tags.get(REASON)}"
         raise UserError(
-            f"version {made.number} is registered ({decided}), but not its decision's figures: {error}"
+            f"version {registered.number} is registered ({decided}), but not its decision's figures: {error}"
         ) from None
 
 
 def _changed(origin: Mapping[str, str], version: Version) -> list[str]:
-    """The names of the digests in which a run differs from a version."""
     return [part for part, digest in origin.items() if version.tags.get(part) != digest]
 
 
 def _described(version: Version) -> str:
-    """A version's number and what became of it."""
     if CHAMPION in version.aliases:
         return f"version {version.number}, the champion"
     if version.tags.get(DECISION) == KEEP:
@@ -122,40 +112,38 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
         news: why it ran.
         facts: those of its `Decision`.
         uri: the address of the MLflow store with its version.
-        links: other things to look at, by their names.
+        links: name → address of other pages and files.
     """
-    lines = [
-        f"## {facts['model_name']}: {facts['decision']}",
-        "",
-        f"{facts['reason']}.",
-        "",
-        f"Trained because: {news}.",
-        "",
-        *(_table(facts["version"], facts["comparison"]) if facts["comparison"] else _figures(facts)),
-        "",
-    ]
     store = without_password(uri)
     page = f"/#/models/{facts['model_name']}/versions/{facts['version']}" if store.startswith("http") else ""
     places = {"registered": f"{store}{page}", "bundle": facts["bundle"], **links}
-    return "\n".join([*lines, *(f"- {name}: {where}" for name, where in places.items())]) + "\n"
+    parts = [
+        f"## {facts['model_name']}: {facts['decision']}",
+        f"{facts['reason']}.",
+        f"Trained because: {news}.",
+        _comparison(facts["version"], facts["comparison"]) if facts["comparison"] else _figures(facts),
+        "\n".join(f"- {name}: {where}" for name, where in places.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _table(version: str, found: Mapping[str, Any]) -> list[str]:
-    old, new = found["champion"], found["challenger"]
+def _comparison(version: str, facts: Mapping[str, Any]) -> str:
+    old, new = facts["champion"], facts["challenger"]
     rows = [
-        f"| {found['queries']:,} queries | version {found['version']} | version {version} | difference | p |",
+        f"| {facts['queries']:,} queries | version {facts['version']} | version {version} | difference | p |",
         "|---|---|---|---|---|",
     ]
     for measure, value in new["means"].items():
-        before, p = old["means"][measure], found["p_values"][measure]
+        before, p = old["means"][measure], facts["p_values"][measure]
         rows.append(f"| {mean_name(measure)} | {before:.4f} | {value:.4f} | {value - before:+.4f} | {p:.2g} |")
     for words, cost in {"ms for a question": "query_ms", "index bytes for a passage": "index_bytes"}.items():
         rows.append(f"| {words} | {old[cost]:,.1f} | {new[cost]:,.1f} | × {new[cost] / old[cost]:.2f} | |")
-    if found["gone"]:
-        rows += ["", f"{found['gone']:,} of the former champion's passages are no longer in the data."]
-    return rows
+    if facts["gone"]:
+        rows += ["", f"{facts['gone']:,} of the former champion's passages are no longer in the data."]
+    return "\n".join(rows)
 
 
-def _figures(facts: Mapping[str, Any]) -> list[str]:
+def _figures(facts: Mapping[str, Any]) -> str:
     rows = [f"| {facts['split']} | version {facts['version']} |", "|---|---|"]
-    return [*rows, *(f"| {mean_name(name.partition('/')[2])} | {v:.4f} |" for name, v in facts["figures"].items())]
+    rows += [f"| {mean_name(name.partition('/')[2])} | {mean:.4f} |" for name, mean in facts["figures"].items()]
+    return "\n".join(rows)

@@ -1,9 +1,12 @@
 """The report of an evaluation as one HTML page that needs no network and no other file."""
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import History
@@ -13,7 +16,6 @@ from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
-from gnn_encoder.report.templates import page_environment
 from gnn_encoder.settings.values import StepSettings
 
 TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
@@ -82,3 +84,16 @@ def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot]
         mean_name=mean_name,
         significant=SIGNIFICANT,
     )
+
+
+def page_environment() -> Environment:
+    """Where this room's templates are found, and how they are read: everything escaped, nothing undefined."""
+    environment = Environment(
+        loader=PackageLoader("gnn_encoder", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment

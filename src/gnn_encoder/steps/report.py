@@ -7,11 +7,9 @@ from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Graph, Latency, Re
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.report.data_and_training_plots import profile_plot, training_plot
-from gnn_encoder.report.examples import examples, most_changed
-from gnn_encoder.report.explained_examples import ExampleExplainer, explained_by
+from gnn_encoder.report.examples import ExampleExplainer, examples, explained_by, most_changed
 from gnn_encoder.report.page import Plot, render_page
-from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot
+from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, systems_plot, training_plot
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import outcome

@@ -15,8 +15,8 @@ from submitting import IMAGES, submit
 
 from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
-from gnn_encoder.kubeflow.run import wait
 from gnn_encoder.kubeflow.server import Server
+from gnn_encoder.kubeflow.submission import wait
 from gnn_encoder.settings.cluster import Cluster
 
 
