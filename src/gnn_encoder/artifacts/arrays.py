@@ -137,12 +137,7 @@ class Graph:
 
     @staticmethod
     def write_structure(
-        draft: Draft,
-        queries: np.ndarray,
-        edges: np.ndarray,
-        labelled: np.ndarray,
-        retrieved: np.ndarray,
-        passages: int,
+        draft: Draft, queries: np.ndarray, edges: np.ndarray, labelled: np.ndarray, retrieved: np.ndarray, passages: int
     ) -> None:
         """Write nodes, edges, retrieved passages, and the reverse CSR over `passages` passages."""
         arrays = {"queries": queries, "edges": edges, "labelled": labelled, "retrieved": retrieved}

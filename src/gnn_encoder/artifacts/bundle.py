@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import VECTORS
+from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
@@ -32,11 +32,7 @@ class Bundle(Artifact):
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Open a bundle.
-
-        Raises:
-            UserError: no bundle, or its parts do not belong together.
-        """
+        """Open a bundle; a UserError if its parts do not belong together."""
         bundle = super().read(path)
         counts = {"vectors": len(bundle.vectors), "passages": len(bundle.passages)}
         if counts["vectors"] != counts["passages"]:
@@ -62,9 +58,6 @@ class Bundle(Artifact):
             save_index: writes an index over vectors to a file, or nothing (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
             save_bm25: writes BM25's index into a folder (`Bm25.save`).
-
-        Raises:
-            ValueError: not one vector per passage.
         """
         own = (draft / VECTORS).is_file()
         if own and isinstance(vectors, np.memmap) and (draft / VECTORS).samefile(str(vectors.filename)):
@@ -113,8 +106,7 @@ class Bundle(Artifact):
     @cached_property
     def vectors(self) -> np.ndarray:
         """h'_p fp32 [m, d], memory-mapped read-only."""
-        array: np.ndarray = np.load(self.path / VECTORS, mmap_mode="r")
-        return array
+        return read_rows(self.path, Path(VECTORS).stem)
 
     @cached_property
     def passages(self) -> PassageTable:

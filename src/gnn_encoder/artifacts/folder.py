@@ -160,8 +160,7 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
     Raises:
         UserError: not an artifact, another schema or version, a missing or damaged file.
     """
-    folder = Path(path)
-    file = folder / MANIFEST
+    folder, file = Path(path), Path(path) / MANIFEST
     if not file.is_file():  # opening a pipe would block
         raise UserError(f"{folder} is not a complete artifact: it has no {MANIFEST}; run the step that writes it")
     try:
@@ -212,16 +211,16 @@ class _Checked:
         entries = {}
         for name, expected in self._files.items():
             file = self._folder / name
-            wrong = "" if file.is_file() else "missing"
-            if not wrong:
-                entry = entries[name] = self._entry(name)
-                if (size := file.stat().st_size) != expected.bytes:
-                    wrong = f"{size} bytes where {expected.bytes} bytes belong"
-                elif known.get(name) != entry and sha256(file) != expected.sha256:
-                    wrong = f"its digest differs from {MANIFEST}"
-            if wrong:
-                place = printable(str(file))
-                raise UserError(f"{place} is corrupt: {wrong}; delete {self._folder} and run again")
+            entries[name] = self._entry(name) if file.is_file() else []
+            if not file.is_file():
+                wrong = "missing"
+            elif (size := file.stat().st_size) != expected.bytes:
+                wrong = f"{size} bytes where {expected.bytes} bytes belong"
+            elif known.get(name) != entries[name] and sha256(file) != expected.sha256:
+                wrong = f"its digest differs from {MANIFEST}"
+            else:
+                continue
+            raise UserError(f"{printable(str(file))} is corrupt: {wrong}; delete {self._folder} and run again")
         if entries != known:
             self._write(entries, began)
 
@@ -238,14 +237,11 @@ class _Checked:
         if not settled:
             return
         self._in_memory[self._file] = settled
-        with suppress(OSError):  # a folder that cannot be written, or a full disk: the record only saves time
-            handle, partial = tempfile.mkstemp(prefix=self._file.name, dir=self._file.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(settled, file)
-                Path(partial).replace(self._file)
-            finally:
-                Path(partial).unlink(missing_ok=True)
+        # Where the folder cannot be written or the disk is full, there is no record: it only saves time.
+        with suppress(OSError), tempfile.TemporaryDirectory(prefix=self._file.name, dir=self._file.parent) as folder:
+            partial = Path(folder) / self._file.name
+            partial.write_text(json.dumps(settled), encoding="utf-8")
+            partial.replace(self._file)
 
     def _read(self) -> dict[str, list[Any]]:
         try:

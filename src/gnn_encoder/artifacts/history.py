@@ -35,11 +35,7 @@ History = dict[str, Record]
 
 
 def read_history(artifact: Path) -> History:
-    """The history of an artifact; empty where no step made it, or where the file was deleted.
-
-    Raises:
-        UserError: the file is corrupt.
-    """
+    """The history of an artifact; empty if no step made it or the file was deleted."""
     file = artifact / HISTORY
     if not file.is_file():
         return {}
@@ -48,8 +44,9 @@ def read_history(artifact: Path) -> History:
             raise ValueError("its digest differs from the manifest")
         return {title: Record(**record) for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        what = printable(str(error))
         raise UserError(
-            f"{file} is corrupt ({printable(str(error))}); delete it: only a report's account of the steps is lost"
+            f"{file} is corrupt ({what}); delete it: only a report's account of the steps is lost"
         ) from None
 
 

@@ -119,12 +119,7 @@ class Report(_Results):
 
     @staticmethod
     def write(
-        draft: Draft,
-        *,
-        metrics: dict[str, Any],
-        plots: dict[str, bytes],
-        page: str,
-        per_query: pa.Table | None = None,
+        draft: Draft, *, metrics: dict[str, Any], plots: dict[str, bytes], page: str, per_query: pa.Table | None = None
     ) -> None:
         """Fill a report draft; `plots` are PNGs by name, `per_query` is None where the draft has the table already."""
         _write_json(draft / METRICS, metrics)

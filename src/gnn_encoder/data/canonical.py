@@ -25,11 +25,7 @@ WORD_SAMPLE = 20_000
 
 
 def canonicalize(
-    source: Source,
-    settings: Ingest,
-    *,
-    draft: Draft | None = None,
-    advance: Callable[[int], None] | None = None,
+    source: Source, settings: Ingest, *, draft: Draft | None = None, advance: Callable[[int], None] | None = None
 ) -> DataReport:
     """Read a source to its end and write it into a draft; without a draft, only report.
 

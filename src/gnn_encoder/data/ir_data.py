@@ -1,7 +1,7 @@
 """Data sets of the `ir_datasets` catalogue, by id: `ir_datasets:beir/scifact`. An optional extra.
 
-An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO
-`dev/small`, the 6,980 queries that papers report) and `ID/test`. An id with a split means that split.
+An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO `dev/small`, the
+6,980 queries that papers report) and `ID/test`. An id with a split means that split.
 """
 
 import importlib.metadata

@@ -84,10 +84,10 @@ class Checkpoints:
 
         Args:
             steps_done: the number of steps of the state in a folder, -1 without one. The folder may be ahead of the
-                store, where the store was away.
+                store, if the store was away.
 
         Raises:
-            UserError: the store cannot be used, or a file in it is damaged.
+            UserError: the store cannot be used, or its state is damaged.
         """
         arriving = self.folder / IN_TRANSIT
         shutil.rmtree(arriving, ignore_errors=True)  # of a killed process

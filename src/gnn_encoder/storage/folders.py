@@ -7,11 +7,11 @@ reader compares the digests, so it never mixes the files of two versions.
 boto3's transfer manager moves the bytes. The marker, the digests and the waiting (`s3.retried`) are our own: S3 has no
 folders, older stores refuse its checksums, and boto3 gives up within a second. Large files move at boto3's rate; 2,000
 files of a few bytes take 12 s to send and 17 s to fetch (Ceph on loopback, two busy cores).
+
+Each public function raises a UserError of one line if the store refuses, is full or cannot be reached.
 """
 
 import errno
-import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ class Stored:
     tag: str = ""
 
     def matches(self, path: Path) -> bool:
-        """Whether the file at the path has this size and digest."""
+        """Whether the file at the path has this size and this digest, if there is one."""
         return path.is_file() and path.stat().st_size == self.bytes and self.sha256 in ("", sha256(path))
 
 
@@ -58,10 +58,7 @@ Listing = dict[str, Stored]
 def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
     """Send a folder's files. A reader sees the former folder at the address, an incomplete one, or the new one.
 
-    Files of an earlier `put_folder` to the address are removed.
-
-    Raises:
-        UserError: the folder is empty, other files are at the address, or the store refuses, is full or is away.
+    Files of an earlier `put_folder` to the address are removed; an address with other files is refused.
     """
     address = Address.parse(uri)
     if not address.prefix:
@@ -84,46 +81,11 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
         retried(lambda: _write_marker(address, sent, complete=True))
 
 
-def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
-    """Fetch a folder's files into `folder`; files that it has already with the right digest are kept.
+def list_folder(uri: str, *, indexed: bool = True) -> Listing:
+    """The files of a complete folder; `Missing` is raised where there are none.
 
     Args:
         indexed: refuse a folder without a marker. Without a marker only sizes can be checked.
-
-    Raises:
-        UserError: there is no complete folder, a file is not as listed, or `folder` holds other files.
-    """
-    _fetch_folder(Address.parse(uri), list_folder(uri, indexed=indexed), folder, advance)
-
-
-def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, indexed: bool = True) -> Path:
-    """A folder in `cache` with the files that are at the address now; each version is fetched once.
-
-    Raises:
-        UserError: as `get_folder`.
-    """
-    listing = list_folder(uri, indexed=indexed)
-    facts = {name: asdict(file) for name, file in sorted(listing.items())}
-    version = hashlib.sha256(json.dumps([uri, facts]).encode()).hexdigest()[:32]
-    target = cache / version
-    if target.is_dir():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f".{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; the others wait and find the folder
-        if not target.is_dir():
-            partial = cache / f".{version}.partial"
-            _fetch_folder(Address.parse(uri), listing, partial, advance)
-            partial.replace(target)
-    return target
-
-
-def list_folder(uri: str, *, indexed: bool = True) -> Listing:
-    """The files of a folder.
-
-    Raises:
-        Missing: nothing is at the address.
-        UserError: the folder is not complete, or it has no marker and `indexed` demands one.
     """
     address = Address.parse(uri)
     with store_errors(address):
@@ -137,23 +99,51 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     return listing
 
 
-def put_files(files: Mapping[str, Path], uri: str) -> None:
-    """Send files to a place without a marker, by name below the address. A reader sees a whole file or none.
+def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
+    """Fetch a folder's files into `folder`, see `list_folder` and `fetch_files`."""
+    fetch_files(uri, list_folder(uri, indexed=indexed), folder, advance)
 
-    Raises:
-        UserError: the store refuses, is full or is away.
+
+def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
+    """Fetch the listed files into `folder`; those that it has already with the right digest are kept.
+
+    A folder with other files is refused, and so is a file at the address that is not as listed.
     """
+    address = Address.parse(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in listing:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
+    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
+    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if strange := sorted(name for name in here if name not in listing):
+        raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
+    missing = {name: file for name, file in listing.items() if not (file.sha256 and file.matches(folder / name))}
+    with store_errors(address):
+        try:
+            retried(lambda: _fetch(address, missing, folder, advance))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(f"{error.strerror}: {folder}; free space, then run it again") from None
+        except UserError:  # a file is not as listed
+            _check_unchanged(uri, listing)
+            raise
+        finally:
+            shutil.rmtree(folder / FETCHING, ignore_errors=True)
+        if not all(file.sha256 for file in listing.values()):
+            _check_unchanged(uri, listing)
+
+
+def put_files(files: Mapping[str, Path], uri: str) -> None:
+    """Send files, by name below an address without a marker. A reader sees each whole or not at all."""
     address, sent = Address.parse(uri), Listing()
     with store_errors(address):
         retried(lambda: _send(address, files, sent, None))
 
 
 def remove_files(names: Iterable[str], uri: str) -> None:
-    """Remove files, by name below the address.
-
-    Raises:
-        UserError: the store refuses or is away.
-    """
+    """Remove files, by name below an address without a marker."""
     address = Address.parse(uri)
     with store_errors(address):
         retried(lambda: _delete(address, names))
@@ -236,43 +226,13 @@ def _delete(address: Address, names: Iterable[str]) -> None:
             future.result()
 
 
-def _fetch_folder(address: Address, listing: Listing, folder: Path, advance: Advance | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in listing:
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
-    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
-    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    if strange := sorted(name for name in here if name not in listing):
-        raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
-    missing = {name: file for name, file in listing.items() if not (file.sha256 and file.matches(folder / name))}
-    with store_errors(address):
-        try:
-            retried(lambda: _fetch(address, missing, folder, advance))
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(f"{error.strerror}: {folder}; free space, then run it again") from None
-        except UserError:  # a file is not as listed
-            _check_unchanged(address, listing)
-            raise
-        finally:
-            shutil.rmtree(folder / FETCHING, ignore_errors=True)
-        if not all(file.sha256 for file in listing.values()):
-            _check_unchanged(address, listing)
-
-
-def _check_unchanged(address: Address, listing: Listing) -> None:
-    if list_folder(str(address), indexed=False) != listing:
-        raise UserError(f"{address} was replaced while it was read: read it again")
+def _check_unchanged(uri: str, listing: Listing) -> None:
+    if list_folder(uri, indexed=False) != listing:
+        raise UserError(f"{Address.parse(uri)} was replaced while it was read: read it again")
 
 
 def _fetch(address: Address, missing: Listing, folder: Path, advance: Advance | None) -> None:
-    """Fetch the missing files; each is removed from `missing` when it is in the folder.
-
-    Raises:
-        UserError: an object is not what the listing says.
-    """
+    """Fetch the missing files; each is removed from `missing` when it is in the folder and as listed."""
     from botocore.exceptions import ClientError
     from s3transfer.exceptions import S3DownloadFailedError
 
