@@ -9,24 +9,23 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class ReferenceAttention:
-    """`varlen_attn`'s signature; counts its `calls`."""
+    """An `Attention` of `models/packed.py`; counts its `calls`."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int,
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int,
         *, scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
         self.calls += 1
-        bounds = cu_seq_q.tolist()
-        assert bounds == cu_seq_k.tolist() and bounds[-1] <= len(query)
-        assert max_q == max_k == max(end - start for start, end in itertools.pairwise(bounds))
+        edges = bounds.tolist()
+        assert edges[-1] <= len(query) and longest == max(end - start for start, end in itertools.pairwise(edges))
         texts = [
             self._text(query[start:end], key[start:end], value[start:end], window_size, scale, enable_gqa)
-            for start, end in itertools.pairwise(bounds)
+            for start, end in itertools.pairwise(edges)
         ]
-        return torch.cat([*texts, torch.zeros_like(query[bounds[-1] :])])
+        return torch.cat([*texts, torch.zeros_like(query[edges[-1] :])])
 
     @staticmethod
     def _text(query: Tensor, key: Tensor, value: Tensor, window: tuple[int, int], scale: Any, gqa: bool) -> Tensor:

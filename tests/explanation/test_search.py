@@ -20,7 +20,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Encoding, Graph
 from gnn_encoder.cli import app
 from gnn_encoder.cli.bundles import explanation_page
 from gnn_encoder.explanation.passages import NEEDED
-from gnn_encoder.explanation.search import ExplainedHit, beside, explain_search, ranks, show_hit
+from gnn_encoder.explanation.search import ExplainedHit, explain_search, ranks, show_hit
 from gnn_encoder.retrieval.search import Searcher
 
 QUESTION = "what is the old river"
@@ -189,10 +189,8 @@ def test_a_flipped_bit_in_what_explains_is_one_line(
 def test_a_missing_sibling_is_one_line(
     latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    for name, folder in beside(latest / "bundle").items():
-        if name != missing:
-            (tmp_path / name).symlink_to(folder)
-    (tmp_path / "bundle").symlink_to(latest / "bundle")
+    for name in {"bundle", *NEEDED} - {missing}:
+        (tmp_path / name).symlink_to(latest / name)
     assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1

@@ -111,7 +111,7 @@ def test_a_backbone_that_tells_its_attention_nothing_is_left_padded() -> None:
     forward = model.encoder.forward
     model.encoder.forward = lambda hidden, attention_mask, **others: forward(hidden, attention_mask=attention_mask)
     assert first_position(model, ReferenceAttention()) is None
-    with pytest.raises(CannotPack, match="not told where texts begin"):
+    with pytest.raises(CannotPack, match="does not pass on where texts begin"):
         in_a_row(model, pack(0, *texts(0)), ReferenceAttention())
 
 
@@ -122,7 +122,7 @@ def test_a_wrong_kernel_is_found_out() -> None:
 
     def across(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
         whole = torch.tensor([0, len(q)], dtype=torch.int32)
-        return ReferenceAttention()(q, k, v, whole, whole, len(q), len(q), **options)
+        return ReferenceAttention()(q, k, v, whole, len(q), **options)
 
     for wrong in (identity, across):
         assert first_position(backbone("bert"), wrong) is None
@@ -147,14 +147,12 @@ def test_attention_on_a_cpu(window: tuple[int, int], groups: int) -> None:
     bounds = torch.tensor([0, 30, 47, 64, 80, 96, 97, 100], dtype=torch.int32)
     query, (key, value) = torch.randn(105, 4, 8), torch.randn(2, 105, groups, 8)
     options: dict[str, Any] = {"scale": 0.3, "window_size": window, "enable_gqa": groups == 2}
-    found = cpu_attention(query, key, value, bounds, bounds, 30, 30, **options)
-    expected = ReferenceAttention()(query, key, value, bounds, bounds, 30, 30, **options)
+    found = cpu_attention(query, key, value, bounds, 30, **options)
+    expected = ReferenceAttention()(query, key, value, bounds, 30, **options)
     assert (found - expected).abs().max() < 1e-6 and (found[100:] == 0).all()
     # Controls: texts that begin one later, other windows.
-    assert (
-        cpu_attention(query, key, value, bounds.clamp(min=1) - 1, bounds, 30, 30, **options) - found
-    ).abs().max() > 0.1
-    other = cpu_attention(query, key, value, bounds, bounds, 30, 30, **options | {"window_size": (1, 1)})
+    assert (cpu_attention(query, key, value, bounds.clamp(min=1) - 1, 30, **options) - found).abs().max() > 0.1
+    other = cpu_attention(query, key, value, bounds, 30, **options | {"window_size": (1, 1)})
     assert (other - found).abs().max() > 0.1
 
 

@@ -37,14 +37,6 @@ def written(vectors: np.ndarray, folder: Path, kind: IndexKind) -> Path:
     return path
 
 
-def earlier_version(vectors: np.ndarray, path: Path) -> Path:
-    """A flat index, as earlier versions wrote it."""
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
-    faiss.write_index(index, str(path))
-    return path
-
-
 @pytest.mark.parametrize("kind", ["flat_fp16", "sq8", "ivf"])
 def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     vectors, _ = vectors_and_queries()
@@ -106,11 +98,10 @@ def test_few_passages_are_padded(tmp_path: Path, name: str, m: int) -> None:
 def test_a_flat_index_answers_like_the_vectors(tmp_path: Path, m: int) -> None:
     vectors, queries = vectors_and_queries(m)
     expected = exact.search(vectors, queries, 7)
-    for file in (earlier_version(vectors, tmp_path / "old.faiss"), written(vectors, tmp_path, IndexKind())):
-        loaded = load_index(file, vectors.shape)
-        assert isinstance(loaded, np.ndarray)
-        for mine, wanted in zip(search_index(loaded, queries, 7), expected, strict=True):
-            np.testing.assert_array_equal(mine, wanted)
+    loaded = load_index(written(vectors, tmp_path, IndexKind()), vectors.shape)
+    assert isinstance(loaded, np.ndarray)
+    for mine, wanted in zip(search_index(loaded, queries, 7), expected, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not an index", b"IxFI\x08\x00", b"IxSQ" + bytes(200)])
@@ -159,7 +150,6 @@ def test_no_damaged_index_ends_the_process(tmp_path: Path) -> None:
     files = []
     for m in (3, 60):
         vectors = vectors_and_queries(m)[0]
-        files.append(earlier_version(vectors, tmp_path / f"{m}-earlier"))
         for name in KINDS[1:]:
             files.append(tmp_path / f"{m}-{name}")
             build_index(vectors, files[-1], IndexKind(index=name))  # type: ignore[arg-type]
@@ -178,7 +168,7 @@ def test_an_index_of_other_vectors_is_refused(tmp_path: Path, name: str, shape: 
 
 def test_other_kind_of_index_is_refused(tmp_path: Path) -> None:
     l2 = faiss.IndexScalarQuantizer(4, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_L2)
-    for index, says in ((faiss.IndexFlatL2(4), "IxF2"), (l2, "IxSQ")):
+    for index, says in ((faiss.IndexFlatL2(4), "IxF2"), (faiss.IndexFlatIP(4), "IxFI"), (l2, "IxSQ")):
         faiss.write_index(index, str(tmp_path / "l2.faiss"))
         with pytest.raises(UserError, match=says):
             load_index(tmp_path / "l2.faiss", (0, 4))

@@ -4,9 +4,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pytest
 
@@ -76,8 +76,8 @@ def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Da
         low, high = min(scores.values()), max(scores.values())
         return (scores[passage] - low) / (high - low) if passage in scores else 0.0
 
-    hits, told = fused_search(bundle, question, 7, 0.3)
-    assert told == "vectors 0.30 + BM25 0.70, as given"
+    hits, weights = fused_search(bundle, question, 7, 0.3)
+    assert weights == "vectors 0.30 + BM25 0.70, as given"
     expected = {passage: 0.3 * scaled(dense, passage) + 0.7 * scaled(lexical, passage) for passage in dense}
     best = sorted(expected.values(), reverse=True)[:7]
     np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-5)
@@ -87,26 +87,17 @@ def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Da
 
 
 def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
-    _, told = fused_search(bundle, "winter", 3)
-    assert told.startswith("vectors 0.50 + BM25 0.50, not tuned")
+    _, weights = fused_search(bundle, "winter", 3)
+    assert weights.startswith("vectors 0.50 + BM25 0.50, not tuned")
     with pytest.raises(UserError, match="no BM25 index"):
         fused_search(Bundle.read(bundle.path.with_name("without")), "winter", 3)
 
 
-@pytest.mark.parametrize("kind", [None, "flat", "sq8"])
+@pytest.mark.parametrize("kind", ["flat", "sq8"])
 def test_a_bundle_with_an_index_finds_the_same(
-    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str | None
+    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str
 ) -> None:
-    """Without a kind: a flat index file, as earlier versions wrote one."""
-
-    def save_index(vectors: np.ndarray, path: Path) -> None:
-        if kind:
-            build_index(vectors, path, IndexKind(index=kind))  # type: ignore[arg-type]
-        else:
-            index = faiss.IndexFlatIP(vectors.shape[1])
-            index.add(np.asarray(vectors))
-            faiss.write_index(index, str(path))
-
+    save_index = partial(build_index, kind=IndexKind(index=kind))  # type: ignore[arg-type]
     save = TextEncoder.load(bundle.query_encoder_path).save
     with drafting(tmp_path / "bundle", "bundle") as draft:
         Bundle.write(draft, bundle.vectors, tiny_dataset, save_index=save_index, save_query_encoder=save)

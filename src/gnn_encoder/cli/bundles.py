@@ -55,8 +55,8 @@ def search(
     screen, folder = Console(), _named(bundle, root)
     opened = Bundle.read(folder)
     if fuse or weight is not None:
-        hits, told = fused_search(opened, question, k, weight)
-        screen.print(f"{told}\n", style="dim")
+        hits, weights = fused_search(opened, question, k, weight)
+        screen.print(f"{weights}\n", style="dim")
     else:
         hits = search_bundle(opened, question, k)
     for hit in hits:

@@ -1,4 +1,4 @@
-"""Why a passage was found: the training queries that flowed into its vector, in numbers, in words, on a terminal.
+"""Why a passage was found: the training queries in its vector, as numbers, as texts, and on a terminal.
 
-A room apart from `report`, because it reads models and graphs. Imports `retrieval`, `query_graph`, `models`.
+Apart from `report` because it reads models and graphs. Imports `retrieval`, `query_graph`, `models`.
 """

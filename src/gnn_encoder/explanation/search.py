@@ -1,6 +1,6 @@
-"""Ask a bundle and be told why: a search, and for each hit what the graph did to it.
+"""Search a bundle and explain each hit: the effect of the graph on its vector, its score and its rank.
 
-The bundle alone cannot tell: the artifacts that it was made from must lie beside it, as they do in ROOT/latest.
+The artifacts that the bundle was made from must lie beside it, as they do in ROOT/latest.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from gnn_encoder.retrieval.search import Hit, Searcher
 CHUNK = 16_384
 """Passages ranked at a time."""
 INFLOWS = 3
-"""Passages told of each training query."""
+"""Passages shown for each training query."""
 LONGEST = 160
-"""Characters shown of a passage that flowed into a query."""
+"""Characters shown of such a passage."""
 
 
 @dataclass(frozen=True)
 class ExplainedHit:
-    """A hit, why it is one, and where its passage stands among all, from 1, exactly, with the graph and without."""
+    """A hit, its explanation, and its passage's exact rank among all, from 1, with the graph and without."""
 
     hit: Hit
     why: ExplainedPassage
@@ -39,12 +39,12 @@ class ExplainedHit:
 
 
 def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) -> list[ExplainedHit]:
-    """The best `k` passages for a question, best first, each with the `neighbors` queries that weigh most in it.
+    """The best `k` passages for a question, best first, each with the `neighbors` queries of largest weight in it.
 
-    Only the neighbourhood of the hits is propagated. For the ranks h'_p and h_p of all passages are read once.
+    Only the neighbourhood of the hits is propagated. To rank them, h'_p and h_p of all passages are read once.
 
     Raises:
-        UserError: as `Searcher.find`, or what explains the bundle is not beside it, or belongs to another.
+        UserError: as `Searcher.find`, or the artifacts that explain the bundle are not beside it.
     """
     opened = Bundle.read(bundle)
     sources, searcher = _sources_of(opened), Searcher(opened)
@@ -56,14 +56,9 @@ def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) 
     return [ExplainedHit(*each) for each in hits]
 
 
-def beside(bundle: Path) -> dict[str, Path]:
-    """Where the artifacts that explain a bundle lie, name → folder."""
-    folder = bundle.absolute().parent  # not resolved: in ROOT/latest all are links
-    return {name: folder / name for name in NEEDED}
-
-
 def _sources_of(bundle: Bundle) -> Sources:
-    folders, made_from = beside(bundle.path), bundle.manifest.inputs
+    beside, inputs = bundle.path.absolute().parent, bundle.manifest.inputs  # not resolved: in ROOT/latest all are links
+    folders = {name: beside / name for name in NEEDED}
     if missing := [name for name, path in folders.items() if not path.exists()]:
         raise UserError(
             f"{bundle.path}: no {', '.join(missing)} beside it, and without nothing can be explained; "
@@ -71,8 +66,7 @@ def _sources_of(bundle: Bundle) -> Sources:
         )
     for name, path in folders.items():
         manifest = read_manifest(path)
-        belongs = manifest.inputs == made_from if name == "encoding" else manifest.digest == made_from.get(name)
-        if not belongs:
+        if manifest.inputs != inputs if name == "encoding" else manifest.digest != inputs.get(name):
             raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
     return Sources.read(folders)
 
@@ -80,23 +74,21 @@ def _sources_of(bundle: Bundle) -> Sources:
 def ranks(
     vectors: np.ndarray, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
 ) -> list[int]:
-    """Ranks, from 1, of the passages `rows` [t] among all by their inner product with a question.
-
-    Equal scores are ordered by row, as `index.search` orders them.
+    """Ranks, from 1, of the passages `rows` [t] among all by inner product with a question, ties by ascending row.
 
     Args:
         vectors: [m, d], memory-mapped or not, read a chunk at a time. question: [d].
-        scaled: what is done to each vector first.
+        scaled: applied to the vectors first.
     """
-    scores, asked = np.empty(len(vectors), np.float32), torch.from_numpy(question)
+    scores, query = np.empty(len(vectors), np.float32), torch.from_numpy(question)
     for start in range(0, len(vectors), CHUNK):
         block = torch.from_numpy(np.array(vectors[start : start + CHUNK], np.float32))
-        scores[start : start + CHUNK] = ((scaled(block) if scaled else block) @ asked).numpy()
+        scores[start : start + CHUNK] = ((scaled(block) if scaled else block) @ query).numpy()
     return [1 + int((scores > scores[row]).sum()) + int((scores[:row] == scores[row]).sum()) for row in rows.tolist()]
 
 
 def show_hit(screen: Console, each: ExplainedHit) -> None:
-    """The passage, where it stands with the graph and without, and what flowed into it."""
+    """Print the passage, its score and rank with the graph and without, and the table of its influences."""
     hit, why = each.hit, each.why
     screen.print(hit.heading(), markup=False, style="bold")
     lines = [
@@ -115,7 +107,7 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
 
 
 def influences_table(why: ExplainedPassage) -> Table:
-    """The training queries in a passage's vector; indented below each, what flowed into the query."""
+    """The training queries in a passage's vector; below each, indented, the passages in the query's vector."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("     weight", justify="right", no_wrap=True)
     table.add_column("without it", justify="right", no_wrap=True)
@@ -132,8 +124,7 @@ def influences_table(why: ExplainedPassage) -> Table:
             place = f"  {inflow.weight:>4.0%} [{printable(inflow.passage_id)}]"
             table.add_row("", "", Text(f"{place} {text}", style="dim"))
     if why.others:
-        table.add_row(
-            f"{why.others_weight:.0%}", "", f"{why.others:,} more {'query' if why.others == 1 else 'queries'}"
-        )
+        noun = "query" if why.others == 1 else "queries"
+        table.add_row(f"{why.others_weight:.0%}", "", f"{why.others:,} more {noun}")
     table.add_row(f"{why.own:.0%}", "", "the passage itself")
     return table

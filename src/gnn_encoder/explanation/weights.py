@@ -1,10 +1,10 @@
-"""What made a passage's h'_p: which training queries flowed into it, by which weights, through which gate (eq. 3–10).
+"""The parts of a passage's h'_p: training queries, their attention weights, and the gate (eq. 3–10).
 
-The attention weights of eq. 4 are read off the layers as they were trained, for the neighbourhood of some
-passages alone. So an explanation costs what that neighbourhood costs, whatever the size of the corpus.
+The weights of eq. 4 are computed for the neighbourhood of some passages only, so that the cost of an explanation does
+not depend on the size of the corpus.
 
-A weight says how much of a query's vector went into the mix, not what that did to a score. `without_edge` answers
-that: it leaves one edge out and does the rest again.
+A weight is a query's share of the mixed vector, not its effect on a score. For that, `without_edge` leaves out one edge
+and computes the rest again.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from gnn_encoder.query_graph.neighborhoods import neighbourhood
 from gnn_encoder.query_graph.propagation import neighbour_vectors, tensor
 
 CHUNK = 512
-"""Queries whose edge features are in memory together."""
+"""Queries whose edge features are in memory at a time."""
 
 
 @dataclass(frozen=True)
 class QuerySide:
-    """Eq. 6 for u queries with k edges each; without a first layer k is 0 and a query is all its own.
+    """Eq. 6 for u queries with k edges each; without a first layer k is 0.
 
-    `passages` int32 [u, k]: rows, -1 where there is no edge; `weights` fp32 [u, k, H], 0 there; `own` fp32 [u, H]:
-    the self-loops'. Weights and own sum to 1 for each query and head.
+    `passages` int32 [u, k]: rows, -1 where there is no edge; `weights` fp32 [u, k, H], 0 there; `own` fp32 [u, H]: of
+    the self-loops. For each query and head all weights sum to 1.
     """
 
     passages: np.ndarray
@@ -43,11 +43,11 @@ class Explanation:
     queries    int64 [e]     graph queries (rows of `Graph.queries`) that the edges come from
     labelled   bool  [e]     the passage is a labelled positive of the query
     weights    fp32 [e, H]   attention; with `own` they sum to 1 for each head
-    own        fp32 [H]      the self-loop's
-    opening    fp32 [d]      the gate's; 0 where there is no layer: nothing of the graph passes
+    own        fp32 [H]      weight of the self-loop
+    opening    fp32 [d]      of the gate; 0 without layers
     vector     fp32 [d]      h'_p
     plain      fp32 [d]      h_p, at unit length where h'_p is
-    query_side               where the e queries' own vectors h'_q came from
+    query_side               weights in the e queries' own vectors h'_q
     """
 
     passage: int
@@ -62,7 +62,7 @@ class Explanation:
 
 
 class Explainer:
-    """The graph around some passages, its queries propagated once."""
+    """The neighbourhood of some passages, its queries propagated once, on the device of the GNN's parameters."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Explainer:
         passage_vectors: np.ndarray,
         rows: np.ndarray,
     ) -> None:
-        """Read what reaches the passages `rows` [t], distinct; it works where the GNN's parameters lie.
+        """Read the neighbourhood of the passages `rows` [t], distinct.
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d]. passage_vectors: h_p [m, d].
-                All may be memory-mapped.
+            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d]. passage_vectors: h_p [m, d]. All may be
+                memory-mapped.
         """
         self.gnn, self.graph, self._place = gnn, graph, {int(row): place for place, row in enumerate(rows)}
         self._where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
@@ -89,7 +89,7 @@ class Explainer:
             self._queries, self._query_side = self._propagate_queries(query_vectors, cached_passages)
 
     def _propagate_queries(self, query_vectors: np.ndarray, cached: np.ndarray) -> tuple[Tensor, QuerySide]:
-        """h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights on the way there."""
+        """h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights of eq. 6."""
         gnn, nodes, where = self.gnn, self._hood.nodes, self._where
         queries = torch.from_numpy(np.asarray(query_vectors[nodes], np.float32)).to(where)
         interactive = gnn.config.layers == 2
@@ -101,14 +101,14 @@ class Explainer:
             layer, features = gnn.query_attention, tensor(self._features.of_queries(part), where)
             arriving = layer.source_scalars(vectors) + layer.edge_scalars(features)
             loops = tensor(self._features.query_loops(part), where)
-            attention = layer.dense_weights(queries[place], exists, arriving, gnn.query_loop_features(loops))
+            attention = layer.dense_weights(queries[place], exists, arriving, gnn.loops("query", loops))
             weights[place] = attention.cpu().numpy()
             queries[place] = gnn.interactive_queries(queries[place], vectors, exists, arriving, loops)
         by_edge = weights.transpose(0, 2, 1)
         return queries, QuerySide(neighbours, by_edge[:, :-1], by_edge[:, -1])
 
     def explain(self, passage: int) -> Explanation:
-        """Everything that flowed into h'_p of the passage of that row."""
+        """The parts of h'_p of the passage with that row."""
         gnn, place = self.gnn, self._place[passage]
         edges, vectors = self._edges_into(place), self._passages[place : place + 1]
         with torch.inference_mode():
@@ -116,10 +116,10 @@ class Explainer:
                 around = self._around(passage, edges)
                 weights, own = gnn.passage_attention.ragged_weights(vectors, *around)
                 aggregated = gnn.passage_attention.ragged(vectors, *around)
-                opening, found = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
+                opening, interactive = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
             else:
                 weights, own = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
-                opening, found = torch.zeros_like(vectors), gnn.scaled(vectors)
+                opening, interactive = torch.zeros_like(vectors), gnn.scaled(vectors)
             order = torch.argsort(weights.mean(dim=1), descending=True, stable=True).cpu().numpy()
             edges = edges[order]
             sources, side = self._hood.edges[0, edges], self._query_side
@@ -130,20 +130,17 @@ class Explainer:
                 weights=weights.cpu().numpy()[order],
                 own=own[0].cpu().numpy(),
                 opening=opening[0].cpu().numpy(),
-                vector=found[0].cpu().numpy(),
+                vector=interactive[0].cpu().numpy(),
                 plain=gnn.scaled(vectors)[0].cpu().numpy(),
                 query_side=QuerySide(side.passages[sources], side.weights[sources], side.own[sources]),
             )
 
     def without_edge(self, passage: int, query: int, question: np.ndarray) -> tuple[np.ndarray, float]:
-        """h'_p [d], and its score for `question` [d], in the graph without the edge between the two.
+        """h'_p [d] and its score for `question` [d], without the edge between graph query and passage.
 
-        That edge is one of the graph and two of the network: query → passage in layer 2 and passage → query in
-        layer 1. Both go. The second alters h'_q, and by it the query's other passages; into this passage h'_q
-        came by the first alone, so here what remains is attention over the remaining edges.
-
-        Args:
-            passage: row of one of the explainer's passages. query: a graph query that reaches it.
+        An edge of the graph is two of the network: query → passage in layer 2 and passage → query in layer 1. Without
+        the second one h'_q changes, and with it the query's other passages; but h'_q reaches this passage by the first
+        one only, so attention over the remaining edges is all there is to compute.
 
         Raises:
             ValueError: there is no such edge.
@@ -156,21 +153,21 @@ class Explainer:
         with torch.inference_mode():
             vectors = self._passages[place : place + 1]
             aggregated = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
-            found: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
-        return found, float(question @ found)
+            vector: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
+        return vector, float(question @ vector)
 
     def _edges_into(self, place: int) -> np.ndarray:
-        """The neighbourhood's edges, of which a passage's lie together, that reach the passage at `place`."""
+        """The neighbourhood's edges into the passage at `place`; they are ordered by passage."""
         first, last = np.searchsorted(self._hood.edges[1], [place, place + 1])
         return np.arange(first, last)
 
     def _around(self, passage: int, edges: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Sources, edges, edge features and self-loop features of one passage, as its GAT layer takes them."""
+        """Sources, edges, edge features and self-loop features of one passage, arguments of its GAT layer."""
         where, features = self._where, self._features
         source = torch.from_numpy(self._hood.edges[0, edges]).to(where)
         return (
             self._queries[source],
             torch.stack([torch.arange(len(edges), device=where), torch.zeros_like(source)]),
             tensor(features.of_edges(self._hood.positions[edges]), where),
-            self.gnn.loop_features(tensor(features.passage_loops(np.array([passage])), where)),
+            self.gnn.loops("passage", tensor(features.passage_loops(np.array([passage])), where)),
         )

@@ -1,15 +1,15 @@
-"""Text → vectors: tokenized once into flat arrays, length-sorted token-budget batches, native bf16.
+"""Text → vectors: tokenized once into flat arrays, length-sorted batches within a budget of tokens, native bf16.
 
-Padding is what a naive encoder wastes most on: batches here hold texts of nearly one length, and as
-many of them as fit a budget of tokens, so that every matrix product has about the same, cache-friendly
-size. Texts are read in shards of `SHARD` rows, so memory does not grow with the corpus. On a CPU
-a text's vector does not depend on what it is encoded with, if it can be packed (`gnn_encoder.models.packed`).
+A naive encoder wastes most of its time on padding. A batch here holds texts of nearly one length, and as many of them
+as fit the budget, so that every matrix product has about the same, cache-friendly size. Texts are read in shards of
+`SHARD` rows, so memory does not grow with the corpus. On a CPU a text's vector does not depend on the texts that it is
+encoded with, if the backbone can read packed texts (`gnn_encoder.models.packed`).
 """
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -24,10 +24,19 @@ from gnn_encoder.tracking.progress import Progress
 Module = TypeVar("Module", bound=nn.Module)
 
 
+class ReadOptions(TypedDict, total=False):
+    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), and `progress`, which
+    counts the texts or pairs."""
+
+    precision: str
+    tokens_per_batch: int
+    progress: Progress | None
+
+
 def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.ndarray]:
     """Row numbers in batches, longest texts first, each padded to at most `tokens_per_batch` tokens.
 
-    Longest first: what does not fit in memory fails at once and not at the end.
+    Longest first: a batch that does not fit in memory fails at once and not at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -38,7 +47,7 @@ def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.nd
 
 
 def native_bf16() -> bool:
-    """Whether bf16 matrix products run in hardware here (elsewhere they are emulated, and slower than fp32)."""
+    """Whether bf16 matrix products run in hardware here (emulated ones are slower than fp32)."""
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     probe: Callable[[], bool] | None = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -53,8 +62,8 @@ def inference_dtype(precision: str) -> torch.dtype:
 def autocast(precision: str) -> AbstractContextManager[Any]:
     """The training context of a precision: bf16 autocast, or nothing for fp32."""
     if inference_dtype(precision) is torch.bfloat16:
-        # A batch runs in parts: with one cast of a weight for all of them, its gradients would be summed in bf16. And a
-        # cast made in the gradient cache's first pass, without autograd, would lead no gradient to its weight.
+        # No cache of cast weights: a batch runs in parts, and gradients would be summed in bf16 if the parts shared one
+        # cast. And a cast from the gradient cache's first pass, without autograd, passes no gradient to its weight.
         return torch.autocast(device().type, dtype=torch.bfloat16, cache_enabled=False)
     return nullcontext()
 
@@ -64,7 +73,7 @@ def inference_copy(model: Module, precision: str) -> Iterator[Module]:
     """The model in eval mode on its device, for inference only; a copy where bf16 would round its weights."""
     dtype, was_training = inference_dtype(precision), model.training
     tokenizer = getattr(model, "tokenizer", None)
-    # The tokenizer stays one: its vocabulary takes longer to copy than the weights.
+    # The tokenizer is shared: to copy its vocabulary takes longer than to copy the weights.
     ready = model if dtype is torch.float32 else copy.deepcopy(model, {id(tokenizer): tokenizer})
     ready.to(device=device(), dtype=dtype).eval()
     try:
@@ -74,30 +83,39 @@ def inference_copy(model: Module, precision: str) -> Iterator[Module]:
         model.train(was_training)
 
 
-def encode_tokens(
-    encoder: TextEncoder,
-    tokens: Tokens,
-    out: np.ndarray,
+def read_rows(
+    model: nn.Module,
+    lengths: np.ndarray,
+    padded: Callable[[np.ndarray], tuple[np.ndarray, ...]],
+    store: Callable[..., None],
     *,
     precision: str = "auto",
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> None:
-    """Fill `out` [n, d] with the vectors of n tokenized texts."""
-    pad = encoder.tokenizer.pad_token_id or 0
+    """Call `store(rows, *results)` with a model's results for n texts or pairs of `lengths` [n] tokens, in no order.
 
-    def store(rows: np.ndarray, vectors: np.ndarray) -> None:
-        out[rows] = vectors
+    `model`, `padded`: see `read_batches`.
+    """
+
+    def store_and_count(rows: np.ndarray, *results: np.ndarray) -> None:
+        store(rows, *results)
         if progress:
             progress.advance(len(rows))
 
-    with inference_copy(encoder, precision) as model:
-        batches = list(budget_batches(tokens.lengths, tokens_per_batch))
-        read_batches(model, batches, lambda rows: tokens.padded(rows, pad), store, tokens_per_batch)
+    with inference_copy(model, precision) as ready:
+        batches = list(budget_batches(lengths, tokens_per_batch))
+        read_batches(ready, batches, padded, store_and_count, tokens_per_batch)
+
+
+def encode_tokens(encoder: TextEncoder, tokens: Tokens, out: np.ndarray, **options: Unpack[ReadOptions]) -> None:
+    """Fill `out` [n, d] with the vectors of n tokenized texts."""
+    pad = encoder.tokenizer.pad_token_id or 0
+    read_rows(encoder, tokens.lengths, lambda rows: tokens.padded(rows, pad), out.__setitem__, **options)
 
 
 def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
-    """Vector fp32 [1, d] of a question that somebody waits for: alone, in fp32, in a batch of its own length."""
+    """Vector fp32 [1, d] of one question that a user waits for: alone, in fp32, not padded."""
     tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length)
     with inference_copy(encoder, "fp32") as model:
         ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(np.zeros(1, np.int64), 0))
@@ -105,20 +123,12 @@ def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
     return vectors
 
 
-def encode_texts(
-    encoder: TextEncoder,
-    texts: Sequence[str],
-    *,
-    precision: str = "auto",
-    tokens_per_batch: int = 4096,
-    progress: Progress | None = None,
-) -> np.ndarray:
+def encode_texts(encoder: TextEncoder, texts: Sequence[str], **options: Unpack[ReadOptions]) -> np.ndarray:
     """Vectors fp32 [n, d] of texts."""
     out = np.empty((len(texts), encoder.width), dtype=np.float32)
     for start in range(0, len(texts), SHARD):
-        tokens = Tokens.of(encoder.tokenizer, texts[start : start + SHARD], encoder.max_length)
-        shard = out[start : start + SHARD]
-        encode_tokens(encoder, tokens, shard, precision=precision, tokens_per_batch=tokens_per_batch, progress=progress)
+        part = slice(start, start + SHARD)
+        encode_tokens(encoder, Tokens.of(encoder.tokenizer, texts[part], encoder.max_length), out[part], **options)
     return out
 
 
@@ -128,9 +138,7 @@ def encode_passages(
     out: np.ndarray,
     *,
     rows: np.ndarray | None = None,
-    precision: str = "auto",
-    tokens_per_batch: int = 4096,
-    progress: Progress | None = None,
+    **options: Unpack[ReadOptions],
 ) -> None:
     """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
     rows = np.arange(len(passages)) if rows is None else rows
@@ -138,8 +146,5 @@ def encode_passages(
     for start in range(0, len(rows), SHARD):
         part = slice(start, start + SHARD)
         vectors = np.empty((len(rows[part]), encoder.width), np.float32)
-        encode_tokens(
-            encoder, tokens.take(places[part]), vectors,
-            precision=precision, tokens_per_batch=tokens_per_batch, progress=progress,
-        )  # fmt: skip
+        encode_tokens(encoder, tokens.take(places[part]), vectors, **options)
         out[rows[part]] = vectors

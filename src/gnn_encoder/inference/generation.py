@@ -1,4 +1,4 @@
-"""Queries written for passages by a query generator, and what it reads and learns to write."""
+"""Generating a query for each passage, and the tokens that a query generator reads and learns to write."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.inference.encoding import budget_batches, inference_dtype
+from gnn_encoder.inference.encoding import budget_batches, inference_copy
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import IGNORED, QueryGenerator
@@ -14,15 +14,12 @@ from gnn_encoder.tracking.progress import Progress
 
 
 def passage_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """What the encoder reads of passages."""
+    """Tokens of passages, as the encoder reads them."""
     return Tokens.of(generator.tokenizer, texts, generator.passage_length)
 
 
 def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """What the decoder is to write: the query and its end.
-
-    A first token that is the decoder's own start is left out: the model is shown that one anyway.
-    """
+    """Tokens that the decoder learns to write: the query and its end, without the decoder's start token."""
     if not texts:
         return Tokens.flatten([])
     ids = generator.tokenizer(text_target=list(texts), truncation=True, max_length=generator.query_length)["input_ids"]
@@ -50,29 +47,24 @@ def generate(
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> list[str]:
-    """A query for each of n tokenized passages: the likeliest next token, or beam search.
+    """A query for each of n tokenized passages, by the likeliest next token or by beam search; deterministic.
 
-    Deterministic; passages of like length go together, and a beam counts as a passage in the budget.
+    Passages of about equal length are read together; a beam counts as a passage in the budget of tokens.
     """
-    where = device()
-    was_training = generator.training
-    generator.to(device=where, dtype=inference_dtype(precision)).eval()
-    texts = [""] * len(passages)
-    with torch.inference_mode():
+    texts, where = [""] * len(passages), device()
+    with inference_copy(generator, precision) as ready:
         for rows in budget_batches(passages.lengths, max(1, tokens_per_batch // beams)):
             ids, mask = passages.padded(rows, generator.tokenizer.pad_token_id)
-            written = generator.model.generate(
+            written = ready.model.generate(
                 input_ids=torch.from_numpy(ids).to(where),
                 attention_mask=torch.from_numpy(mask).to(where),
                 max_length=generator.query_length,
                 num_beams=beams,
                 do_sample=False,
             )
-            for row, text in zip(
-                rows, generator.tokenizer.batch_decode(written, skip_special_tokens=True), strict=True
-            ):
+            decoded = generator.tokenizer.batch_decode(written, skip_special_tokens=True)
+            for row, text in zip(rows, decoded, strict=True):
                 texts[row] = " ".join(text.split())
             if progress:
                 progress.advance(len(rows))
-    generator.float().train(was_training)
     return texts

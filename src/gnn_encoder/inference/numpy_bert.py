@@ -1,8 +1,8 @@
-"""The vector of one question, by E_Q in NumPy: without torch and transformers, which take 5 s of processor time to
-import, a search takes less than 1 s.
+"""BERT in NumPy, for the vector of one question: a search takes less than 1 s of processor time without torch and
+transformers, whose import takes 5 s.
 
-This reads BERT in fp32, which MiniLM is and most dense retrievers are. Every other encoder is read by transformers. To
-the last bits of fp32 both give the same vector.
+It reads BERT in fp32, as MiniLM and most dense retrievers are; transformers reads every other encoder. Both give the
+same vector, except for the last bits of fp32.
 """
 
 import json
@@ -20,9 +20,9 @@ from gnn_encoder.models.backbone import read_config
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 BERT = {"model_type": "bert", "hidden_act": "gelu", "dtype": "float32", "is_decoder": False}
-"""What the config of an encoder says that is read here."""
+"""The config of an encoder that can be read here."""
 erf: Callable[[np.ndarray], np.ndarray] = np.frompyfunc(math.erf, 1, 1)
-"""Elementwise, float64 in objects. SciPy's is 0.3 s of importing away, and a question has few tokens."""
+"""Elementwise, float64 as objects: a question has few tokens, and SciPy takes 0.3 s to import."""
 
 
 class Bert:
@@ -30,14 +30,10 @@ class Bert:
 
     @classmethod
     def read(cls, folder: Path) -> "Bert | None":
-        """What `TextEncoder.save` wrote into a folder; None where that is another encoder.
-
-        Raises:
-            UserError: as `read_config`.
-        """
+        """The BERT in a folder of `TextEncoder.save`; None if it is another encoder. Errors as `read_config`."""
         config = read_config(str(folder))
-        known = {name: config.get(name) for name in BERT} == BERT and (folder / TOKENIZER).is_file()
-        return cls(folder, config) if known else None
+        is_bert = BERT.items() <= config.items() and (folder / TOKENIZER).is_file()
+        return cls(folder, config) if is_bert else None
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.width: int = config["hidden_size"]
@@ -50,11 +46,7 @@ class Bert:
         self._tokenizer.no_padding()
 
     def __call__(self, question: str) -> np.ndarray:
-        """The question's vector fp32 [1, d].
-
-        Raises:
-            UserError: the weights are not those of the config.
-        """
+        """The question's vector fp32 [1, d]; a `UserError` if the weights do not fit the config."""
         try:
             hidden = self._hidden(np.array(self._tokenizer.encode(question).ids))
         except (KeyError, IndexError, ValueError) as error:
@@ -65,7 +57,7 @@ class Bert:
         return np.asarray(vector[None], np.float32)
 
     def _hidden(self, ids: np.ndarray) -> np.ndarray:
-        """The last layer's vectors [l, d] of l tokens."""
+        """The last layer's vectors [l, d] of tokens [l]."""
         words, positions, types = (
             self._weights[f"embeddings.{kind}_embeddings.weight"] for kind in ("word", "position", "token_type")
         )

@@ -1,4 +1,4 @@
-"""Batches dealt out to a replica of a model on each device, packed where the model and the device allow it."""
+"""Reading batches with a replica of a model on each device, packed where model and device allow it."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ Arrived = Callable[[], np.ndarray]
 
 
 def devices() -> list[torch.device]:
-    """Where models run: every visible GPU, else the CPU. A process that trains with others has its own GPU alone."""
+    """Where models run: all visible GPUs, else the CPU. In distributed training each process uses its own GPU only."""
     if not torch.cuda.is_available():
         return [torch.device("cpu")]
     own = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
@@ -34,18 +34,17 @@ def read_batches(
     store: Callable[..., None],
     whole: int,
 ) -> None:
-    """Call `store(rows, *results)` with what the model makes of each batch, in no order.
+    """Call `store(rows, *results)` with the model's results for each batch, in no order.
+
+    With several devices, model and `padded` are called in several threads; `store` is called by one at a time. After an
+    exception, which is raised here, no further batch begins.
 
     Args:
-        model: on the first of `devices`, with a `backbone`, a `forward` over padded batches and a `packed` over `Row`s.
-        batches: row numbers of each.
-        padded: ids, mask and maybe token types [b, l] of a batch; called in several threads where there are several
-            devices, as the model is. `store` is called by one at a time.
-        whole: tokens that a packed batch is filled up to, so that its results are the same whatever is read together
-            (`gnn_encoder.models.packed`). What has more has to be alone in its batch.
-
-    Raises:
-        Exception: what reading a batch raised; no batch is begun after it.
+        model: on the first of `devices`, with a `backbone`, a `forward` for padded batches and a `packed` for `Row`s.
+        batches: row numbers of each batch.
+        padded: ids, mask and maybe token types [b, l] of a batch.
+        whole: tokens that a packed batch is filled up to, so that results do not depend on what is read together
+            (`gnn_encoder.models.packed`). A longer text must be alone in its batch.
     """
     if not batches:
         return
@@ -59,25 +58,25 @@ def read_batches(
     def work(number: int, stop: Event) -> None:
         replica, where = replicas[number], places[number]
 
-        def given(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
+        def arrays(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
             return padded(rows) if start is None else pack(start, *padded(rows), whole=whole)
 
         def results(*inputs: Any) -> tuple[Tensor, ...]:
-            found = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]
-            return found if isinstance(found, tuple) else (found,)
+            read = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]
+            return read if isinstance(read, tuple) else (read,)
 
         with ExitStack() as stack:
-            # Both hold for a thread alone.
+            # Inference mode and the current device belong to a thread.
             stack.enter_context(torch.inference_mode())
             if where.type == "cuda":
                 stack.enter_context(torch.cuda.device(where))
             if start is not None:
                 stack.enter_context(reads_packed(replica.backbone))
-            # Dealt by number, not by who is free: a batch is read by the same device every time.
-            mine = ((rows, given(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
-            for rows, found in streamed(mine, results, where):
+            # Assigned by number, not to the next free device: a batch is read by the same device every time.
+            mine = ((rows, arrays(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
+            for rows, read in streamed(mine, results, where):
                 with storing:
-                    store(rows, *found)
+                    store(rows, *read)
 
     side_by_side(work, len(places))
 

@@ -1,28 +1,28 @@
-"""Scorers of query–passage pairs: one face, a kind for each network, and one loader for them all."""
+"""Scorers of query–passage pairs: one interface, a kind for each network, and one loader for all kinds."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 import numpy as np
 from scipy.special import expit
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import ReadOptions
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.tracking.progress import Progress
 
 LAYOUT = "scorer.json"
-"""File of a scorer's folder that names its kind."""
+"""The file of a scorer's folder that names its kind."""
 PAIRS = 100_000
-"""Pairs whose [CLS] vectors, which a score alone does not need, are in memory at a time."""
+"""Pairs whose [CLS] vectors, which are not used here, are in memory at a time."""
 
 
 class Contribution(NamedTuple):
-    """A part of a score, for an explanation: what it comes from, in words, and how much it is."""
+    """A part of a score, for an explanation: its source in words, and its amount."""
 
     source: str
     amount: float
@@ -32,22 +32,15 @@ class Scorer(Protocol):
     """Gives each pair of a query and a passage a score: the higher, the more relevant."""
 
     def score(
-        self,
-        data: Dataset,
-        query: np.ndarray,
-        passage: np.ndarray,
-        *,
-        precision: str,
-        tokens_per_batch: int,
-        progress: Progress | None,
+        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
         """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]."""
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
-        """Probabilities [r] of relevance, of scores [r]."""
+        """Probabilities [r] of relevance from scores [r]."""
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
-        """What a pair's score is made of, largest first; empty where the scorer cannot say."""
+        """The parts of a pair's score, largest first; empty if the scorer cannot say."""
 
 
 class CrossEncoderScorer:
@@ -57,14 +50,7 @@ class CrossEncoderScorer:
         self.model = model
 
     def score(
-        self,
-        data: Dataset,
-        query: np.ndarray,
-        passage: np.ndarray,
-        *,
-        precision: str = "auto",
-        tokens_per_batch: int = 4096,
-        progress: Progress | None = None,
+        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
         """See `Scorer`. Only the passages that are asked for are tokenized."""
         model = self.model
@@ -77,34 +63,27 @@ class CrossEncoderScorer:
         for start in range(0, len(query), PAIRS):
             part = slice(start, start + PAIRS)
             unused = np.empty((len(query[part]), model.width), dtype=np.float16)
-            score_pairs(
-                model, pairs, first[part], second[part], scores[part], unused,
-                precision=precision, tokens_per_batch=tokens_per_batch, progress=progress,
-            )  # fmt: skip
+            score_pairs(model, pairs, first[part], second[part], scores[part], unused, **options)
         return scores
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit."""
-        found: np.ndarray = expit(scores)
-        return found
+        probabilities: np.ndarray = expit(scores)
+        return probabilities
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
-        """Nothing: a cross-encoder does not say what its score is made of."""
+        """Nothing: a cross-encoder's score has no parts."""
         return []
 
 
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
 }
-"""Kind → what loads a scorer of it from its folder. A new kind is an entry here."""
+"""Kind → loader of its scorers from a folder. A new kind is an entry here."""
 
 
 def load_scorer(folder: Path) -> Scorer:
-    """The scorer in a folder, of the kind that its layout file names; a cross-encoder where there is no such file.
-
-    Raises:
-        UserError: the kind is not known.
-    """
+    """The scorer in a folder, of the kind that its layout file names; without one, a cross-encoder."""
     file = folder / LAYOUT
     kind = json.loads(file.read_text("utf-8"))["kind"] if file.is_file() else "cross_encoder"
     if kind not in KINDS:

@@ -1,19 +1,17 @@
 """Pairs of texts → cross-encoder scores and [CLS] vectors, both from one pass.
 
-Queries and passages are tokenized once each; a pair's tokens are put together from the two flat arrays
-when its batch comes up, so that n·k pairs never exist as text.
+Queries and passages are tokenized once each. A pair's tokens are joined from the two flat arrays when its batch is
+read, so that n·k pairs never exist as text.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.encoding import budget_batches, inference_copy
-from gnn_encoder.inference.replicas import read_batches
+from gnn_encoder.inference.encoding import ReadOptions, read_rows
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.tracking.progress import Progress
 
 
 class PairTokens:
@@ -26,8 +24,8 @@ class PairTokens:
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]."""
-        whole = self._first_lengths(first) + len(self.middle) + self.second.lengths[second] - 1
-        lengths: np.ndarray = np.minimum(whole, self.max_length)
+        uncut = self._first_lengths(first) + len(self.middle) + self.second.lengths[second] - 1
+        lengths: np.ndarray = np.minimum(uncut, self.max_length)
         return lengths
 
     def _first_lengths(self, rows: np.ndarray) -> np.ndarray:
@@ -50,7 +48,7 @@ class PairTokens:
         # The second text's own [CLS] (position 0) is left out, hence the 1.
         position = self.second.offsets[second][:, None] + 1 + columns - tail[:, None]
         ids[in_tail] = self.second.ids[position[in_tail]]
-        # A cut text ends in its [SEP] all the same.
+        # A cut text ends in its [SEP], too.
         rows = np.arange(len(ids))
         ids[rows, head - 1] = self.first.ids[self.first.offsets[first + 1] - 1]
         ids[rows, lengths - 1] = self.second.ids[self.second.offsets[second + 1] - 1]
@@ -58,17 +56,15 @@ class PairTokens:
 
 
 def _separator(tokenizer: Any) -> list[int]:
-    """Tokens that a tokenizer puts between two texts beyond the first one's last: none for BERT, one for RoBERTa."""
-    one = tokenizer("a")["input_ids"]
-    two = tokenizer("a", "a")["input_ids"]
+    """Tokens between two texts, after the first one's last token: none for BERT, one for RoBERTa."""
+    one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
     middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
     return middle
 
 
 def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
-    """All queries and passages of a dataset, tokenized once for this cross-encoder."""
-    texts = dataset.queries.column("text").to_pylist()
-    queries = Tokens.of(model.tokenizer, texts, model.max_length)
+    """All queries and passages of a dataset, tokenized for this cross-encoder."""
+    queries = Tokens.of(model.tokenizer, dataset.queries.column("text").to_pylist(), model.max_length)
     passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
     return PairTokens(model.tokenizer, queries, passages, model.max_length)
 
@@ -80,18 +76,12 @@ def score_pairs(
     second: np.ndarray,
     scores: np.ndarray,
     cls: np.ndarray,
-    *,
-    precision: str = "auto",
-    tokens_per_batch: int = 4096,
-    progress: Progress | None = None,
+    **options: Unpack[ReadOptions],
 ) -> None:
     """Fill `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
 
     def store(rows: np.ndarray, logits: np.ndarray, vectors: np.ndarray) -> None:
         scores[rows], cls[rows] = logits, vectors
-        if progress:
-            progress.advance(len(rows))
 
-    with inference_copy(model, precision) as scorer:
-        batches = list(budget_batches(pairs.lengths(first, second), tokens_per_batch))
-        read_batches(scorer, batches, lambda rows: pairs.padded(first[rows], second[rows]), store, tokens_per_batch)
+    lengths = pairs.lengths(first, second)
+    read_rows(model, lengths, lambda rows: pairs.padded(first[rows], second[rows]), store, **options)

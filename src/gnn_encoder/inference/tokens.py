@@ -1,7 +1,7 @@
-"""Token ids of texts, without padding; those of a corpus are made once per tokenizer and length, and mapped after.
+"""Token ids of texts, without padding; a corpus is tokenized once per tokenizer and length, and memory-mapped.
 
-Training, scoring and four encodings read the same passages: the first of them tokenizes, a row group in memory at
-a time. The files are a cache: what is deleted or damaged is made again.
+Training, scoring and four encodings read the same passages: the first of them tokenizes, a row group in memory at a
+time. The files are a cache: deleted or damaged ones are written again.
 """
 
 import json
@@ -25,10 +25,10 @@ from gnn_encoder.tracking.context import TOKENS
 SHARD = 65_536
 """Texts tokenized together."""
 GATHERED = 20_000
-"""Texts of a stream whose ids are in memory together."""
+"""Texts of a stream whose ids are in memory at a time."""
 IDS, OFFSETS, PARTIAL = "ids.bin", "offsets.npy", ".partial-"
 FEW = 10
-"""Less than one passage in so many is tokenized by itself, without a file of them all."""
+"""If less than one passage in so many is asked for, only these are tokenized, without a file of all."""
 
 
 class Tokens:
@@ -48,15 +48,14 @@ class Tokens:
     @classmethod
     def flatten(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
         """From one list of ids per text."""
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sequences], out=offsets[1:])
+        offsets = _offsets([len(s) for s in sequences])
         ids = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
         return cls(ids, offsets)
 
     @classmethod
     def gather(cls, sequences: Iterable[Sequence[int]]) -> "Tokens":
-        """From a stream of one list of ids per text, of which `GATHERED` are held at a time; ids are memory-mapped."""
-        ids, lengths = array("i"), array("q", [0])
+        """From a stream of one list of ids per text, with `GATHERED` in memory at a time; ids are memory-mapped."""
+        ids, lengths = array("i"), array("q")
         with tempfile.TemporaryFile() as file:
             for sequence in sequences:
                 lengths.append(len(sequence))
@@ -66,15 +65,15 @@ class Tokens:
                     del ids[:]
             ids.tofile(file)
             file.flush()
-            return cls(_mapped(file), np.cumsum(np.frombuffer(lengths, dtype=np.int64)))
+            return cls(_mapped(file), _offsets(lengths))
 
     @classmethod
     def join(cls, parts: Sequence["Tokens"]) -> "Tokens":
         """The texts of all parts, in order."""
-        sizes = np.concatenate([np.diff(part.offsets) for part in parts] or [np.zeros(0, np.int64)])
-        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
-        return cls(np.concatenate([part.ids for part in parts] or [np.zeros(0, np.int32)]), offsets)
+        parts = parts or [cls.flatten([])]
+        return cls(
+            np.concatenate([part.ids for part in parts]), _offsets(np.concatenate([part.lengths for part in parts]))
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -86,9 +85,8 @@ class Tokens:
 
     def take(self, rows: np.ndarray) -> "Tokens":
         """The texts at `rows`, in that order."""
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(self.lengths[rows], out=offsets[1:])
-        return Tokens(self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])], offsets)
+        ids = self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])]
+        return Tokens(ids, _offsets(self.lengths[rows]))
 
     def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them, or to one."""
@@ -103,7 +101,7 @@ class Tokens:
 def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> Tokens:
     """All passages, title and text, with special tokens and cut to `max_length`; ids int32 are memory-mapped.
 
-    The file lies in the folder `GNN_ENCODER_TOKENS`; without one it is unlinked, for this process alone.
+    The file is cached in the folder `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
     """
     root = os.environ.get(TOKENS)
     if not root:
@@ -115,7 +113,7 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
     try:
         read_manifest(folder, "tokens")
     except UserError:
-        shutil.rmtree(folder, ignore_errors=True)  # damaged, if it is there at all
+        shutil.rmtree(folder, ignore_errors=True)  # missing or damaged
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as own:
             with drafting(Path(own) / folder.name, "tokens") as draft:
@@ -129,7 +127,7 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
 
 
 def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> tuple[Tokens, np.ndarray]:
-    """Tokens of the passages `rows` [r], and where among them each lies: of all passages unless `rows` are few."""
+    """Tokens, and the places [r] in them of the passages `rows` [r]; they hold all passages unless `rows` are few."""
     if len(rows) > len(passages) // FEW:
         return passage_tokens(tokenizer, passages, max_length), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
@@ -138,13 +136,13 @@ def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_leng
 
 
 def _write(folder: Path, tokenizer: Any, passages: PassageTable, max_length: int) -> None:
-    sizes = [np.zeros(1, np.int64)]
+    lengths = [np.zeros(0, np.int64)]
     with (folder / IDS).open("wb") as file:
         for batch in passages.stream():
             part = Tokens.of(tokenizer, batch.full_texts(), max_length)
             part.ids.tofile(file)
-            sizes.append(part.lengths)
-    np.save(folder / OFFSETS, np.cumsum(np.concatenate(sizes)), allow_pickle=False)
+            lengths.append(part.lengths)
+    np.save(folder / OFFSETS, _offsets(np.concatenate(lengths)), allow_pickle=False)
 
 
 def _read(folder: Path) -> Tokens:
@@ -153,12 +151,18 @@ def _read(folder: Path) -> Tokens:
 
 
 def _mapped(file: IO[bytes]) -> np.ndarray:
-    """The ids int32 in an open file, memory-mapped; an empty file cannot be."""
+    """The ids int32 in an open file, memory-mapped unless the file is empty."""
     size = os.fstat(file.fileno()).st_size
     return np.memmap(file, np.int32, mode="r") if size else np.empty(0, np.int32)
 
 
+def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def _digest(tokenizer: Any) -> str:
-    # How it last cut and padded is part of its state, and none of its identity.
+    # The last truncation and padding are part of its state but not of its identity.
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     return digest_of({name: value for name, value in state.items() if name not in ("truncation", "padding")})

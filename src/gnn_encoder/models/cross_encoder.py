@@ -1,4 +1,4 @@
-"""M_ce reads `[CLS] query [SEP] passage [SEP]`; a linear head on `[CLS]` gives the score (GNN-encoder 3.4)."""
+"""The cross-encoder M_ce: a linear head on `[CLS]` of `[CLS] query [SEP] passage [SEP]` (GNN-encoder 3.4)."""
 
 import json
 from dataclasses import replace
@@ -38,24 +38,23 @@ class CrossEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
-        types = {"token_type_ids": token_type_ids} if self._tells_apart else {}
+        types = {"token_type_ids": token_type_ids} if self._has_token_types else {}
         return self._scored(self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0])
 
     def packed(self, row: Row) -> tuple[Tensor, Tensor]:
-        """Scores [b] and [CLS] vectors [b, d_e], fp32, of the pairs of a row, as `forward` gives."""
-        row = row if self._tells_apart else replace(row, types=None)
+        """Scores [b] and [CLS] vectors [b, d_e] of the pairs of a row, as `forward`."""
+        row = row if self._has_token_types else replace(row, types=None)
         return self._scored(row.first(row.hidden(self.backbone)))
 
     @property
-    def _tells_apart(self) -> bool:
-        """Whether the backbone knows types of tokens."""
+    def _has_token_types(self) -> bool:
         return getattr(self.backbone.config, "type_vocab_size", 0) > 1
 
     def _scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
         cls = cls.float()
-        # The head stays fp32 whatever the backbone runs in: bf16 scores of one query would be full of ties.
+        # The head stays fp32 whatever the backbone runs in: in bf16 many scores of one query would be tied.
         with torch.autocast(cls.device.type, enabled=False):
-            # Row by row: a product of all rows is rounded differently for other numbers of them.
+            # Row by row: the rounding of one product over all rows depends on their number.
             return (cls * self.head.weight.float()).sum(dim=-1) + self.head.bias.float(), cls
 
     def save(self, folder: Path) -> None:

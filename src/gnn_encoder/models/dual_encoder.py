@@ -1,4 +1,4 @@
-"""E_Q and E_P: text in, one vector out; relevance is their dot product (GNN-encoder eq. 1)."""
+"""The dual encoder M_de, E_Q and E_P: text → vector; relevance is the dot product (GNN-encoder eq. 1)."""
 
 import json
 from pathlib import Path
@@ -15,10 +15,7 @@ Pooling = Literal["cls", "mean"]
 
 
 class TextEncoder(nn.Module):
-    """A transformer, its pooling and its tokenizer.
-
-    `normalize` scales vectors to unit length, as cosine-trained backbones expect.
-    """
+    """A transformer, its pooling and tokenizer; `normalize`: to unit length, as cosine-trained backbones expect."""
 
     def __init__(self, backbone: Any, tokenizer: Any, pooling: Pooling, normalize: bool, max_length: int) -> None:
         super().__init__()
@@ -26,14 +23,13 @@ class TextEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.pooling: Pooling = pooling
         self.normalize = normalize
-        limit = getattr(backbone.config, "max_position_embeddings", max_length)
-        self.max_length = min(max_length, limit)
+        self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
 
     @classmethod
     def from_backbone(
         cls, name: str, pooling: str = "auto", normalize: str = "auto", max_length: int = 128
     ) -> "TextEncoder":
-        """From a pretrained backbone; `auto` follows its sentence-transformers files, else `[CLS]`, unscaled."""
+        """From a pretrained backbone; `auto`: as its sentence-transformers files say, else `[CLS]`, not normalised."""
         own_pooling, own_normalize = sentence_transformers_layout(name)
         return cls(
             load_encoder(name),
@@ -49,7 +45,7 @@ class TextEncoder(nn.Module):
         return int(self.backbone.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Vectors [b, d] fp32 of tokens [b, l]; mask 1 for tokens, 0 for padding."""
+        """Vectors fp32 [b, d] of tokens [b, l]; mask 1 for tokens, 0 for padding."""
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0]
         if self.pooling == "cls":
             vectors = hidden[:, 0].float()
@@ -59,7 +55,7 @@ class TextEncoder(nn.Module):
         return self._scaled(vectors)
 
     def packed(self, row: Row) -> Tensor:
-        """Vectors [b, d] fp32 of the texts of a row, as `forward` gives."""
+        """Vectors fp32 [b, d] of the texts of a row, as `forward`."""
         hidden = row.hidden(self.backbone)
         return self._scaled(row.first(hidden).float() if self.pooling == "cls" else row.mean(hidden))
 
@@ -77,12 +73,11 @@ class TextEncoder(nn.Module):
     def load(cls, folder: Path) -> "TextEncoder":
         """Read what `save` wrote."""
         layout = json.loads((folder / LAYOUT).read_text("utf-8"))
-        name = str(folder)
-        return cls(load_encoder(name), load_tokenizer(name), **layout)
+        return cls(load_encoder(str(folder)), load_tokenizer(str(folder)), **layout)
 
 
 class DualEncoder(nn.Module):
-    """Query and passage encoder; one module in both places when they share weights."""
+    """Query and passage encoder; with shared weights both have one backbone."""
 
     def __init__(self, query_encoder: TextEncoder, passage_encoder: TextEncoder) -> None:
         super().__init__()

@@ -1,13 +1,14 @@
-"""The GNN on the query–passage graph: two GAT layers and a filter gate (GNN-encoder 3.3, eq. 3–10).
+"""The GNN-encoder: a dual encoder, and the GNN over its vectors, two GAT layers and a filter gate (3.3, eq. 3–10).
 
-Two facts shape the code. A logit is a sum of three scalars per head, a_tᵀW_t h_i + a_sᵀW_s h_j +
-a_eᵀW_e h_ij, so a folds into W and a node costs d·H. And on the query side every target has the same
-number of sources: a dense contraction that aggregates first and projects after,
-Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, with no scatter and no [n, k, d] projection.
+Two facts shape the code. A logit is a sum of three scalars per head, a_tᵀW_t h_i + a_sᵀW_s h_j + a_eᵀW_e h_ij, so a
+folds into W and a node costs d·H. And on the query side every target has the same number of sources: a dense
+contraction aggregates first and projects after, Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, with no scatter and no
+[n, k, d] projection.
 """
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,10 +23,7 @@ WEIGHTS, CONFIG = "gnn.safetensors", "gnn.json"
 
 
 class GnnConfig(GnnShape):
-    """Everything that fixes the GNN's shape and arithmetic: the settings, and what the encoders and the graph add.
-
-    The number of heads H divides the width d.
-    """
+    """All that determines the GNN's shape and arithmetic. The number of heads H divides the width d."""
 
     width: PositiveInt
     """d, of the node vectors."""
@@ -34,17 +32,20 @@ class GnnConfig(GnnShape):
     learned_loops: bool = True
     normalize_passages: bool = False
     cached_passages: bool = True
-    """It was trained with M_de's passage vectors in eq. 6."""
+    """Whether eq. 6 was trained with M_de's passage vectors."""
 
     def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-        """The passage vectors [m, d] of eq. 6 at encoding: M_de's, or those of the passage encoder trained since."""
+        """The passage vectors [m, d] of eq. 6 at encoding: M_de's, or those of the jointly trained passage encoder."""
         return cached if self.cached_passages else encoded
 
 
 class GATLayer(nn.Module):
-    """Multi-head graph attention from sources to targets with edge features and an explicit self-loop.
+    """Multi-head graph attention from sources to targets, with edge features and self-loops (eq. 3–5 per head).
 
-    Eq. 3–5 per head; heads are concatenated: [·, H · d/H].
+    Heads are concatenated: [·, H · d/H]. Arguments of its methods:
+        targets: [t, d]. sources: [s, d].
+        arriving: [..., H], the sum of each edge's source and edge scalars.
+        loops: [d_e] or [t, d_e], features of the self-loops, or None.
     """
 
     def __init__(self, config: GnnConfig) -> None:
@@ -57,9 +58,8 @@ class GATLayer(nn.Module):
         self.source = nn.Linear(d, d, bias=False)  # W_s
         self.edge = nn.Linear(config.edge_width, d, bias=False) if config.edge_width else None  # W_e
         self.attention = nn.Parameter(torch.empty(3, heads, d // heads))  # a, its three parts [t, s, e]
-        nn.init.xavier_uniform_(self.target.weight)
-        nn.init.xavier_uniform_(self.source.weight)
-        nn.init.xavier_uniform_(self.attention)
+        for parameter in (self.target.weight, self.source.weight, self.attention):
+            nn.init.xavier_uniform_(parameter)
         if self.edge:
             nn.init.xavier_uniform_(self.edge.weight)
 
@@ -73,29 +73,23 @@ class GATLayer(nn.Module):
         return sources @ self.folded_source()
 
     def folded_source(self) -> Tensor:
-        """a_sᵀW_s for every head, [d, H]: all that attention asks of a source."""
+        """a_sᵀW_s for every head, [d, H]."""
         return self._folded(self.source, 1)
 
     def folded_edge(self) -> Tensor | None:
-        """a_eᵀW_e for every head, [d_e, H]: all that attention asks of an edge's features. None without."""
+        """a_eᵀW_e for every head, [d_e, H]; None without edge features."""
         return None if self.edge is None else self._folded(self.edge, 2)
 
     def edge_scalars(self, features: Tensor | None) -> Tensor:
-        """a_eᵀW_e h_ij [..., H] of edge features [..., d_e]; a 0 without."""
+        """a_eᵀW_e h_ij [..., H] of edge features [..., d_e]; 0 without them."""
         folded = self.folded_edge()
         return self.attention.new_zeros(()) if folded is None or features is None else features @ folded
 
     def weights(self, targets: Tensor, arriving: Tensor, into: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
-        """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4).
-
-        Args:
-            targets: [t, d]. into: [e], each edge's row of `targets`.
-            arriving: [e, H], sum of each edge's source and edge scalars.
-            loops: [d_e] or [t, d_e], features of the self-loops, or None.
-        """
+        """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4); `into` [e] is each edge's row of `targets`."""
         at, itself = self._target_logits(targets, loops)
         incoming = nn.functional.leaky_relu(at.index_select(0, into) + arriving, self.slope)
-        # A softmax over each target's edges and its self-loop; the largest logit is taken out first.
+        # A softmax over each target's edges and its self-loop; the largest logit is subtracted first.
         index = into[:, None].expand_as(incoming)
         largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
         incoming, itself = torch.exp(incoming - largest.index_select(0, into)), torch.exp(itself - largest)
@@ -103,7 +97,7 @@ class GATLayer(nn.Module):
         return incoming / total.index_select(0, into), itself / total
 
     def _target_logits(self, targets: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
-        """a_tᵀW_t h_i [t, H] of targets [t, d], their part in every logit, and the self-loops' logits [t, H]."""
+        """a_tᵀW_t h_i [t, H], the targets' part of every logit, and the self-loops' logits [t, H]."""
         at, own = (targets @ torch.cat([self._folded(self.target, 0), self._folded(self.source, 1)], 1)).chunk(2, -1)
         return at, nn.functional.leaky_relu(at + own + self.edge_scalars(loops), self.slope)
 
@@ -118,29 +112,23 @@ class GATLayer(nn.Module):
         return nn.functional.elu(out) if self.activation == "elu" else out
 
     def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
-        """Every target with k sources of its own [u, k, d] and itself: [u, d]. Other arguments: `dense_weights`."""
+        """[t, d] of targets with k sources each [t, k, d] and a self-loop; other arguments as `dense_weights`."""
         weights = self.dense_weights(targets, mask, arriving, loops)
         mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
         weight = self.source.weight.view(self.heads, -1, self.source.in_features)
         return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
 
     def dense_weights(self, targets: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
-        """α of each target's k edges and, last, of its self-loop: [u, H, k + 1] (eq. 3–4).
-
-        Args:
-            targets: [u, d]. mask: [u, k] bool, True where the edge exists.
-            arriving: [u, k, H], sum of each edge's source and edge scalars.
-            loops: [d_e] or [u, d_e], features of the self-loops, or None.
-        """
+        """α of each target's k edges and, last, of its self-loop: [t, H, k + 1] (eq. 3–4); `mask` [t, k]: edges."""
         at, own = self._target_logits(targets, loops)
-        logits = (at[:, None] + arriving).transpose(1, 2)  # [u, H, k]
+        logits = (at[:, None] + arriving).transpose(1, 2)  # [t, H, k]
         logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
         return torch.softmax(torch.cat([logits, own[..., None]], dim=2), dim=2)
 
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
     ) -> Tensor:
-        """Targets with any number of sources, none included, and themselves: [t, d]. Arguments: `ragged_weights`."""
+        """[t, d] of targets with any number of edges, maybe none, and a self-loop; arguments as `ragged_weights`."""
         source, target = edges
         incoming, itself = self.ragged_weights(targets, sources, edges, features, loops)
         mixed = itself[..., None] * self.project(targets)
@@ -149,11 +137,10 @@ class GATLayer(nn.Module):
     def ragged_weights(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """α of the edges [e, H] and of the targets' self-loops [t, H].
+        """α of the edges [e, H] and of the self-loops [t, H], as `weights`.
 
         Args:
-            targets: [t, d]. sources: [s, d]. edges: [2, e] int64, source row and target row.
-            features: [e, d_e] or None. loops: [d_e] or [t, d_e], or None.
+            edges: int64 [2, e], source row and target row. features: [e, d_e] or None.
         """
         source, target = edges
         arriving = self.source_scalars(sources)[source] + self.edge_scalars(features)
@@ -161,7 +148,7 @@ class GATLayer(nn.Module):
 
 
 class GNN(nn.Module):
-    """Passage-interactive query vectors, then query-interactive passage vectors."""
+    """Passage-interactive query vectors h'_q, then query-interactive passage vectors h'_p."""
 
     def __init__(self, config: GnnConfig) -> None:
         super().__init__()
@@ -183,7 +170,7 @@ class GNN(nn.Module):
     def query_vectors(
         self, queries: Tensor, passages: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None = None
     ) -> Tensor:
-        """h'_q [u, d], eq. 6–7; with fewer than two layers the queries themselves.
+        """h'_q [u, d] (eq. 6–7); with fewer than two layers h_q.
 
         Args:
             queries: h_q [u, d]. passages: h_p of their neighbours [u, k, d]. mask: [u, k] bool.
@@ -198,15 +185,15 @@ class GNN(nn.Module):
     def interactive_queries(
         self, queries: Tensor, passages: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None
     ) -> Tensor:
-        """h'_q [u, d] by two layers, from the sums [u, k, H] of each edge's source and edge scalars."""
-        aggregated = self.query_attention.dense(queries, passages, mask, arriving, self.query_loop_features(loops))
+        """h'_q [u, d] (eq. 6–7), two layers; `arriving` [u, k, H]: the sum of each edge's source and edge scalars."""
+        aggregated = self.query_attention.dense(queries, passages, mask, arriving, self.loops("query", loops))
         merged: Tensor = self.query_merge(torch.cat([aggregated, queries], dim=1))
         return merged
 
     def passage_vectors(
         self, passages: Tensor, queries: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None = None
     ) -> Tensor:
-        """h'_p [t, d], eq. 8–10.
+        """h'_p [t, d] (eq. 8–10).
 
         Args:
             passages: h_p [t, d]. queries: h'_q [s, d]. edges: [2, e], row of `queries`, row of `passages`.
@@ -214,7 +201,7 @@ class GNN(nn.Module):
         """
         if self.config.layers == 0:
             return self.scaled(passages)
-        loops = self.loop_features(loops)
+        loops = self.loops("passage", loops)
         return self.gated(self.passage_attention.ragged(passages, queries, edges, features, loops), passages)
 
     def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
@@ -222,46 +209,41 @@ class GNN(nn.Module):
         return self.scaled(torch.addcmul(passages, self.opening(aggregated, passages), aggregated))
 
     def opening(self, aggregated: Tensor, passages: Tensor) -> Tensor:
-        """How far the gate opens, f_p [t, d] in 0…1, for h~_p [t, d] and h_p [t, d] (eq. 9)."""
+        """f_p [t, d] in 0…1, how far the gate opens, for h~_p [t, d] and h_p [t, d] (eq. 9)."""
         if self.config.gate == "filter":
             return torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
         return torch.full_like(aggregated, self.config.gate_alpha)
 
-    def query_loop_features(self, loops: Tensor | None) -> Tensor | None:
-        """Features of the queries' self-loops: the learned vector [d_e], or those given [u, d_e]."""
-        return self.query_loop if self.config.learned_loops and self.config.edge_width else loops
-
-    def loop_features(self, loops: Tensor | None) -> Tensor | None:
-        """Features of the passages' self-loops: the learned vector [d_e], or those given [t, d_e]."""
-        return self.passage_loop if self.config.learned_loops and self.config.edge_width else loops
+    def loops(self, of: Literal["query", "passage"], stored: Tensor | None) -> Tensor | None:
+        """Features of the self-loops of queries or passages: the learned vector [d_e], or else the `stored` ones."""
+        learned: Tensor | None = getattr(self, f"{of}_loop", stored)
+        return learned
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Vectors [t, d] at unit length where the config wants that."""
+        """Vectors [t, d], at unit length if `normalize_passages`."""
         return nn.functional.normalize(vectors, dim=-1) if self.config.normalize_passages else vectors
 
     def start_from_mean(self, gate_bias: float) -> None:
-        """Start at a plain attention mean: W_s = I, h'_q halfway between its context and itself, and the
-        gate's bias at `gate_bias` with no other input. A deviation from the paper, which leaves the
-        start open: training then starts near M_de."""
-        if self.config.layers == 0:
-            return
+        """Start at a plain attention mean: W_s = I, h'_q is the mean of h_q and its context, the gate only its bias.
+
+        The paper leaves the start open. Training then starts near M_de.
+        """
         with torch.no_grad():
-            d = self.config.width
-            layers = [self.passage_attention] + ([self.query_attention] if self.config.layers == 2 else [])
-            for layer in layers:
-                nn.init.eye_(layer.source.weight)
-                layer.attention.mul_(0.1)
+            for layer in self.children():
+                if isinstance(layer, GATLayer):
+                    nn.init.eye_(layer.source.weight)
+                    layer.attention.mul_(0.1)
             if self.config.layers == 2:
-                half = 0.5 * torch.eye(d)
+                half = 0.5 * torch.eye(self.config.width)
                 self.query_merge.weight.copy_(torch.cat([half, half], dim=1))
                 nn.init.zeros_(self.query_merge.bias)
-            if self.config.gate == "filter":
+            if self.config.layers and self.config.gate == "filter":
                 nn.init.zeros_(self.gate.weight)
                 nn.init.constant_(self.gate.bias, gate_bias)
 
 
 class GnnEncoder(nn.Module):
-    """What Masked Graph Training trains and `encode_corpus` runs."""
+    """The joint model: Masked Graph Training trains it and `encode_corpus` runs it."""
 
     def __init__(self, dual_encoder: DualEncoder, gnn: GNN) -> None:
         super().__init__()
@@ -281,7 +263,7 @@ class GnnEncoder(nn.Module):
 
     @staticmethod
     def load_gnn(folder: str | Path) -> GNN:
-        """The GNN alone, for work on vectors that are already there."""
+        """The GNN alone, for work on stored vectors."""
         folder = Path(folder)
         gnn = GNN(GnnConfig(**json.loads((folder / CONFIG).read_text("utf-8"))))
         gnn.load_state_dict(load_file(folder / WEIGHTS))

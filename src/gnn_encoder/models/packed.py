@@ -1,20 +1,19 @@
-"""Texts of several lengths in one row of tokens, without padding.
+"""Texts of several lengths packed into one row of tokens, without padding.
 
-A transformer takes the row [1, t] for one text whose positions restart; the attention that it calls is replaced by
-one that stays inside each text. Whether a backbone can be read so, and where its positions begin, is not looked up by
-its name but found out: a few random texts are read both ways, and the results must be alike (`first_position`). That
-tries the GPU's kernel too, on the very GPU.
+A transformer reads the row [1, t] as one text whose positions restart; its attention is replaced by one that stays
+inside each text. `first_position` tests whether a backbone can be read like this, and with which number its positions
+begin: it reads a few random texts padded and packed, and compares the results. That tests the GPU's kernel, too.
 
-In a row of a fixed number of tokens, filled up after its texts, every matrix product has one shape, and a text's vector
-is the same to the last bit whatever it is read with (batch invariance; measured on CPUs alone). Padding rules that out:
-how long a text was padded, and how many tokens there were in all, shows in the last bits.
+A row is filled up to a fixed number of tokens, so that every matrix product has one shape. A text's vector is then the
+same to the last bit whatever it is read with (batch invariance; measured on CPUs only). With padding it is not: the
+length that a text is padded to, and the number of tokens in the batch, change the last bits.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,41 +21,22 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "gnn_encoder_packed"
-"""What transformers knows the attention by."""
+"""The name that the attention is registered under in transformers."""
 PROBE_LENGTHS = (160, 31, 2)
-"""Longer than the windows of backbones with local attention, as far as they take such texts."""
+"""Tokens of the random texts, where the backbone takes so many: longer than the windows of local attention."""
 TOLERANCE = 0.2
-"""How far off the probe may be, as a share of how far off it is with attention across texts. bf16 rounds: 0.02."""
+"""Largest error of the packed results, as a share of the error with attention across texts. bf16 rounds: 0.02."""
 CPU_STEP = 16
 """Attention on a CPU runs over texts padded to multiples of this; in bf16 other lengths take up to twice as long."""
-HEAD_STEP, WIDEST_HEAD = 8, 256
-"""Widths of a head that the GPU's kernel takes: multiples of the one up to the other."""
+
+Attention = Callable[..., Tensor]
+"""Attention inside each text of a row: [t, h, e], called with query [t, h, e], key and value [t, g, e], `bounds` and
+`longest` of a `Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`."""
+Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
 
 
 class CannotPack(Exception):
     """A backbone cannot be read without padding."""
-
-
-class Attention(Protocol):
-    """Attention inside each of several texts in a row; the signature is that of torch's `varlen_attn`."""
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor,
-        max_q: int,
-        max_k: int,
-        /,
-        *,
-        scale: float | None,
-        window_size: tuple[int, int],
-        enable_gqa: bool,
-    ) -> Tensor:
-        """Result [t, h, e] of query [t, h, e], key and value [t, g, e]; text i is rows `cu_seq[i:i + 2]`."""
-        ...
 
 
 def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | None:
@@ -64,22 +44,21 @@ def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | Non
     if where.type == "cpu":
         return cpu_attention
     half = dtype in (torch.bfloat16, torch.float16)
-    if where.type != "cuda" or not half or not torch.version.cuda or torch.cuda.get_device_capability(where) < (8, 0):
-        return None
+    if where.type == "cuda" and half and torch.version.cuda and torch.cuda.get_device_capability(where) >= (8, 0):
+        return _gpu_attention
+    return None
+
+
+def _gpu_attention(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, **options: Any) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    def attention(
-        query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, _: Tensor, longest: int, *others: Any, **options: Any
-    ) -> Tensor:
-        if query.shape[-1] % HEAD_STEP or query.shape[-1] > WIDEST_HEAD:
-            raise CannotPack(f"attention heads of width {query.shape[-1]}")
-        # Of one token each, texts with grouped queries would be read by their number, which a filled row belies.
-        longest = max(longest, 2)
-        # What it leaves after the last text is any number, and is read into no text.
-        result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
-        return result
-
-    return attention
+    if query.shape[-1] % 8 or query.shape[-1] > 256:
+        raise CannotPack(f"the GPU's kernel takes no attention heads of width {query.shape[-1]}")
+    # If all texts have one token, the kernel groups queries by the number of texts, but a filled row has more tokens.
+    longest = max(longest, 2)
+    # After the last text the result is undefined; no text reads it.
+    result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
+    return result
 
 
 def cpu_attention(
@@ -87,15 +66,16 @@ def cpu_attention(
     key: Tensor,
     value: Tensor,
     bounds: Tensor,
-    *others: Any,
+    longest: int,
+    *,
     scale: float | None,
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> Tensor:
-    """What `Attention` says, of texts that attend to themselves, and zero after the last of them.
+    """`Attention` on a CPU; zero after the last text.
 
-    Neighbours of about one length, as sorted texts are, run together. How far a text is padded here follows from its
-    own length alone. `bounds` int32 [b + 1] is `cu_seq_q`; `others` (`cu_seq_k`, both maxima) follow from it.
+    Neighbours of about one length, as sorted texts are, run together. The length that a text is padded to here depends
+    on its own length only.
     """
     result, lengths = torch.zeros_like(query), bounds.diff()
     widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
@@ -104,18 +84,18 @@ def cpu_attention(
         last, places = first + texts, torch.arange(width)
         begins, own = bounds[first:last, None], lengths[first:last, None]
         inside = places < own
-        # Beyond its end a text's last token stands again, and none sees it.
+        # A text is padded with its last token, which is masked.
         rows = (begins + places.minimum(own - 1)).flatten()
         q, k, v = (x.index_select(0, rows).unflatten(0, inside.shape).transpose(1, 2) for x in (query, key, value))
-        seen = _seen(inside, *window_size)
-        found = scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
-        result[bounds[first] : bounds[last]] = found.transpose(1, 2)[inside]
+        mask = _attention_mask(inside, *window_size)
+        mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
+        result[bounds[first] : bounds[last]] = mixed.transpose(1, 2)[inside]
         first = last
     return result
 
 
-def _seen(inside: Tensor, left: int, right: int) -> Tensor | None:
-    """Which tokens of texts `inside` [n, l] each token sees, so far to either side (-1: to the end); None: all."""
+def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
+    """Which tokens of texts `inside` [n, l] each token attends to, up to so many on a side (-1: all); None: to all."""
     length = inside.shape[1]
     left, right = (length if side < 0 else min(side, length) for side in (left, right))
     if min(left, right) >= length - 1:
@@ -125,16 +105,13 @@ def _seen(inside: Tensor, left: int, right: int) -> Tensor | None:
     return inside[:, None, None] & (apart >= -left) & (apart <= right)
 
 
-Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
-
-
 def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0) -> Packed:
-    """A padded batch [b, l] as what a `Row` holds: ids and positions [1, t], bounds int32 [b + 1], longest, types.
+    """The arrays of a `Row` from a padded batch [b, l]: ids, positions, bounds, longest, and types if given.
 
-    After the texts the row is filled up to `whole` tokens, which are in none of them.
+    After the texts the row is filled up to `whole` tokens, which belong to no text.
     """
     kept = mask.astype(bool)
-    kept[:, 0] = True  # An empty text is its padding: without a token it would be given its neighbour's vector.
+    kept[:, 0] = True  # An empty text keeps one token of padding: without a token it would get its neighbour's vector.
     lengths = kept.sum(1)
     bounds = np.zeros(len(ids) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
@@ -150,10 +127,10 @@ def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndar
 
 @dataclass(frozen=True)
 class Row:
-    """b texts in one row, and how attention runs over them.
+    """b texts in one row, and the attention that reads them.
 
-    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1], where each text begins and the last ends (what follows
-    is in none); `longest`, the tokens of the longest; `types` int64 [1, t] for a backbone that tells two texts apart.
+    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1], where each text begins and the last one ends (later tokens
+    belong to no text); `longest`, tokens of the longest text; `types` int64 [1, t], token types for pairs of texts.
     """
 
     attention: Attention
@@ -170,18 +147,18 @@ class Row:
         return vectors
 
     def first(self, hidden: Tensor) -> Tensor:
-        """Each text's first token's vector [b, d]."""
+        """The vector of each text's first token [b, d]."""
         return hidden[self.bounds[:-1].long()]
 
     def mean(self, hidden: Tensor) -> Tensor:
         """The mean of each text's vectors fp32 [b, d]."""
-        # Checked offsets would be read back from the GPU, and everything queued there waited for.
+        # `unsafe`: to check the offsets, torch would read them back from the GPU and wait for all queued work.
         return torch.segment_reduce(hidden.float(), "mean", offsets=self.bounds.long(), axis=0, unsafe=True)
 
 
 @contextmanager
 def reads_packed(backbone: Any) -> Iterator[None]:
-    """The backbone reads `Row`s inside the block, and nothing else."""
+    """Inside the block the backbone reads `Row`s, and nothing else."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _attend)
@@ -205,32 +182,29 @@ def _attend(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Result [1, t, h, e] of query, key and value [1, h, t, e], as transformers calls it."""
+    """Result [1, t, h, e] of query, key and value [1, h, t, e]; the signature is that of transformers."""
     if packed is None:
-        raise CannotPack(f"{type(module).__name__} is not told where texts begin")
+        raise CannotPack(f"{type(module).__name__} does not pass on where texts begin")
     if getattr(module, "is_causal", False):
-        raise CannotPack(f"{type(module).__name__} looks back alone")
-    # Transformers' windows count a token itself, the kernels' do not.
+        raise CannotPack(f"{type(module).__name__} is causal")
+    # A window of transformers includes the token itself, one of the kernels does not.
     side = -1 if sliding_window is None else sliding_window - 1
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    bounds, longest, grouped = packed.bounds, packed.longest, query.shape[1] != key.shape[1]
-    result = packed.attention(
-        q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(side, side), enable_gqa=grouped
-    )
-    return result[None], None
+    options: dict[str, Any] = {"scale": scaling, "window_size": (side, side), "enable_gqa": q.shape[1] != k.shape[1]}
+    return packed.attention(q, k, v, packed.bounds, packed.longest, **options)[None], None
 
 
 def first_position(backbone: Any, attention: Attention) -> int | None:
-    """The number of a text's first position, 0 or, as in RoBERTa, the one after padding's; None: cannot be packed."""
+    """The number of a text's first position: 0 or, as in RoBERTa, padding's plus 1. None: it cannot be packed."""
     takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters
     if not takes_positions or not getattr(backbone, "_supports_attention_backend", False):
         return None
     where, padding = next(backbone.parameters()).device, backbone.config.pad_token_id or 0
-    ids, mask = _probe(backbone.config, padding)
+    ids, mask = _random_texts(backbone.config, padding)
     padded = backbone(input_ids=torch.from_numpy(ids).to(where), attention_mask=torch.from_numpy(mask).to(where))[0]
     expected = padded[torch.from_numpy(mask.astype(bool)).to(where)].float()
 
-    def difference(start: int, *, across: bool = False) -> float:
+    def error(start: int, *, across: bool = False) -> float:
         tokens, positions, bounds, longest, *_ = pack(start, ids, mask)
         if across:
             bounds, longest = bounds[[0, -1]], int(bounds[-1])
@@ -240,14 +214,14 @@ def first_position(backbone: Any, attention: Attention) -> int | None:
 
     with reads_packed(backbone):
         try:
-            differences = {start: difference(start) for start in (0, padding + 1)}
-            nearest = min(differences, key=lambda start: differences[start])
-            return nearest if differences[nearest] < TOLERANCE * difference(nearest, across=True) else None
+            errors = {start: error(start) for start in (0, padding + 1)}
+            best = min(errors, key=errors.__getitem__)
+            return best if errors[best] < TOLERANCE * error(best, across=True) else None
         except CannotPack:
             return None
 
 
-def _probe(config: Any, padding: int) -> tuple[np.ndarray, np.ndarray]:
+def _random_texts(config: Any, padding: int) -> tuple[np.ndarray, np.ndarray]:
     """Ids and mask [b, l] of random texts, none of whose tokens is the padding."""
     longest = getattr(config, "max_position_embeddings", PROBE_LENGTHS[0]) - padding - 1
     lengths = np.minimum(PROBE_LENGTHS, longest)

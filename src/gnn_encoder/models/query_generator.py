@@ -1,8 +1,7 @@
-"""Passage in, query out: a sequence-to-sequence model (SS-BERT 3.2).
+"""The query generator: a sequence-to-sequence model, passage → query (SS-BERT 3.2).
 
-A Hugging Face seq2seq is used as it is. A plain encoder becomes an encoder–decoder pair: both halves
-start from its weights, the decoder's cross-attention and output head from random ones (the
-embeddings are the output matrix).
+A Hugging Face seq2seq is used as it is. A plain encoder becomes an encoder–decoder pair: both halves start from its
+weights, the decoder's cross-attention and output head from random ones (the embeddings are the output matrix).
 """
 
 import json
@@ -34,11 +33,7 @@ class QueryGenerator(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str, passage_length: int, query_length: int) -> "QueryGenerator":
-        """From a seq2seq or an encoder: a hub name, a folder, or `minilm`.
-
-        Raises:
-            UserError: it cannot be loaded, or is neither of the two.
-        """
+        """From a seq2seq or an encoder; a `UserError` if it cannot be loaded or is neither of the two."""
         from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
         tokenizer = load_tokenizer(name)
@@ -53,7 +48,7 @@ class QueryGenerator(nn.Module):
         begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=begun).logits
         real = labels != IGNORED
-        # Only real positions are widened to fp32: with 50,000 words, the padding would cost most.
+        # Padding is not widened to fp32: with 50,000 words it would cost most.
         return nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="sum")
 
     def save(self, folder: Path) -> None:
@@ -77,9 +72,8 @@ def _pair(name: str, tokenizer: Any) -> Any:
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"generator {name!r} is neither a seq2seq nor an encoder with [CLS] and [SEP]: choose another")
     encoder = load_pretrained(AutoModel, name, use_safetensors=True)
-    decoder = load_pretrained(
-        AutoModelForCausalLM, name, use_safetensors=True, is_decoder=True, add_cross_attention=True
-    )  # fmt: skip
+    options = {"is_decoder": True, "add_cross_attention": True}
+    decoder = load_pretrained(AutoModelForCausalLM, name, use_safetensors=True, **options)
     model = EncoderDecoderModel(encoder=encoder, decoder=decoder)
     for config in (model.config, model.generation_config):
         config.decoder_start_token_id = tokenizer.cls_token_id

@@ -17,7 +17,7 @@ from gnn_encoder.evaluation.results import means, p_values
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Standing
 from gnn_encoder.retrieval.index_file import search_index
-from gnn_encoder.retrieval.latency import bundle_path, measure_latency
+from gnn_encoder.retrieval.latency import measure_latency, query_path
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.settings.outcome import Evaluate
@@ -50,7 +50,7 @@ def compare_with_champion(
     }
     mean = means(values, measures)
     p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION)
-    paths = {name: bundle_path(searcher) for name, searcher in searchers.items()}
+    paths = {name: query_path(searcher.encoder, searcher.index) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
     standings = {
         name: Standing(

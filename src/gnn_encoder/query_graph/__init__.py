@@ -1,4 +1,4 @@
-"""The query–passage graph: its neighbourhoods, its edge features, narrower graphs, and propagation over the full graph.
+"""The query–passage graph: neighbourhoods, edge features, smaller graphs for ablations, and propagation.
 
-Imports `inference`, `models`, `machine` and what lies below them.
+Imports `inference`, `models`, `machine` and the rooms below.
 """

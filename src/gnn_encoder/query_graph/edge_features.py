@@ -1,6 +1,6 @@
-"""Edge features on disk and as the GNN reads them: fp16, or 8-bit integers with a scale per edge.
+"""Edge features: on disk fp16 or, to halve the reading, 8-bit integers with a scale per edge; for the GNN fp32.
 
-8 bits halve what a pass over the graph reads: a vector x is kept as round(x / s) with s = max|x| / 127.
+8 bits keep a vector x as round(x / s) with s = max|x| / 127.
 """
 
 import warnings
@@ -10,16 +10,19 @@ import torch
 
 from gnn_encoder.artifacts import Draft, Graph
 
+# Tensors over memory-mapped arrays are only read here.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
 
 class EdgeFeatureWriter:
-    """Fills the edge features [n, k, d_e] of a graph draft, some edges at a time."""
+    """Writes the edge features [n, k, d_e] of a graph draft, some edges at a time."""
 
     def __init__(self, draft: Draft, shape: tuple[int, int, int], kind: str) -> None:
         self._features = Graph.create_features(draft, "features", shape, np.int8 if kind == "int8" else np.float16)
         self._scales = Graph.create_features(draft, "scales", shape[:2], np.float32) if kind == "int8" else None
 
     def put(self, places: np.ndarray, vectors: np.ndarray) -> None:
-        """Write the vectors [e, d_e] of the edges at flat places [e]."""
+        """Write the vectors [e, d_e] of the edges at flat places [e] in [n, k]."""
         flat = self._features.reshape(-1, self._features.shape[-1])
         if self._scales is None:
             flat[places] = vectors
@@ -30,26 +33,16 @@ class EdgeFeatureWriter:
         self._scales.reshape(-1)[places] = scales
 
     def flush(self) -> None:
-        """Write to disk what is still in memory."""
+        """Write everything to the disk."""
         self._features.flush()
         if self._scales is not None:
             self._scales.flush()
 
 
-def mapped(array: np.ndarray) -> torch.Tensor:
-    """The array as a tensor that shares its memory, to be read only; torch warns of one that cannot be written."""
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
-
-
 class EdgeFeatures:
-    """Edge features fp32 as the GNN reads them: [CLS] vectors, and one more column where some edges, not all, are
-    labelled.
+    """Edge features fp32: [CLS] vectors and, if some but not all edges are labelled, a column that marks those.
 
-    `width` is 0 where there are none (the ablation "without edge features"); every method then gives None.
+    `width` is 0 without features (the ablation "without edge features"); every method then returns None.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -63,25 +56,25 @@ class EdgeFeatures:
         return self._join(self.vectors(positions), self.graph.labelled.reshape(-1)[positions])
 
     def vectors(self, positions: np.ndarray) -> np.ndarray | None:
-        """[CLS] vectors alone, [e, d_e]."""
+        """[CLS] vectors alone, [e, d_e], of the edges at flat positions [e]."""
         features, scales = self.graph.features, self.graph.scales
         flat = None if features is None else features.reshape(-1, features.shape[-1])
-        return _wide(flat, positions, None if scales is None else scales.reshape(-1))
+        return _fp32(flat, positions, None if scales is None else scales.reshape(-1))
 
     def of_queries(self, nodes: np.ndarray | slice) -> np.ndarray | None:
         """[u, k, width] of all edges of the queries `nodes` [u]."""
-        return self._join(_wide(self.graph.features, nodes, self.graph.scales), self.graph.labelled[nodes])
+        return self._join(_fp32(self.graph.features, nodes, self.graph.scales), self.graph.labelled[nodes])
 
     def query_loops(self, nodes: np.ndarray | slice) -> np.ndarray | None:
-        """[u, width] of queries' self-loops, where they are not learned."""
+        """[u, width] of queries' self-loops; None if learned."""
         return self._loops(self.graph.query_loops, nodes)
 
     def passage_loops(self, passages: np.ndarray) -> np.ndarray | None:
-        """[t, width] of passages' self-loops, where they are not learned."""
+        """[t, width] of passages' self-loops; None if learned."""
         return self._loops(self.graph.passage_loops, passages)
 
     def _loops(self, loops: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
-        vectors = _wide(loops, rows)
+        vectors = _fp32(loops, rows)
         return None if vectors is None else self._join(vectors, np.zeros(len(vectors), dtype=bool))
 
     def _join(self, vectors: np.ndarray | None, labelled: np.ndarray) -> np.ndarray | None:
@@ -91,11 +84,11 @@ class EdgeFeatures:
         return np.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0] if parts else None
 
 
-def _wide(vectors: np.ndarray | None, rows: np.ndarray | slice, scales: np.ndarray | None = None) -> np.ndarray | None:
-    """`vectors[rows]` in fp32, of fp16 or of integers with scales; torch widens with SIMD, NumPy one by one."""
+def _fp32(vectors: np.ndarray | None, rows: np.ndarray | slice, scales: np.ndarray | None = None) -> np.ndarray | None:
+    """`vectors[rows]`, fp16 or integers with scales, in fp32; torch converts with SIMD, NumPy does not."""
     if vectors is None:
         return None
-    wide = mapped(vectors[rows]).float()
+    wide = torch.from_numpy(vectors[rows]).float()
     if scales is not None:
-        wide *= mapped(scales[rows])[..., None]
+        wide *= torch.from_numpy(scales[rows])[..., None]
     return wide.numpy()

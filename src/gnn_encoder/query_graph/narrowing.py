@@ -1,6 +1,6 @@
-"""A smaller graph out of a larger one: fewer neighbours, other edges, other features.
+"""A smaller graph from a larger one, for ablations: fewer neighbours, fewer edges or no features.
 
-An ablation builds its largest graph once; what a variant leaves out is left out here.
+An ablation builds its largest graph once; each variant's graph is cut from it here.
 """
 
 from dataclasses import replace
@@ -17,13 +17,10 @@ CHUNK = 4096
 
 
 def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
-    """The graph that `build_graph` would have made with the settings `wanted`, from the one made with `built`.
+    """The graph that `build_graph` would make with the settings `wanted`, from the one made with `built`.
 
-    Of several labelled edges of one query the order may differ, which nothing depends on. New edge features lie in
-    an unlinked file.
-
-    Raises:
-        UserError: it wants what was not built.
+    Only the order of a query's labelled edges may differ, which nothing depends on. New edge features lie in an
+    unlinked file. A `UserError` if `wanted` has more than `built`.
     """
     _refuse_more(built, wanted)
     loops = wanted.edge_features == wanted.self_loop_features == "cross_encoder"
@@ -45,9 +42,7 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
     order = np.argsort(~kept, axis=1, kind="stable")[:, : max(int(kept.sum(axis=1).max(initial=1)), 1)]
     exists = np.take_along_axis(kept, order, axis=1)
     edges = np.where(exists, np.take_along_axis(graph.edges, order, axis=1), -1)
-    labelled = exists & np.take_along_axis(graph.labelled, order, axis=1)
-    if "labelled" not in wanted.edge_kinds:
-        labelled[:] = False
+    labelled = exists & np.take_along_axis(graph.labelled, order, axis=1) & ("labelled" in wanted.edge_kinds)
     indptr, reverse = reverse_csr(edges, len(graph.indptr) - 1)
     return replace(
         graph, edges=edges, labelled=labelled, indptr=indptr, reverse=reverse,

@@ -1,6 +1,6 @@
-"""Neighbourhoods in the query–passage graph, gathered from its arrays: no Python loop per node or edge.
+"""Neighbourhoods in the query–passage graph, gathered from its arrays without a Python loop per node or edge.
 
-A masked round's graph is never built: it is the whole graph and a boolean over queries.
+The graph of a masked round is never built: it is the whole graph with a mask over queries.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from gnn_encoder.artifacts import Graph
 from gnn_encoder.artifacts.arrays import ranges
 
 CHUNK = 65_536
-"""Passages whose edges are looked at together."""
+"""Passages whose edges are read together."""
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The edges that reach t target passages.
+    """The edges into t target passages.
 
-    `nodes` int64 [u]: the distinct graph queries they come from, ascending; `edges` int64 [2, e]: index
-    into `nodes` and index into the targets; `positions` int64 [e]: each edge's flat place in [n, k].
+    `nodes` int64 [u]: the distinct graph queries that the edges come from, ascending; `edges` int64 [2, e]: index into
+    `nodes` and index into the targets, ascending; `positions` int64 [e]: each edge's flat position in [n, k].
     """
 
     nodes: np.ndarray
@@ -39,8 +39,8 @@ def neighbourhood(
     """The edges from queries to `passages` [t].
 
     Args:
-        masked: bool [n], queries that are out of the graph in this round.
-        dropped: bool [n, k], edges that are out of the graph (`train_gnn.mask=drop_positives`).
+        masked: bool [n], queries masked in this round.
+        dropped: bool [n, k], edges left out (`train_gnn.mask=drop_positives`).
         limit: at most this many edges per passage, drawn by `generator`; 0: all.
     """
     target, positions = edges_into(graph, passages)
@@ -50,23 +50,23 @@ def neighbourhood(
         keep &= ~masked[node]
     if dropped is not None:
         keep &= ~dropped.reshape(-1)[positions]
-    target, positions, node = target[keep], positions[keep], node[keep]
+    target, positions = target[keep], positions[keep]
     if limit:
         assert generator is not None
-        chosen = _draw_per_group(target, limit, generator)
-        target, positions, node = target[chosen], positions[chosen], node[chosen]
-    nodes, source = np.unique(node, return_inverse=True)
+        drawn = _draw_per_group(target, limit, generator)
+        target, positions = target[drawn], positions[drawn]
+    nodes, source = np.unique(positions // graph.edges.shape[1], return_inverse=True)
     return Neighbourhood(nodes, np.stack([source, target]).astype(np.int64), positions)
 
 
 def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The edges that reach `passages` [t], int64 [e]: index into them, ascending, and flat place in [n, k]."""
+    """The edges into `passages` [t], int64 [e]: index into `passages`, ascending, and flat position in [n, k]."""
     starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
     return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[ranges(starts, stops)]
 
 
 def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
-    """The queries with an edge to any of `passages` [t], int64, ascending."""
+    """The graph queries with an edge to any of `passages` [t], int64, ascending."""
     reached = np.zeros(len(graph.queries), dtype=bool)
     for start in range(0, len(passages), CHUNK):
         _, positions = edges_into(graph, passages[start : start + CHUNK])

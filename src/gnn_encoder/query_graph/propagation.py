@@ -1,12 +1,10 @@
-"""h'_q and h'_p of the full graph, streamed over memory-mapped arrays by folded attention (eq. 3–10).
+"""h'_q and h'_p of the full graph, streamed over memory-mapped arrays with folded attention (eq. 3–10).
 
-After training an edge is H numbers per layer, a_eᵀW_e h_ij, and a query is to its passages H numbers
-and one projected vector, W_s h'_q. So one pass over the queries reads every edge feature, once, and the
-passages then need no edge feature and project no query again. What is kept in between lies in unlinked
-temporary files, not in the process's memory.
+After training, an edge is H numbers per layer, a_eᵀW_e h_ij, and a query is for its passages H numbers and one
+projected vector, W_s h'_q. So one pass over the queries reads every edge feature once; the passages then need no edge
+feature and project no query again. The results of the first pass lie in unlinked temporary files, not in memory.
 
-A node's result depends on its own neighbours alone, so neither the chunk size nor the order of rows
-changes it.
+A node's result depends on its own neighbours only, neither on the chunk size nor on the order of rows.
 """
 
 import numpy as np
@@ -16,18 +14,17 @@ from torch import Tensor
 from gnn_encoder.artifacts import Graph
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
-from gnn_encoder.models.gnn import GNN
-from gnn_encoder.query_graph.edge_features import EdgeFeatures, mapped
+from gnn_encoder.models.gnn import GNN, GATLayer
+from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import edges_into
 from gnn_encoder.tracking.progress import Progress
 
 
 class Propagation:
-    """The full graph as its passages see it: all queries propagated at construction (eq. 6–7).
+    """The full graph with all queries propagated (eq. 6–7), on the device of the GNN's parameters.
 
-    Kept of them, n queries with k edges each: `projected` fp32 [H, n, d/H], W_s h'_q, a table per head;
-    `source_scalars` fp32 [n, H], a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H], a_eᵀW_e h_ij, None without edge
-    features. It works where the GNN's parameters lie.
+    Stored for n queries with k edges each: `projected` fp32 [H, n, d/H], W_s h'_q, a table per head; `source_scalars`
+    fp32 [n, H], a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H], a_eᵀW_e h_ij, None without edge features.
     """
 
     def __init__(
@@ -44,11 +41,9 @@ class Propagation:
         """Read every edge feature and each query's k passage vectors, once.
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d], memory-mapped.
-            nodes: the queries to propagate, int64, where only passages that no other query reaches will be
-                asked for; None: all.
-            chunk: queries that a core has at a time.
-            progress: counts queries.
+            query_vectors: h_q [n, d]. cached_passages: h_p of eq. 6 [m, d], memory-mapped.
+            nodes: the queries to propagate, int64, if they are all neighbours of the passages needed later; None: all.
+            chunk: queries per core at a time. progress: counts queries.
         """
         self.gnn, self.graph = gnn, graph
         self._where = where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
@@ -61,7 +56,9 @@ class Propagation:
         source_scalars = scratch(n, heads)
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
-            folded = _folded_edges(gnn)
+            # a_eᵀW_e of both layers at once, [d_e, layers · H]: reading the features takes the time.
+            folded = [part.folded_edge() for part in gnn.children() if isinstance(part, GATLayer)]
+            folded_edges = torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
             folded_sources = gnn.query_attention.folded_source() if gnn.config.layers == 2 else torch.zeros(0, 0)
 
         def propagate(start: int) -> int:
@@ -70,12 +67,12 @@ class Propagation:
                 edge_features = tensor(features.of_queries(part), where)
                 scalars = torch.zeros(1, device=where)
                 if edge_features is not None and edge_scalars is not None:
-                    scalars = edge_features @ folded  # both layers' at once: reading the features takes the time
+                    scalars = edge_features @ folded_edges
                     edge_scalars[part] = scalars[..., -heads:].cpu().numpy()
                 queries = torch.from_numpy(query_vectors[part]).float().to(where)
                 if gnn.config.layers == 2:
-                    found = neighbour_vectors(graph, part, cached_passages)
-                    passages, exists = (torch.from_numpy(array).to(where) for array in found)
+                    arrays = neighbour_vectors(graph, part, cached_passages)
+                    passages, exists = (torch.from_numpy(array).to(where) for array in arrays)
                     arriving = passages @ folded_sources + scalars[..., :heads]
                     loops = tensor(features.query_loops(part), where)
                     queries = gnn.interactive_queries(queries, passages, exists, arriving, loops)
@@ -100,9 +97,7 @@ class Propagation:
         """Write h'_p of the passages `rows` [t] into their rows of `vectors` [m, d] (eq. 8–10).
 
         Args:
-            passage_vectors: h_p [m, d], memory-mapped.
-            chunk: passages that a core has at a time.
-            progress: counts passages.
+            passage_vectors: h_p [m, d], memory-mapped. chunk: passages per core at a time. progress: counts passages.
         """
 
         def propagate(start: int) -> int:
@@ -117,21 +112,21 @@ class Propagation:
         gnn = self.gnn
         with torch.inference_mode():
             vectors = torch.from_numpy(np.ascontiguousarray(passage_vectors)).float().to(self._where)
-            passages = gnn.scaled(vectors) if gnn.config.layers == 0 else self._interactive(rows, vectors)
-            found: np.ndarray = passages.cpu().numpy()
-        return found
+            interactive = gnn.scaled(vectors) if gnn.config.layers == 0 else self._interactive(rows, vectors)
+            passages: np.ndarray = interactive.cpu().numpy()
+        return passages
 
     def _interactive(self, rows: np.ndarray, vectors: Tensor) -> Tensor:
         gnn, layer, where = self.gnn, self.gnn.passage_attention, self._where
         into, positions = edges_into(self.graph, rows)
-        # Edges come ordered by passage: where each passage's begin is all that a sum over them needs.
+        # Edges are ordered by passage: a sum over them needs only where each passage's edges begin.
         begins = torch.from_numpy(np.searchsorted(into, np.arange(len(rows)))).to(where)
         target, position = torch.from_numpy(into).to(where), torch.from_numpy(positions).to(where)
         source = position // self.graph.edges.shape[1]
         arriving = self.source_scalars[source]
         if self.edge_scalars is not None:
             arriving = arriving + self.edge_scalars[position]
-        loops = gnn.loop_features(tensor(self._features.passage_loops(rows), where))
+        loops = gnn.loops("passage", tensor(self._features.passage_loops(rows), where))
         incoming, itself = layer.weights(vectors, arriving, target, loops)
         mixed = itself[..., None] * layer.project(vectors)
         for head, table in enumerate(self.projected):
@@ -141,22 +136,15 @@ class Propagation:
         return gnn.gated(layer.activate(mixed), vectors)
 
 
-def _folded_edges(gnn: GNN) -> Tensor:
-    """a_eᵀW_e of every head of every layer, the passages' layer last: [d_e, layers · H]; empty without features."""
-    layers = [gnn.query_attention] if gnn.config.layers == 2 else []
-    folded = [layer.folded_edge() for layer in (*layers, gnn.passage_attention)]
-    return torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
-
-
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
-    """The array as a tensor on a device; None stays None."""
+    """The array as a tensor on a device; None for None."""
     return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(like)
 
 
 def neighbour_vectors(
     graph: Graph, nodes: np.ndarray | slice, passage_vectors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors fp32 [u, k, d] of the passages that queries `nodes` [u] retrieved, and which edges exist, bool [u, k]."""
+    """Vectors fp32 [u, k, d] of the neighbours of queries `nodes` [u], and which edges exist, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
     vectors = _gathered(passage_vectors, np.where(exists, neighbours, 0).ravel())
@@ -164,5 +152,5 @@ def neighbour_vectors(
 
 
 def _gathered(vectors: np.ndarray, rows: np.ndarray) -> Tensor:
-    """`vectors[rows]` in fp32. torch lets other threads go on while it waits for the disk; NumPy does not."""
-    return torch.index_select(mapped(vectors), 0, torch.from_numpy(rows)).float()
+    """`vectors[rows]` in fp32. torch lets other threads run while it waits for the disk; NumPy does not."""
+    return torch.index_select(torch.from_numpy(vectors), 0, torch.from_numpy(rows)).float()

@@ -1,4 +1,4 @@
-"""Finding passages: by words, by vectors, by both, and by a bundle; and putting the found ones into a better order.
+"""Finding passages by words (BM25), by vectors, by both, or with a bundle; re-ranking the hits.
 
-Imports `query_graph`, `inference`, `models` and what lies below them.
+Imports `query_graph`, `inference`, `models` and the rooms below.
 """

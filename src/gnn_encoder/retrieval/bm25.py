@@ -1,16 +1,12 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-The corpus is tokenized as a stream, and the index that bm25s searches is built from its tokens on disk
-(`bm25_index`): what is in memory is the vocabulary, and a query's score of every passage.
-
-Two passes over the tokens of some texts at a time: the first counts the passages of each term, which says where its
-postings begin, the second puts each passage's scores there. Tokens and postings lie in unlinked files.
+`settings.Lexical` has its parameters: k1, b, stemmer, stop words, fields. The corpus is tokenized as a stream, and the
+index is built from tokens on disk: in memory are the vocabulary, and one query's score of every passage.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import bm25s
 import numpy as np
@@ -28,33 +24,26 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),
     "separate": (lambda batch: batch.titles, lambda batch: batch.texts),
 }
-"""What is indexed: title and text as one field, or each with its own lengths and idf, scores added."""
-
-FACTS, VOCABULARY = "bm25.json", "vocabulary.json"
-ARRAYS = ("data", "indices", "indptr")
-"""What bm25s calls scores, texts and where each term's postings begin, in the order in which it loads them."""
+"""Title and text as one field, or as two with their own lengths and idf, whose scores are added."""
+FACTS = "bm25.json"
 TEXTS = 20_000
-"""Texts whose terms are counted together."""
+"""Texts whose terms are counted at a time."""
 
 
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: Lexical, passages: int, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
-        self.kind, self.passages, self._parts = kind, passages, parts
+    def __init__(self, kind: Lexical, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
+        self.kind, self._parts = kind, parts
 
     @classmethod
     def build(cls, passages: PassageTable, kind: Lexical, progress: Progress | None = None) -> "Bm25":
-        """Index all passages, read as a stream; `progress` counts them, once per field.
-
-        Raises:
-            UserError: no passage has a word.
-        """
+        """Index all passages, read as a stream; `progress` counts them, once per field."""
         parts = []
         for field in FIELDS[kind.fields]:
             tokenizer = _tokenizer(kind)
             texts = _texts(passages, field, progress)
-            # Without `allow_empty`: an empty query would otherwise find every empty passage.
+            # With `allow_empty` an empty query would find every empty passage.
             tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
             if len(tokens.ids) == 0:
                 continue
@@ -64,18 +53,15 @@ class Bm25:
             raise UserError(
                 "BM25: no passage has a word that is not a stop word; check the dataset or set stopwords=none"
             )
-        return cls(kind, len(passages), parts)
+        return cls(kind, parts)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder, to be searched without the passages."""
+        """Write the index into a folder; it is searched without the passages."""
         kind = self.kind.model_dump(include=set(Lexical.model_fields))
-        facts = {"kind": kind, "passages": self.passages, "parts": len(self._parts)}
-        (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        (folder / FACTS).write_text(json.dumps({"kind": kind, "parts": len(self._parts)}, indent=1), encoding="utf-8")
         for i, (tokenizer, index) in enumerate(self._parts):
-            (folder / f"{i}").mkdir()
-            tokenizer.save_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            for name in ARRAYS:
-                np.save(folder / f"{i}" / f"{name}.npy", index.scores[name], allow_pickle=False)
+            index.save(folder / f"{i}")
+            tokenizer.save_vocab(str(folder / f"{i}"))
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
@@ -84,31 +70,29 @@ class Bm25:
         kind, parts = Lexical(**facts["kind"]), []
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind)
-            tokenizer.load_vocab(str(folder / f"{i}"), vocab_name=VOCABULARY)
-            index = empty_index(k1=kind.k1, b=kind.b)
-            index.load_scores(folder / f"{i}", *(f"{name}.npy" for name in ARRAYS), facts["passages"], mmap=True)
-            parts.append((tokenizer, index))
-        return cls(kind, facts["passages"], parts)
+            tokenizer.load_vocab(str(folder / f"{i}"))
+            parts.append((tokenizer, bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)))
+        return cls(kind, parts)
 
     def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The best `k` passages of each query that share a term with it.
 
         Returns:
-            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row; row -1
-            with score -inf where fewer passages match.
+            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row; -inf and row -1 where
+            fewer passages match.
         """
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int32)
         # `update_vocab=False` still maps an unseen word to a known stem.
         tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
         for query, per_part in enumerate(zip(*tokens, strict=True)):
-            found = [
+            of_parts = [
                 index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
             ]
-            if found:
-                exact: np.ndarray = np.stack(found).sum(axis=0, dtype=np.float32)
-                best = top_positive(exact, k)
-                scores[query, : len(best)], rows[query, : len(best)] = exact[best], best
+            if of_parts:
+                total: np.ndarray = np.stack(of_parts).sum(axis=0, dtype=np.float32)
+                best = top_positive(total, k)
+                scores[query, : len(best)], rows[query, : len(best)] = total[best], best
             if progress:
                 progress.advance()
         return scores, rows
@@ -141,18 +125,21 @@ def _texts(passages: PassageTable, field: Callable[[Passages], list[str]], progr
 
 
 def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Text, term and how often it stands there, int64 [e] each, sorted by the two: `TEXTS` texts at a time."""
+    """Distinct (text, term) pairs in order, `TEXTS` texts at a time: text, term, frequency, int64 [e] each."""
     for start in range(0, len(tokens), TEXTS):
         bounds = tokens.offsets[start : start + TEXTS + 1]
         ids = tokens.ids[bounds[0] : bounds[-1]].astype(np.int64)
         text = np.repeat(np.arange(start, start + len(bounds) - 1), np.diff(bounds))
-        keys, often = np.unique(text << 32 | ids, return_counts=True)
-        yield keys >> 32, keys & 0xFFFFFFFF, often
+        keys, frequency = np.unique(text << 32 | ids, return_counts=True)
+        yield keys >> 32, keys & 0xFFFFFFFF, frequency
 
 
 def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
     """bm25s's index over n texts: of each term in each text idf · tf / (k1 · (1 − b + b · length / mean length) + tf),
     idf = ln(1 + (n − df + ½) / (df + ½)), fp32 (Lucene's variant, accurate lengths; Kamphuis et al., 2020).
+
+    bm25s itself builds the same arrays from all tokens in memory. Here a first pass over the tokens counts the texts of
+    each term, and a second one writes each term's postings to its place in an unlinked file.
 
     Args:
         tokens: ids below `vocabulary`, the number of terms.
@@ -162,27 +149,21 @@ def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s
     """
     lengths = tokens.lengths
     n, mean = len(lengths), lengths.mean()
-    passages = np.zeros(vocabulary, np.int64)
+    texts_of = np.zeros(vocabulary, np.int64)
     for _, term, _ in _counts(tokens):
-        passages += np.bincount(term, minlength=vocabulary)
-    idf = np.log(1 + (n - passages + 0.5) / (passages + 0.5)).astype(np.float32)
-    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(passages)])
+        texts_of += np.bincount(term, minlength=vocabulary)
+    idf = np.log(1 + (n - texts_of + 0.5) / (texts_of + 0.5)).astype(np.float32)
+    begins = np.concatenate([np.zeros(1, np.int64), np.cumsum(texts_of)])
     scores, texts = scratch(int(begins[-1])), scratch(int(begins[-1]), dtype=np.int32)
     free = begins[:-1].copy()
-    for text, term, often in _counts(tokens):
-        frequency = often / (k1 * (1 - b + b * lengths[text] / mean) + often)
+    for text, term, frequency in _counts(tokens):
+        weight = frequency / (k1 * (1 - b + b * lengths[text] / mean) + frequency)
         order = np.argsort(term, kind="stable")
         term, text = term[order], text[order]
         place = free[term] + np.arange(len(term)) - np.searchsorted(term, term)
-        scores[place], texts[place] = idf[term] * frequency[order], text
+        scores[place], texts[place] = idf[term] * weight[order], text
         free += np.bincount(term, minlength=vocabulary)
-    index = empty_index(k1=k1, b=b)
+    index = bm25s.BM25(method="lucene", k1=k1, b=b)
     index.scores = {"data": scores, "indices": texts, "indptr": begins, "num_docs": n}
-    return index
-
-
-def empty_index(*, k1: float, b: float) -> bm25s.BM25:
-    """bm25s's index in Lucene's variant, without its arrays: `scores` is to be set, or `load_scores` to be called."""
-    index: Any = bm25s.BM25(method="lucene", k1=k1, b=b)
-    index.nonoccurrence_array = None  # only the variants need it that score what does not occur
+    index.vocab_dict, index.nonoccurrence_array = {}, None  # the tokenizer has the vocabulary
     return index

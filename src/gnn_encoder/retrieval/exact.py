@@ -1,10 +1,9 @@
-"""Exact inner-product search through FAISS, over arrays larger than memory, with one order for ties.
+"""Exact inner-product search through FAISS, over arrays larger than memory, with ties in a defined order.
 
-The vectors are read a chunk at a time, so a memory-mapped corpus is never resident as a whole.
-Hits are ordered by score and, where the computed fp32 scores are equal, by passage row. FAISS itself
-leaves open which of several equal scores it keeps at the cut; those queries are scored again in
-NumPy, chunk by chunk. Two passages whose exact scores tie but whose fp32 sums differ in the last bit
-are no tie here, and which bit comes out depends on the BLAS and on `CHUNK`.
+The vectors are read a chunk at a time, so a memory-mapped corpus is never resident as a whole. Hits are ordered by
+score and, where the computed fp32 scores are equal, by passage row. Which of several equal scores FAISS keeps at the
+cut is undefined; such queries are scored again in NumPy. Passages whose exact scores are equal but whose fp32 sums
+differ in the last bit are no tie here; that bit depends on the BLAS and on `CHUNK`.
 """
 
 import faiss
@@ -26,15 +25,12 @@ def search(
     """The `k` passages of largest inner product with each query.
 
     Args:
-        vectors: [m, d], fp32 or fp16, in memory or memory-mapped.
-        queries: [n, d].
-        k: hits per query.
-        chunk: passages searched at a time; each is read once, for all queries.
-        progress: counts passages.
+        vectors: [m, d], fp32 or fp16, in memory or memory-mapped; each is read once. queries: [n, d].
+        chunk: passages searched at a time. progress: counts passages.
 
     Returns:
-        Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. Where
-        k > m the rest is row -1 with score -inf.
+        Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the rest is
+        score -inf and row -1.
     """
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     rows = np.full((len(queries), k), -1, dtype=np.int32)
@@ -42,15 +38,15 @@ def search(
         block = np.ascontiguousarray(vectors[start : start + chunk], dtype=np.float32)
         for first in range(0, len(queries), QUERIES):
             some = slice(first, first + QUERIES)
-            found, where = _top(block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
-            scores[some], rows[some] = _merge(scores[some], rows[some], found, where + start)
+            more_scores, more_rows = _top(block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
+            scores[some], rows[some] = _merge(scores[some], rows[some], more_scores, more_rows + start)
         if progress:
             progress.advance(len(block))
     return scores, rows
 
 
 def _top(block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
-    """The best min(k, b) of a block [b, d], in any order, cut at ties by ascending row."""
+    """The best min(k, b) of a block [b, d], in any order; at the cut, ties by ascending row."""
     depth = min(k + 1, len(block))
     scores, rows = faiss.knn(queries, block, depth, metric=faiss.METRIC_INNER_PRODUCT)
     if depth <= k:
@@ -63,7 +59,7 @@ def _top(block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
 
 
 def _merge(scores: np.ndarray, rows: np.ndarray, more_scores: np.ndarray, more_rows: np.ndarray) -> Hits:
-    """The best k of two hit lists [n, k] and [n, j]; a pad's score, -inf, sorts last."""
+    """The best k of two hit lists [n, k] and [n, j]; padding has score -inf and sorts last."""
     all_scores = np.concatenate([scores, more_scores], axis=1)
     all_rows = np.concatenate([rows, more_rows.astype(np.int32)], axis=1)
     order = np.lexsort((all_rows, -all_scores), axis=1)[:, : scores.shape[1]]

@@ -21,23 +21,22 @@ def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_de
 
 
 def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
-    """R@100 and MRR@10 of a run, averaged over the dev queries that have a positive; none without any."""
+    """R@100 and MRR@10 of a run, averaged over the dev queries that have a positive; empty if there are none."""
     labels = dataset.split_qrels("dev").positive()
     queries, positives = np.unique(labels.query, return_counts=True)
     if len(queries) == 0:
         return {}
     hits = run.hits(queries, 100)
     relevant = np.isin(pair_keys(queries[:, None], hits), pair_keys(labels.query, labels.passage))
-    first = np.argmax(relevant, axis=1)
-    found = relevant[:, :10].any(axis=1)
+    reciprocal = np.where(relevant[:, :10].any(axis=1), 1.0 / (relevant.argmax(axis=1) + 1), 0.0)
     return {
         "dev/R_at_100": float((relevant.sum(axis=1) / positives).mean()),
-        "dev/RR_at_10": float(np.where(found, 1.0 / (first + 1), 0.0).mean()),
+        "dev/RR_at_10": float(reciprocal.mean()),
     }
 
 
 def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
-    """The first `depth` candidates of each labelled train pair's query, int32 [e, depth], -1 for known positives."""
+    """The first `depth` candidates for each labelled train pair, int32 [e, depth], -1 for the query's positives."""
     queries, place = np.unique(dataset.split_qrels("train").positive().query, return_inverse=True)
     pool = merge_candidates(runs, queries, depth)
     known = KnownPositives.of(dataset, "train").contains(queries[:, None], pool)
@@ -48,8 +47,7 @@ def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
 def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.ndarray:
     """The first `depth` distinct passages [n, depth] of `queries` [n], -1 where fewer.
 
-    The runs' hits are ordered by rank first and by the order of `runs` second, so that each run gives
-    its best.
+    Hits are ordered by rank, then by the order of `runs`, so that each run gives its best.
     """
     width = len(runs) * depth
     merged = np.stack([run.hits(queries, depth) for run in runs], axis=2).reshape(len(queries), width)

@@ -1,13 +1,13 @@
-"""Two rankings made one: BM25 finds what has the words, a dense retriever what has the meaning.
+"""Fusing two rankings: BM25 finds passages with the question's words, a dense retriever passages with its meaning.
 
-Two ways. The convex combination adds up scores, each system's brought to 0…1 per query by its lowest and its highest
-(Bruch, Gai and Ingber, 2023), (1 - w) of the first and w of the second. Reciprocal rank fusion adds up
-1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and has nothing to tune. A passage that one system did not
-find has 0 from that one.
+The convex combination adds scores, min-max normalised per query and system (Bruch, Gai and Ingber, 2023): (1 - w) of
+the first system, w of the second. Reciprocal rank fusion adds 1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and
+has nothing to tune. A passage that a system did not find gets 0 from it.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,19 +15,19 @@ from gnn_encoder.artifacts import Run, pair_keys
 
 RRF_K = 60
 GRID = tuple(round(0.05 * step, 2) for step in range(21))
-"""Weights tried."""
+"""The weights to choose from."""
 UNTUNED = 0.5
-"""The weight where there are no dev queries."""
+"""The weight without dev queries."""
 QUERIES = 512
 """Queries fused at a time."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The hits of two rankings side by side; `passage`s of a query ascending.
+    """The distinct hits of two rankings, sorted by query and passage.
 
-    query, passage  int32 [u], distinct pairs; query i has the rows from starts[i] on, sizes[i] of them
-    first, second   int64 [r], row of each hit of either ranking
+    query, passage  int32 [u]; the i-th query has `sizes[i]` rows from `starts[i]` on
+    first, second   int64 [r], the row of each hit of either ranking
     """
 
     query: np.ndarray
@@ -39,50 +39,49 @@ class Pool:
 
     @classmethod
     def of(cls, first: Run, second: Run) -> "Pool":
-        """Of two rankings."""
+        """Union of two rankings."""
         keys = np.concatenate([pair_keys(run.query, run.passage) for run in (first, second)])
         order = np.argsort(keys)  # as np.unique does, in half its time
         new = np.diff(keys[order], prepend=-1) != 0
         rows = np.empty_like(order)
         rows[order] = np.cumsum(new) - 1
         distinct = keys[order[new]]
-        query = (distinct >> 32).astype(np.int32)
-        starts = np.flatnonzero(np.diff(query, prepend=-1))
-        sizes = np.diff(np.append(starts, len(query)))
-        passage = (distinct & 0xFFFFFFFF).astype(np.int32)
-        of_first, of_second = np.split(rows, [len(first.query)])
-        return cls(query, passage, of_first, of_second, starts, sizes)
+        query, passage = (distinct >> 32).astype(np.int32), (distinct & 0xFFFFFFFF).astype(np.int32)
+        hits = len(first.query)
+        return cls(query, passage, rows[:hits], rows[hits:], *_groups(query))
 
     def ranked(self, first: np.ndarray, second: np.ndarray, depth: int) -> Run:
-        """The best `depth` of each query by the sum of both rankings' values [r] ≥ 0; ties by ascending passage row."""
+        """The best `depth` of each query by the sum of both rankings' values [r] ≥ 0, ties by ascending passage row."""
         total = np.zeros(len(self.query))
         total[self.first] += first
         total[self.second] += second
-        score = total.astype(np.float32)  # as it is kept: what is equal there must be a tie here
+        score = total.astype(np.float32)  # as a `Run` stores it, so that scores equal there are ties here
         row = np.repeat(np.arange(len(self.starts)), self.sizes)
         widest = int(self.sizes.max(initial=0))
-        if widest > depth:  # sort only what no more than `depth` others exceed
+        if widest > depth:  # sort only the hits that can be among the best `depth`
             table = np.full((len(self.starts), widest), -np.inf, dtype=np.float32)
             table[row, np.arange(len(row)) - self.starts[row]] = score
             least = np.partition(table, widest - depth, axis=1)[:, widest - depth]
             kept = np.flatnonzero(score >= least[row])
         else:
             kept = np.arange(len(score))
-        # One integer for query and score: the bits of floats that are not negative are ordered as they are.
+        # One integer for query and score: the bits of non-negative floats are ordered as the floats are.
         falling = row[kept] << 32 | (0x7FFFFFFF - score[kept].view(np.int32))
         order = kept[np.argsort(falling, kind="stable")]
-        begins = np.flatnonzero(np.diff(self.query[order], prepend=-1))
-        rank = np.arange(1, len(order) + 1) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+        rank = np.arange(1, len(order) + 1) - np.repeat(*_groups(self.query[order]))
         order, rank = order[rank <= depth], rank[rank <= depth].astype(np.int32)
         return Run(self.query[order], self.passage[order], rank, score[order])
 
 
+def _groups(query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each query's rows start, and how many there are; `query` [r] is sorted."""
+    starts = np.flatnonzero(np.diff(query, prepend=-1))
+    return starts, np.diff(np.append(starts, len(query)))
+
+
 def min_max(run: Run) -> np.ndarray:
-    """Each hit's score between its query's lowest, 0, and highest, 1; float64 [r]. 1 where both are the same."""
-    if not len(run.query):
-        return np.zeros(0)
-    starts = np.flatnonzero(np.diff(run.query, prepend=-1))
-    sizes = np.diff(np.append(starts, len(run.query)))
+    """Each hit's score between its query's lowest, 0, and highest, 1; float64 [r]. 1 where both are equal."""
+    starts, sizes = _groups(run.query)
     score = run.score.astype(np.float64)
     low = np.repeat(np.minimum.reduceat(score, starts), sizes)
     span = np.repeat(np.maximum.reduceat(score, starts), sizes) - low
@@ -90,43 +89,27 @@ def min_max(run: Run) -> np.ndarray:
     return values
 
 
-def reciprocal_ranks(run: Run) -> np.ndarray:
-    """1 / (60 + rank) of each hit, float64 [r]."""
-    values: np.ndarray = 1.0 / (RRF_K + run.rank)
-    return values
-
-
 def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
     """The first `depth` hits of each query by (1 - weight) · first + weight · second, and by reciprocal ranks.
 
-    A block of queries is in memory at a time, besides what goes in and comes out.
+    Besides the runs, a block of queries is in memory at a time.
     """
-    queries = np.union1d(first.query, second.query)
-    parts: list[tuple[Run, Run]] = [_fused(first.between(0, -1), second.between(0, -1), weight, depth)]
-    for start in range(0, len(queries), QUERIES):
-        ends = int(queries[start]), int(queries[min(start + QUERIES, len(queries)) - 1])
-        parts.append(_fused(first.between(*ends), second.between(*ends), weight, depth))
-    convex, reciprocal = (
-        Run(*(np.concatenate([getattr(run, name) for run in runs]) for name in Run.__dataclass_fields__))
-        for runs in zip(*parts, strict=True)
-    )
-    return convex, reciprocal
-
-
-def _fused(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
-    pool = Pool.of(first, second)
-    return (
-        pool.ranked((1 - weight) * min_max(first), weight * min_max(second), depth),
-        pool.ranked(reciprocal_ranks(first), reciprocal_ranks(second), depth),
-    )
+    convex, reciprocal = [], []
+    starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
+    for start, stop in pairwise([*starts, np.iinfo(np.int32).max]):
+        parts = [run.between(start, stop - 1) for run in (first, second)]
+        pool = Pool.of(*parts)
+        convex.append(pool.ranked((1 - weight) * min_max(parts[0]), weight * min_max(parts[1]), depth))
+        reciprocal.append(pool.ranked(1 / (RRF_K + parts[0].rank), 1 / (RRF_K + parts[1].rank), depth))
+    return Run.concatenate(convex), Run.concatenate(reciprocal)
 
 
 def tuned_weight(
     first: Run, second: Run, figure: Callable[[Run], float], depth: int
 ) -> tuple[float, dict[float, float]]:
-    """The weight of `GRID` whose convex combination, cut at `depth`, has the highest figure; and every figure.
+    """The weight of `GRID` whose convex combination, cut at `depth`, has the highest figure, and all figures.
 
-    Of equal ones the weight nearest to a half, which leans on neither system by chance.
+    Of equal ones the weight nearest to a half, so that chance does not favour a system.
     """
     pool, of_first, of_second = Pool.of(first, second), min_max(first), min_max(second)
     figures = {weight: figure(pool.ranked((1 - weight) * of_first, weight * of_second, depth)) for weight in GRID}

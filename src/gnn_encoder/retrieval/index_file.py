@@ -4,9 +4,9 @@
     flat_fp16  exact over vectors rounded to fp16, half the size
     sq8        exhaustive over 8-bit codes, a quarter of the size
     ivf        inverted lists of fp16 codes: the lists nearest to the query are searched
-    hnsw       a neighbour graph over fp16 codes; FAISS builds it in memory, codes and links of all passages
+    hnsw       a neighbour graph over fp16 codes; FAISS builds it in memory, with codes and links of all passages
 
-All but the last are built with a chunk in memory at a time.
+All others are built with a chunk in memory at a time.
 """
 
 import struct
@@ -26,24 +26,19 @@ from gnn_encoder.settings.outcome import IndexKind
 CHUNK = 65_536
 """Passages written at a time."""
 POINTS = 40
-"""Passages per inverted list that its centroid is learned from (FAISS warns below 39)."""
+"""Passages per inverted list to learn its centroid from (FAISS warns below 39)."""
 SAMPLE = 65_536
-"""Passages that the range of 8-bit codes is learned from."""
-FLAT_FILE = b"IxFI"
-"""What FAISS calls the kind of index that earlier versions wrote for `flat`."""
-
+"""Passages to learn the range of 8-bit codes from."""
 Index: TypeAlias = faiss.Index | np.ndarray
-"""What is searched: an index, or the vectors [m, d] themselves."""
-
-
+"""A FAISS index, or the vectors [m, d] themselves."""
 FLAT = IndexKind()
 
 
 def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None:
-    """Write an inner-product index over `vectors` [m, d]; of the kind `flat` there is nothing to write.
+    """Write an inner-product index over `vectors` [m, d], for the kind `flat` nothing.
 
     Raises:
-        RuntimeError: this FAISS has another file layout than the one written here.
+        RuntimeError: this version of FAISS has another file layout than the one written here.
     """
     m, d = vectors.shape
     if kind.index == "ivf" and m:
@@ -51,7 +46,7 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
     elif kind.index == "hnsw":
         links = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, kind.hnsw_links, faiss.METRIC_INNER_PRODUCT)  # type: ignore[arg-type]
         links.hnsw.efSearch = kind.hnsw_breadth
-        _train(links, vectors, 1)  # fp16 codes learn nothing, but FAISS wants to be asked
+        _train(links, vectors, 1)  # fp16 codes learn nothing, but FAISS demands the call
         for chunk in _chunks(vectors):
             links.add(chunk)
         faiss.write_index(links, str(path))
@@ -59,8 +54,8 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
         bits = faiss.ScalarQuantizer.QT_8bit if kind.index == "sq8" else faiss.ScalarQuantizer.QT_fp16
         flat = faiss.IndexScalarQuantizer(d, bits, faiss.METRIC_INNER_PRODUCT)
         _train(flat, vectors, SAMPLE)
-        # FAISS writes an index only from memory, where all codes would have to be. So the one without codes is
-        # serialized, which ends with the codes' number of bytes, and the codes are appended.
+        # FAISS writes an index with its codes from memory only. So an index without codes is serialized, which ends
+        # with the number of the codes' bytes, and the codes are appended.
         flat.ntotal = m
         with path.open("wb") as file:
             file.write(_before(flat, bytes(8)) + struct.pack("<Q", m * flat.sa_code_size()))
@@ -69,9 +64,9 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
 
 
 def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
-    """Write an index of inverted lists, one list after the other: its codes, then its int64 passage rows.
+    """Write an index of inverted lists, list by list: its codes, then its int64 passage rows.
 
-    In memory are 12 bytes a passage. A list's vectors lie scattered in `vectors` and are read in ascending order.
+    12 bytes per passage are in memory. A list's vectors are scattered in `vectors` and read in ascending order.
     """
     m, d = vectors.shape
     lists = max(1, min(kind.ivf_lists or 4 * isqrt(m), m // POINTS))
@@ -79,13 +74,13 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     ivf = faiss.IndexIVFScalarQuantizer(
         quantizer, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
     )
-    ivf.cp.min_points_per_centroid = 1  # fewer than 39 only where there are no more: no warning
+    ivf.cp.min_points_per_centroid = 1  # no warning: fewer than 39 only if there are no more passages
     ivf.nprobe = kind.ivf_probes
     _train(ivf, vectors, lists * POINTS)
     into = np.concatenate([quantizer.search(chunk, 1)[1][:, 0].astype(np.int32) for chunk in _chunks(vectors)])
     sizes = np.bincount(into, minlength=lists)
     ivf.ntotal = m
-    # Without vectors FAISS writes "sprs" and that no list has any: "full" and the size of every list go in its place.
+    # For an index without vectors FAISS writes "sprs" and no list: replaced by "full" and the size of every list.
     begin = struct.pack("<4sQQ", b"ilar", lists, ivf.code_size)
     with path.open("wb") as file:
         file.write(_before(ivf, begin + b"sprs" + bytes(8)) + begin + b"full")
@@ -96,15 +91,15 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
 
 
 def _before(index: faiss.Index, end: bytes) -> bytes:
-    """An index as FAISS serializes it, without the `end` that it must have."""
+    """An index as FAISS serializes it, without its `end`."""
     header: bytes = faiss.serialize_index(index).tobytes()
     if not header.endswith(end):
-        raise RuntimeError(f"faiss {faiss.__version__} writes a {type(index).__name__} in a layout unknown here")
+        raise RuntimeError(f"faiss {faiss.__version__} writes a {type(index).__name__} in an unknown layout")
     return header.removesuffix(end)
 
 
 def _train(index: faiss.Index, vectors: np.ndarray, most: int) -> None:
-    """On at most so many evenly spaced rows; on a zero where there are none."""
+    """Train on at most so many evenly spaced rows, without any on a zero vector."""
     rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), most)).astype(np.int64))
     index.train(_fp32(vectors[rows]) if len(rows) else np.zeros((1, vectors.shape[1]), np.float32))
 
@@ -120,21 +115,16 @@ def _fp32(vectors: np.ndarray) -> np.ndarray:
 
 
 def load_index(path: Path, shape: tuple[int, ...]) -> Index:
-    """Open the index over vectors of that shape [m, d], memory-mapped where FAISS can.
-
-    Args:
-        path: what `build_index` wrote, or the vectors themselves, an .npy file.
+    """Open a file of `build_index`, or an .npy file of vectors, memory-mapped; `shape` is that of the vectors, [m, d].
 
     Raises:
-        UserError: no such file, or no inner-product index over such vectors of a kind that is written here.
+        UserError: no such file, or no inner-product index of a known kind over such vectors.
     """
     try:
         if path.suffix == ".npy":
             vectors: np.ndarray = np.load(path, mmap_mode="r")
             return vectors
-        kind, begin = _codes_in(path, *shape)
-        if kind == FLAT_FILE:
-            return np.memmap(path, np.float32, "r", begin, shape) if shape[0] else np.empty(shape, np.float32)
+        _check_file(path, *shape)
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (OSError, RuntimeError, ValueError, MemoryError, struct.error) as error:
@@ -142,38 +132,28 @@ def load_index(path: Path, shape: tuple[int, ...]) -> Index:
         raise UserError(f"{path} is no readable FAISS index ({reason}): run encode_corpus again") from None
 
 
-def _codes_in(path: Path, m: int, d: int) -> tuple[bytes, int]:
-    """FAISS's four letters for the kind of an index file, and the byte at which its codes begin: they are what it ends
-    with, and their number stands before them.
+def _check_file(path: Path, m: int, d: int) -> None:
+    """Raise ValueError or struct.error unless an index file's header and size fit m vectors of width d.
 
-    FAISS trusts a memory-mapped file: one that is cut inside its header ends the process. So the header is compared
-    with m, d and the file's size first.
-
-    Raises:
-        ValueError, struct.error: they do not fit.
+    FAISS 1.15 reads a damaged file safely, but a memory-mapped one that ends inside its header crashes the process. A
+    whole file ends with its codes, and their number stands before them.
     """
     with path.open("rb") as file:
-        # After d and m two unused numbers and whether it is trained; after the metric the 8-bit flag or how many lists.
+        # kind, d, m, two unused numbers, is trained, metric, then: quantizer's type, or number of inverted lists
         kind, *header, own = struct.unpack("<4siq17xiQ", file.read(45))
         code = d if own & 0xFFFFFFFF == faiss.ScalarQuantizer.QT_8bit else 2 * d
-        each = {FLAT_FILE: 4 * d, b"IxSQ": code, b"IHNs": 2 * d, b"IwSq": 2 * d + 8}.get(kind)
+        each = {b"IxSQ": code, b"IHNs": 2 * d, b"IwSq": 2 * d + 8}.get(kind)
         if each is None or header != [d, m, faiss.METRIC_INNER_PRODUCT]:
             raise ValueError(f"a {kind.decode('latin-1')!r} with d, m, metric {header} for {m} vectors of {d}")
-        begin = path.stat().st_size - m * each
-        # Lists: how many, then the size of each.
-        before, number = {FLAT_FILE: (8, m * d), b"IwSq": (8 + 8 * own, own)}.get(kind, (8, m * each))
-        file.seek(max(begin - before, 0))
+        # Inverted lists: their number, then the size of each. Others: the number of the codes' bytes.
+        before, number = (8 + 8 * own, own) if kind == b"IwSq" else (8, m * each)
+        file.seek(max(path.stat().st_size - m * each - before, 0))
         if struct.unpack("<Q", file.read(8)) != (number,):
             raise ValueError(f"its size is not that of {m} vectors")
-    return kind, begin
 
 
 def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
-    """The `k` best passages that the index finds, as `exact.search` gives them; vectors themselves: exactly.
-
-    Raises:
-        UserError: the index names a passage that there is not.
-    """
+    """The `k` best passages by the index, in the form of `exact.search`; vectors themselves are searched exactly."""
     if isinstance(index, np.ndarray):
         return exact.search(index, queries, k)
     if index.ntotal == 0:
@@ -191,7 +171,6 @@ def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
 
 def recall(index: Index, vectors: np.ndarray, queries: np.ndarray, k: int) -> float:
     """Share of the exact `k` best passages of `queries` [n, d] that the index finds."""
-    _, found = search_index(index, queries, k)
+    _, hits = search_index(index, queries, k)
     _, best = exact.search(vectors, queries, k)
-    hits = [np.isin(wanted[wanted >= 0], got).mean() for wanted, got in zip(best, found, strict=True)]
-    return float(np.mean(hits))
+    return float(np.mean([np.isin(row[row >= 0], found).mean() for row, found in zip(best, hits, strict=True)]))

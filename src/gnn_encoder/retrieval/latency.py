@@ -1,44 +1,38 @@
-"""How long one question takes: encoding it, and searching the passages with its vector.
+"""Latency of one question: the time to encode it, and to search the passages with its vector.
 
-Systems are asked each question in turn, and who goes first changes from question to question, so that a machine
-that is busy with something else disturbs all of them alike. One question at a time, as a user asks them.
+One question at a time, as users ask. The systems take turns at each question, and which one is first alternates, so
+that other load on the machine disturbs all of them alike.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
 from gnn_encoder.inference.encoding import encode_question
-from gnn_encoder.models.dual_encoder import DualEncoder, device
-from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.index_file import search_index
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
+from gnn_encoder.retrieval.index_file import Index, search_index
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
-"""At most."""
+"""Questions measured, at most."""
 HITS = 10
-"""Asked for by each search."""
 WARM_UP = 3
-"""Questions asked before the clock runs: first calls load code and touch memory."""
+"""Questions asked before the measurement: first calls load code and touch memory."""
 BUDGET_SECONDS = 6.0
-"""No further question is asked after that."""
+"""After this time no further question is asked."""
 
 
-@dataclass(frozen=True)
-class QueryPath:
-    """A dense system as a question goes through it."""
+class QueryPath(NamedTuple):
+    """The two stages of a dense system: text → vector [1, d] → hits."""
 
     encode: Callable[[str], np.ndarray]
-    """A text → its vector [1, d]."""
     search: Callable[[np.ndarray], Any]
-    """A vector [1, d] → hits."""
 
 
 def measure_latency(
@@ -61,7 +55,7 @@ def measure_latency(
     seconds: dict[str, list[tuple[float, float]]] = {system: [] for system in systems}
     names = list(systems)
     for turn, question in enumerate(questions[:QUERIES]):
-        for system in names if turn % 2 == 0 else reversed(names):
+        for system in names if turn % 2 == 0 else names[::-1]:
             began = clock()
             vector = systems[system].encode(question)
             encoded = clock()
@@ -79,42 +73,32 @@ def measure_latency(
 def systems_latency(
     questions: Sequence[str], dual_encoder: Path, passage_vectors: Path, bundle: Path
 ) -> dict[str, Any]:
-    """What a question costs the plain dual encoder and the GNN-encoder, and what a passage cost once, in milliseconds.
+    """Milliseconds of a question, and of each passage once, for the dual encoder and the GNN-encoder.
 
-    A question is encoded alone, in fp32, by torch for both systems, and searched for `HITS` hits. (For a single
-    question `gnn-encoder search` encodes in NumPy, where loading torch would take longer than all else.)
+    For both systems torch encodes each question alone in fp32, and the search asks for `HITS` hits. (`gnn-encoder
+    search` encodes its one question in NumPy, because loading torch would take longer than all else.)
     """
-    plain, plain_encoder = read_vectors(passage_vectors), DualEncoder.load(dual_encoder).query_encoder
     searcher = Searcher(Bundle.read(bundle))
     paths = {
-        DUAL_ENCODER: QueryPath(
-            partial(encode_question, plain_encoder),
-            lambda vector: exact.search(plain, vector, HITS),
-        ),
-        GNN_ENCODER: bundle_path(searcher),
+        DUAL_ENCODER: query_path(DualEncoder.load(dual_encoder).query_encoder, read_vectors(passage_vectors)),
+        GNN_ENCODER: query_path(searcher.encoder, searcher.index),
     }
-    found = measure_latency(paths, questions)
-    made, graph_made = read_manifest(passage_vectors), searcher.bundle.manifest
-    once = {
-        DUAL_ENCODER: {"passage_encode_ms": _ms_each(made, "encoded", "passages_per_second")},
-        GNN_ENCODER: {
-            "passage_encode_ms": _ms_each(graph_made, "encoded", "encoded_per_second"),
-            "passage_propagate_ms": _ms_each(graph_made, "propagated", "propagated_per_second"),
-        },
+    measured = measure_latency(paths, questions)
+    plain, graph = read_manifest(passage_vectors), searcher.bundle.manifest
+    measured["systems"][DUAL_ENCODER]["passage_encode_ms"] = _passage_ms(plain, "encoded", "passages_per_second")
+    measured["systems"][GNN_ENCODER] |= {
+        "passage_encode_ms": _passage_ms(graph, "encoded", "encoded_per_second"),
+        "passage_propagate_ms": _passage_ms(graph, "propagated", "propagated_per_second"),
     }
-    systems = {system: {**took, **once[system]} for system, took in found["systems"].items()}
-    return {"queries": found["queries"], "hits": HITS, "precision": "fp32", "device": device().type, "systems": systems}
+    return {**measured, "hits": HITS, "precision": "fp32", "device": device().type}
 
 
-def bundle_path(searcher: Searcher) -> QueryPath:
-    """A bundle asked one question at a time: fp32, by torch, `HITS` hits."""
-    return QueryPath(
-        partial(encode_question, searcher.encoder),
-        lambda vector: search_index(searcher.index, vector, HITS),
-    )
+def query_path(encoder: TextEncoder, index: Index) -> QueryPath:
+    """A system that encodes in fp32, by torch, and searches for `HITS` hits."""
+    return QueryPath(partial(encode_question, encoder), partial(search_index, index, k=HITS))
 
 
-def _ms_each(manifest: Manifest, count: str, rate: str) -> float | None:
-    """Milliseconds a passage by what a step recorded, None where it made none or does not say."""
-    made, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
-    return 1000 / per_second if made and per_second else None
+def _passage_ms(manifest: Manifest, count: str, rate: str) -> float | None:
+    """Milliseconds per passage by a step's figures, None if it read no passage or recorded no rate."""
+    passages, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
+    return 1000 / per_second if passages and per_second else None

@@ -15,14 +15,14 @@ from gnn_encoder.retrieval.index_file import load_index, search_index
 if TYPE_CHECKING:
     from gnn_encoder.models.dual_encoder import TextEncoder
 
-UNTOLD = "not tuned: beside the bundle there is no report of its model with dev queries"
+NOT_TUNED = "not tuned: beside the bundle there is no report of its model with dev queries"
 DEPTH = 1000
-"""Hits of either that are fused, `evaluate.depth`'s default: a passage's share depends on the lowest of them."""
+"""Hits of each system to fuse, the default of `evaluate.depth`: normalised scores depend on the lowest hit."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A found passage; `rank` counts from 1, `score` is E_Q(q)ᵀ h'_p (GNN-encoder eq. 11)."""
+    """A passage for a question; `rank` from 1, `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11)."""
 
     rank: int
     score: float
@@ -31,7 +31,7 @@ class Hit:
     text: str
 
     def heading(self) -> str:
-        """The line above its text on a terminal."""
+        """The line above the text on a terminal."""
         title = f"{printable(self.title)}  " if self.title else ""
         return f"{self.rank:>3}  {self.score:.4f}  {title}[{printable(self.passage_id)}]"
 
@@ -48,18 +48,18 @@ class Searcher:
 
     @cached_property
     def encoder(self) -> "TextEncoder":
-        """E_Q in torch, for many questions together, or where it is no BERT."""
+        """E_Q in torch, for many questions together, or if it is no BERT."""
         from gnn_encoder.models.dual_encoder import TextEncoder
 
         return TextEncoder.load(self.bundle.query_encoder_path)
 
     def search(self, question: str, k: int = 10) -> list[Hit]:
-        """The best `k` passages for a question (fewer if the corpus is smaller), best first. Errors as of `find`."""
+        """The best `k` passages for a question, fewer if the corpus is smaller, best first; errors as `find`."""
         _, scores, rows = self.find(question, k)
         return self.hits(scores, rows)
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
-        """Hits of scores [h] and passage rows [h], in that order, with their texts."""
+        """The hits with scores [h] and passage rows [h], in that order, with their texts."""
         passages = self.bundle.passages.take(rows)
         columns = zip(scores.tolist(), passages.ids, passages.titles, passages.texts, strict=True)
         return [Hit(rank, *column) for rank, column in enumerate(columns, start=1)]
@@ -81,8 +81,8 @@ class Searcher:
 
             vectors = encode_question(self.encoder, question)
         scores, rows = search_index(self.index, vectors, k)
-        found = rows[0] >= 0
-        return vectors[0], scores[0][found], rows[0][found]
+        hits = rows[0] >= 0
+        return vectors[0], scores[0][hits], rows[0][hits]
 
 
 def search_bundle(bundle: Bundle, question: str, k: int = 10) -> list[Hit]:
@@ -91,12 +91,12 @@ def search_bundle(bundle: Bundle, question: str, k: int = 10) -> list[Hit]:
 
 
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
-    """The best `k` passages for a question by weight · vectors' score + (1 - weight) · BM25's, both brought to 0…1.
+    """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
-    Without a weight, the one that the evaluation beside the bundle tuned on dev.
+    The default weight is the one that the evaluation beside the bundle tuned on dev.
 
     Returns:
-        The hits, best first, and which weight was taken, in words.
+        The hits, best first, and the weights in words.
 
     Raises:
         UserError: as `Searcher.find`, or the bundle has no BM25 index.
@@ -113,20 +113,18 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
     dense = Run.from_hits(asked, rows[None], scores[None])
     scores, rows = Bm25.load(bundle.bm25_path).search([question], max(k, DEPTH))
     fused, _ = fuse(Run.from_hits(asked, rows, scores), dense, weight, k)
-    told = f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
-    return searcher.hits(fused.score, fused.passage), told
+    return searcher.hits(fused.score, fused.passage), f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight by the report of its model beside the bundle, as they lie in ROOT/latest, and where it is from."""
+    """The weight by the report of the same model beside the bundle, as in ROOT/latest, and its origin in words."""
     try:
         report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:
-        return UNTUNED, UNTOLD
-    model = bundle.manifest.inputs.get("gnn_encoder")
-    metrics = report.metrics
+        return UNTUNED, NOT_TUNED
+    model, metrics = bundle.manifest.inputs.get("gnn_encoder"), report.metrics
     wanted = {"method": CONVEX, "dense": metrics["candidate"]}
     facts: dict[str, Any] = next((each for each in metrics["fusions"].values() if wanted.items() <= each.items()), {})
     if not facts.get("tuned_on") or model is None or report.manifest.inputs.get("gnn_encoder") != model:
-        return UNTUNED, UNTOLD
+        return UNTUNED, NOT_TUNED
     return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

@@ -49,7 +49,7 @@ def train_query_generator(
         after_epoch=look,
     )
     model.save(query_generator.path)
-    figures = look(settings.epochs)  # before `generate`, which may leave the weights rounded to bf16
+    figures = look(settings.epochs)
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions(data, held_out), written)
