@@ -166,5 +166,4 @@ def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """arange(start, stop) of each pair of `starts` [n] and `stops` [n], one after another, int64 [Σ (stop − start)]."""
     counts = stops - starts
     before = np.cumsum(counts) - counts
-    found: np.ndarray = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
-    return found
+    return np.asarray(np.arange(int(counts.sum())) + np.repeat(starts - before, counts))

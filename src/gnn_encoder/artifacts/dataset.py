@@ -50,6 +50,11 @@ def passage_text(title: str, text: str) -> str:
     return f"{title} {text}" if title else text
 
 
+def read_columns(path: Path, *names: str) -> list[np.ndarray]:
+    """Columns of numbers of a Parquet file, by name."""
+    return [column.to_numpy() for column in pq.read_table(path, columns=list(names)).columns]
+
+
 @dataclass(frozen=True)
 class Qrels:
     """Relevance labels as row numbers: `query`, `passage` int32 [r], `relevance` int32 [r]."""
@@ -111,11 +116,7 @@ class PassageTable:
             self._file.read_row_group(int(group)).take(_column(rows[order][groups == group] - self._starts[group]))
             for group in np.unique(groups)
         ]
-        if not parts:
-            return Passages([], [], [])
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        return _passages(pa.concat_tables(parts).take(_column(inverse)))
+        return _passages(pa.concat_tables(parts).take(_column(np.argsort(order)))) if parts else Passages([], [], [])
 
     def ids(self) -> pa.ChunkedArray:
         """Every passage's text id, as an Arrow column [m]."""
@@ -156,22 +157,19 @@ class Dataset:
     def groups(self) -> np.ndarray:
         """Int32 [n]: the row of the first query of each query's group.
 
-        Training queries of equal text are twins and form a group (`ingest.twin_similarity`). They share their
-        positives and leave the graph together. Every other query is a group of its own.
+        Training queries that are twins (`data.twins`) form a group: they share their positives and leave the graph
+        together. Every other query is a group of its own.
         """
-        groups: np.ndarray = self.queries.column("group").to_numpy()
-        return groups
+        return np.asarray(self.queries.column("group").to_numpy())
 
     def query_texts(self, rows: np.ndarray) -> list[str]:
         """Texts of the queries at `rows`, in that order."""
-        texts: list[str] = self.queries.column("text").take(pa.array(rows)).to_pylist()
-        return texts
+        return list(self.queries.column("text").take(pa.array(rows)).to_pylist())
 
     @cached_property
     def qrels(self) -> Qrels:
         """Labels of all splits, as row numbers."""
-        table = pq.read_table(self.path / QRELS, columns=["query", "passage", "relevance"])
-        return Qrels(*(table.column(name).to_numpy() for name in ("query", "passage", "relevance")))
+        return Qrels(*read_columns(self.path / QRELS, "query", "passage", "relevance"))
 
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""

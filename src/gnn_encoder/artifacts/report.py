@@ -83,14 +83,12 @@ class Evaluation(_Results):
     def figures(self, split: str, system: str, measure: str) -> np.ndarray:
         """One measure of a system, float64 [n], by ascending query row."""
         chosen = (pc.field("split") == split) & (pc.field("system") == system)
-        figures: np.ndarray = pq.read_table(self.path / PER_QUERY, filters=chosen).column(measure).to_numpy()
-        return figures
+        return np.asarray(pq.read_table(self.path / PER_QUERY, filters=chosen).column(measure).to_numpy())
 
     def first_hits(self, system: str) -> np.ndarray:
         """A system's first passages int32 [n, s] of the split that a report shows first, -1 where there are fewer."""
         column = pq.read_table(self.path / HITS, columns=[system]).column(0).combine_chunks()
-        rows: np.ndarray = column.flatten().to_numpy().reshape(len(column), -1)
-        return rows
+        return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
 
     def copy_to(self, draft: Draft) -> None:
         """Copy into a report draft the files that a report shares with it."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.arrays import ranges
-from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.dataset import Dataset, read_columns
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
 RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
@@ -24,10 +24,6 @@ CONVEX, RECIPROCAL = "convex", "rrf"
 ORIGINS = ("labelled", "denoised", "selected", "generated")
 """Where a training example comes from."""
 NONE = np.empty(0, dtype=np.int32)
-
-
-def _columns(path: Path, *names: str) -> list[np.ndarray]:
-    return [column.to_numpy() for column in pq.read_table(path, columns=list(names)).columns]
 
 
 @dataclass(frozen=True)
@@ -56,26 +52,25 @@ class Run:
     @classmethod
     def from_hits(cls, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> "Run":
         """From hit lists [n, k], best first, of `queries` [n]; a passage of -1 is no hit."""
-        order = np.argsort(queries, kind="stable")
-        queries, passages, scores = queries[order], passages[order], scores[order]
-        n, k = passages.shape
-        keep = passages.ravel() >= 0
-        columns = (np.repeat(queries, k), passages.ravel(), np.tile(np.arange(1, k + 1), n), scores.ravel())
-        types = (np.int32, np.int32, np.int32, np.float32)
-        return cls(*(c[keep].astype(t) for c, t in zip(columns, types, strict=True)))
+        order, (n, k) = np.argsort(queries, kind="stable"), passages.shape
+        passage, score = passages[order].ravel().astype(np.int32), scores[order].ravel().astype(np.float32)
+        rank = np.tile(np.arange(1, k + 1, dtype=np.int32), n)
+        return cls(np.repeat(queries[order], k).astype(np.int32), passage, rank, score)._part(passage >= 0)
 
     @classmethod
     def concatenate(cls, runs: list["Run"]) -> "Run":
         """One run of several over disjoint queries."""
-        columns = [np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__]
-        order = np.lexsort((columns[2], columns[0]))
-        return cls(*(column[order] for column in columns))
+        whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))
+        return whole._part(np.lexsort((whole.rank, whole.query)))
+
+    def _part(self, rows: np.ndarray | slice) -> "Run":
+        return Run(self.query[rows], self.passage[rows], self.rank[rows], self.score[rows])
 
     @classmethod
     def read(cls, path: str | Path) -> "Run":
         """Read a run artifact."""
         read_manifest(path, "run")
-        return cls(*_columns(Path(path) / RUN, *cls.__dataclass_fields__))
+        return cls(*read_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
         """Write a run artifact.
@@ -94,13 +89,12 @@ class Run:
         keep = np.isin(self.query, queries)
         if depth is not None:
             keep &= self.rank <= depth
-        return Run(self.query[keep], self.passage[keep], self.rank[keep], self.score[keep])
+        return self._part(keep)
 
     def between(self, first: int, last: int) -> "Run":
         """The hits of the queries with rows from `first` to `last`: a view."""
         start, stop = np.searchsorted(self.query, [first, last + 1])
-        part = slice(int(start), int(stop))
-        return Run(self.query[part], self.passage[part], self.rank[part], self.score[part])
+        return self._part(slice(int(start), int(stop)))
 
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
         """Passages [n, depth] of `queries` [n], best first, int32, -1 where there are fewer."""
@@ -128,7 +122,7 @@ class PairScores:
     def read(cls, path: str | Path) -> "PairScores":
         """Read a pair_scores artifact."""
         read_manifest(path, "pair_scores")
-        query, passage, score = _columns(Path(path) / PAIRS, "query", "passage", "score")
+        query, passage, score = read_columns(Path(path) / PAIRS, "query", "passage", "score")
         return cls(query, passage, score, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
 
     @staticmethod
@@ -218,10 +212,9 @@ class KnownPositives:
 
 @dataclass(frozen=True)
 class GeneratedQueries:
-    """One generated query per distinct negative, and how alike it is to the queries it is a negative of.
+    """One generated query per distinct negative: `passage` int32 [g], ascending, and `text` [g].
 
-    `passage` int32 [g], ascending, and `text` [g]; triples: `query`, `negative` int32 [t] and
-    `similarity` float32 [t], the cosine of query and generated query.
+    Triples: `query`, `negative` int32 [t], `similarity` float32 [t], the cosine of query and generated query.
     """
 
     passage: np.ndarray
@@ -234,9 +227,9 @@ class GeneratedQueries:
     def read(cls, path: str | Path) -> "GeneratedQueries":
         """Read a generated_queries artifact."""
         read_manifest(path, "generated_queries")
-        (passages,) = _columns(Path(path) / GENERATED, "passage")
+        (passages,) = read_columns(Path(path) / GENERATED, "passage")
         texts = pq.read_table(Path(path) / GENERATED, columns=["text"]).column(0).to_pylist()
-        return cls(passages, texts, *_columns(Path(path) / TRIPLES, "query", "negative", "similarity"))
+        return cls(passages, texts, *read_columns(Path(path) / TRIPLES, "query", "negative", "similarity"))
 
     def write(self, draft: Draft) -> None:
         """Write a generated_queries artifact."""

@@ -30,7 +30,7 @@ PLACES = f"a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format}"
 
 def open_source(settings: Ingest) -> Source:
     """The data set that the settings name; little is read yet."""
-    name, form = settings.dataset, settings.format
+    name, form = settings.dataset, str(settings.format)
     if not name and form != PythonDocs.format:
         raise UserError(f"no data set: give one with --dataset ({PLACES})")
     if form == PythonDocs.format or (form == "auto" and name == PythonDocs.format):

@@ -16,7 +16,7 @@ from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.artifacts.dataset import ROW_GROUP
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
-from gnn_encoder.data.validation import SHOWN, DataReport, Kind, Problems, refusal
+from gnn_encoder.data.validation import DataReport, Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -40,18 +40,16 @@ def canonicalize(
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
-    corpus = Corpus(problems)
     writer = DatasetWriter(draft) if draft else None
     try:
-        corpus.read(source, writer, advance)
+        corpus = Corpus(source, problems, writer, advance)
         repeated = corpus.find_duplicates()
         if repeated.any() and (drop or not draft):
             # Only now is it known which rows to leave out: read again. The first file is overwritten.
             if draft and writer:
                 writer.close()
                 writer = DatasetWriter(draft)
-            corpus = Corpus(Problems(), skip=repeated)
-            corpus.read(source, writer, None)
+            corpus = Corpus(source, Problems(), writer, skip=repeated)
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
         questions = Questions(source, corpus.ids, settings, problems)
@@ -76,76 +74,80 @@ def canonicalize(
 
 
 class Corpus:
-    """Passages on their way to the writer, and the ids of those that are kept.
+    """All passages of a source: sends them to the writer, and holds the ids and lines of those that are kept.
 
     Args:
+        source: what to read.
         problems: where bad rows are counted.
+        writer: of the dataset; None to check the passages alone.
+        advance: called with the part of `source.work` that was done.
         skip: bool, rows to leave out, counted among those that are not empty.
     """
 
-    def __init__(self, problems: Problems, skip: np.ndarray | None = None) -> None:
-        self.problems, self._skip = problems, skip
-        self.ids = pa.chunked_array([], pa.large_string())
+    def __init__(
+        self,
+        source: Source,
+        problems: Problems,
+        writer: DatasetWriter | None,
+        advance: Callable[[int], None] | None = None,
+        skip: np.ndarray | None = None,
+    ) -> None:
         self.file = ""
-        self._id_parts: list[pa.Array] = []
+        self._problems, self._writer, self._skip = problems, writer, skip
+        self._ids: list[pa.Array] = []
         self._lines: list[np.ndarray] = []
         self._pending: list[pa.Table] = []
         self._rows = self._words = self._counted = 0
+        for rows in source.passages(problems):
+            self.file = self.file or rows.file
+            self._add(rows)
+            if advance:
+                advance(rows.work)
+        self._flush(last=True)
+        self.ids = pa.chunked_array(self._ids, pa.large_string())
 
     @property
     def mean_words(self) -> float:
         """Mean words of a passage's text."""
         return self._words / max(self._counted, 1)
 
-    def read(self, source: Source, writer: DatasetWriter | None, advance: Callable[[int], None] | None) -> None:
-        """Read all passages."""
-        for rows in source.passages(self.problems):
-            self.file = self.file or rows.file
-            self._add(rows, writer)
-            if advance:
-                advance(rows.work)
-        if writer and self._pending:
-            self._flush(writer, last=True)
-        self.ids = pa.chunked_array(self._id_parts, pa.large_string())
-
     def find_duplicates(self) -> np.ndarray:
         """bool [rows]: passages whose id an earlier one has; each is a problem."""
         found = duplicates(self.ids.combine_chunks())
+        lines = np.concatenate(self._lines) if found.any() else np.empty(0)
         for row in np.flatnonzero(found):
-            seen = self.problems.count(Kind.DUPLICATE_PASSAGE)
-            line = int(np.concatenate(self._lines)[row]) if seen < SHOWN else None
-            self.problems.add(Kind.DUPLICATE_PASSAGE, self.file, line, repr(self.ids[int(row)].as_py()))
+            self._problems.add(Kind.DUPLICATE_PASSAGE, self.file, int(lines[row]), repr(self.ids[int(row)].as_py()))
         return found
 
-    def _add(self, rows: PassageRows, writer: DatasetWriter | None) -> None:
+    def _add(self, rows: PassageRows) -> None:
         columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
         if isinstance(rows.ids, list):
             located = zip(*columns, rows.lines, strict=True)
-            stored = [storable(texts, rows.file, line, self.problems) for *texts, line in located]
+            stored = [storable(texts, rows.file, line, self._problems) for *texts, line in located]
             columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
         keep = ~blank(table["text"])
         for row in np.flatnonzero(~keep):
-            self.problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
+            self._problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
         first, self._rows = self._rows, self._rows + int(keep.sum())
         if self._skip is not None:
             keep[keep] = ~self._skip[first : self._rows]
         if not keep.all():
             table, lines = table.filter(pa.array(keep)), lines[keep]
-        self._id_parts.append(table["id"].combine_chunks().cast(pa.large_string()))
+        self._ids.append(table["id"].combine_chunks().cast(pa.large_string()))
         self._lines.append(lines)
         if self._counted < WORD_SAMPLE:
             self._words += sum(len(text.split()) for text in table["text"].to_pylist())
             self._counted += len(table)
-        if writer:
+        if self._writer:
             self._pending.append(table)
-            self._flush(writer)
+            self._flush()
 
-    def _flush(self, writer: DatasetWriter, last: bool = False) -> None:
+    def _flush(self, last: bool = False) -> None:
         """Write whole row groups, and at the end the rest."""
         count = sum(len(table) for table in self._pending)
         whole = count if last else count - count % ROW_GROUP
-        if whole:
+        if self._writer and whole:
             table = pa.concat_tables(self._pending).combine_chunks()
-            writer.passages(*table.slice(0, whole).columns)
+            self._writer.passages(*table.slice(0, whole).columns)
             self._pending = [table.slice(whole)]

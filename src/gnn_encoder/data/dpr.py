@@ -123,16 +123,12 @@ def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str
 
 
 def _string_list(text: str) -> list[str]:
-    """The strings of a list as Python writes it.
+    """The strings of a list as Python writes it; ValueError or SyntaxError if the text is another one.
 
     Only such a list reaches Python's parser: an expression of 90,000 minus signs took all memory.
-
-    Raises:
-        ValueError, SyntaxError: it is no such list.
     """
     if not LIST.fullmatch(text):
         raise ValueError
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes that Python does not know
-        answers: list[str] = ast.literal_eval(text)
-    return answers
+        return list(ast.literal_eval(text))

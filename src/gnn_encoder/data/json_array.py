@@ -25,8 +25,8 @@ LONGEST_LITERAL = 16
 def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
     """(line where it starts, element) for each element of the array in a file, plain or .gz.
 
-    Reading ends at the first text that is not JSON: where the next element starts cannot be known.
-    Memory: the text of one element and a chunk.
+    Reading ends at the first text that is not JSON: where the next element starts cannot be known. Memory holds the
+    text of one element and a chunk.
     """
     try:
         with path.open("rb") as raw:
@@ -56,11 +56,11 @@ class _Buffer:
         self._expect("[")
         more = not self._take("]")
         while more:
-            self._skip_blanks()
+            self._take("")
             yield self.line_at(), self._element()
             if more := not self._take("]"):
                 self._expect(",")
-        self._skip_blanks()
+        self._take("")
         if self._at < len(self._text):
             raise json.JSONDecodeError("more after the end of the array", self._text, self._at)
 
@@ -70,9 +70,12 @@ class _Buffer:
 
     def _take(self, character: str) -> bool:
         """Pass blanks, and the character if it comes next."""
-        self._skip_blanks()
+        while True:
+            self._at = BLANKS.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches everywhere
+            if self._at < len(self._text) or not self._more():
+                break
         found = self._text.startswith(character, self._at)
-        self._at += found
+        self._at += len(character) * found
         return found
 
     def _expect(self, character: str) -> None:
@@ -95,12 +98,6 @@ class _Buffer:
                 continue  # a number may go on in the next chunk
             self._at = end
             return value
-
-    def _skip_blanks(self) -> None:
-        while True:
-            self._at = BLANKS.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches everywhere
-            if self._at < len(self._text) or not self._more():
-                return
 
     def _more(self) -> bool:
         """Read as many characters as are left, so that a long element is parsed few times; False at the end."""

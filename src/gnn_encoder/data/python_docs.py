@@ -179,10 +179,9 @@ def _version(package: str) -> str:
 
 
 def read_docstrings(path: Path, module: str) -> Iterator[Docstring]:
-    """Docstrings of a source file, its module's first, in order; those of private names are left out.
+    """Docstrings of public names in a source file, its module's first, in order.
 
-    Raises:
-        SyntaxError, UnicodeDecodeError: the file is not Python of this version.
+    A SyntaxError or UnicodeDecodeError if the file is not Python of this version.
     """
     with tokenize.open(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes in other people's strings

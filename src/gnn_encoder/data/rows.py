@@ -112,8 +112,7 @@ def duplicates(values: pa.Array) -> np.ndarray:
 
 def blank(texts: pa.ChunkedArray) -> np.ndarray:
     """bool [n]: texts without a visible character, such as spaces or zero-width spaces alone."""
-    visible: np.ndarray = pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy()
-    return ~visible
+    return np.asarray(~pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy())
 
 
 def storable(texts: Iterable[str], file: str, line: int, problems: Problems) -> bool:

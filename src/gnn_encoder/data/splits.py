@@ -46,8 +46,7 @@ def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
     groups = words.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     latest = np.full(groups.max() + 1, NONE, dtype=split.dtype)
     np.maximum.at(latest, groups, split)
-    found: np.ndarray = (split != NONE) & (split < latest[groups])
-    return found
+    return np.asarray((split != NONE) & (split < latest[groups]))
 
 
 def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tuple[np.ndarray, list[str]]:

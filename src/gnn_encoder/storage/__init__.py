@@ -25,10 +25,7 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
     """The folder on this machine for a path or an `s3://` address; each version of a remote folder is fetched once.
 
     Args:
-        indexed: refuse a folder that this program did not send. A user's own data has no marker.
-
-    Raises:
-        UserError: there is no complete folder, or the store cannot be used.
+        indexed: refuse a remote folder that this program did not send. A user's own data has no marker.
     """
     if not is_remote(path):
         return expanded(path)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import UserError, one_line, printable
 
 Result = TypeVar("Result")
 
@@ -100,24 +100,35 @@ def client() -> Any:
 @contextmanager
 def store_errors(address: Address) -> Iterator[None]:
     """Turn a store's errors inside the block into a UserError of one line without secrets."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer.exceptions import RetriesExceededError
 
     try:
         yield
-    except ClientError as error:
-        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        code = error_code(error)
-        meaning = ADVICE.get(code) or ADVICE.get(status)
-        raise UserError(
-            f"{address}: {meaning or f'the store answers {code or status}: try again, or ask who runs it'}"
-        ) from None
-    except NoCredentialsError:
-        raise UserError(f"{address}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
-    except RetriesExceededError as error:
-        raise UserError(f"{address}: {_unreachable(error.last_exception)}") from None
-    except BotoCoreError as error:
-        raise UserError(f"{address}: {_unreachable(error)}") from None
+    except (BotoCoreError, ClientError, RetriesExceededError) as error:
+        raise UserError(f"{address}: {_meaning(error)}") from None
+
+
+def _meaning(error: Any) -> str:
+    """What a store's error means and what to do."""
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError, SSLError
+
+    if isinstance(error, ClientError):
+        code, status = printable(error_code(error)), str(_status(error) or "")
+        unknown = f"the store answers {code or status}: try again, or ask who runs it"
+        return ADVICE.get(code) or ADVICE.get(status, unknown)
+    if isinstance(error, NoCredentialsError):
+        return "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    error = getattr(error, "last_exception", error)  # of several attempts
+    if not isinstance(error, ConnectionError | HTTPClientError):
+        return f"{one_line(error)}; check the address and the credentials"
+    endpoint = one_line(client().meta.endpoint_url)
+    if isinstance(error, SSLError):
+        return (
+            f"no trusted connection to the store at {endpoint} ({one_line(error)}): set {AUTHORITIES} to a PEM file "
+            "with the certificate of the authority that signed the store's"
+        )
+    return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"
 
 
 def retried(call: Callable[[], Result]) -> Result:
@@ -142,7 +153,7 @@ def _is_temporary(error: Exception) -> bool:
     from s3transfer.exceptions import RetriesExceededError
 
     if isinstance(error, ClientError):
-        return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (500, 502, 503, 504)
+        return _status(error) in (500, 502, 503, 504)
     return isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError | RetriesExceededError)
 
 
@@ -151,15 +162,6 @@ def error_code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def _unreachable(error: BaseException) -> str:
-    from botocore.exceptions import ConnectionError, HTTPClientError, SSLError
-
-    if not isinstance(error, ConnectionError | HTTPClientError):
-        return f"{one_line(error)}; check the address and the credentials"
-    endpoint = one_line(client().meta.endpoint_url)
-    if isinstance(error, SSLError):
-        return (
-            f"no trusted connection to the store at {endpoint} ({one_line(error)}): set {AUTHORITIES} to a PEM file "
-            "with the certificate of the authority that signed the store's"
-        )
-    return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"
+def _status(error: Any) -> int | None:
+    status: int | None = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
