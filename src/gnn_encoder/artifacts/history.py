@@ -63,10 +63,10 @@ def joined(artifacts: Iterable[Path]) -> History:
     made one of these artifacts is taken.
     """
     histories = [read_history(path) for path in artifacts]
-    found: History = {}
+    records: History = {}
     for history in histories:
         for title, record in history.items():
-            found.setdefault(title, record)
+            records.setdefault(title, record)
     for history in histories:
-        found.update(list(history.items())[-1:])
-    return found
+        records.update(list(history.items())[-1:])
+    return records

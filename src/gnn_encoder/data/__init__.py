@@ -15,7 +15,7 @@ from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
 from gnn_encoder.data.validation import DataReport as DataReport
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import Ingest
+from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
 
 FOLDERS: dict[str, Callable[[Path], Source]] = {"beir": Beir, "msmarco": MsMarco, "dpr": Dpr}

@@ -113,11 +113,11 @@ class Corpus:
 
     def find_duplicates(self) -> np.ndarray:
         """bool [rows]: passages whose id an earlier one has; each is a problem."""
-        found = duplicates(self.ids.combine_chunks())
-        lines = np.concatenate(self._lines) if found.any() else np.empty(0)
-        for row in np.flatnonzero(found):
+        repeated = duplicates(self.ids.combine_chunks())
+        lines = np.concatenate(self._lines) if repeated.any() else np.empty(0)
+        for row in np.flatnonzero(repeated):
             self._problems.add(Kind.DUPLICATE_PASSAGE, self.file, int(lines[row]), repr(self.ids[int(row)].as_py()))
-        return found
+        return repeated
 
     def _add(self, rows: PassageRows) -> None:
         columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)

@@ -33,13 +33,13 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
     columns = range(2, 4)
     for block in read_blocks(path, problems):
         numbers: Sequence[int] = block.numbers
-        found = tab_separated(block, columns)
-        if found is None:
+        arrays = tab_separated(block, columns)
+        if arrays is None:
             rows = list(read_fields(block.lines(problems), columns, problems, path.name))
             numbers = [number for number, _ in rows]
-            found = [pa.array([(*fields, "")[i] for _, fields in rows], pa.string()) for i in range(3)]
-        ids, texts = found[:2]
-        titles = found[2] if len(found) > 2 else pa.repeat("", len(ids))
+            arrays = [pa.array([(*fields, "")[i] for _, fields in rows], pa.string()) for i in range(3)]
+        ids, texts = arrays[:2]
+        titles = arrays[2] if len(arrays) > 2 else pa.repeat("", len(ids))
         if dpr:
             titles, texts = unquoted(titles), unquoted(texts)
         if len(ids) and numbers[0] == 1 and ids[0].as_py().lower() in HEADERS:

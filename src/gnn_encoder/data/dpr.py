@@ -64,13 +64,13 @@ class Dpr(FolderSource):
             return
         for split in SPLITS:
             listed = [row for m, path in self.answers if m["split"] == split for row in _answer_rows(path, problems)]
-            answers = {question: found for question, found, _, _ in listed}
+            answers = {question: strings for question, strings, _, _ in listed}
             ids: dict[str, str] = {}
             for path in (path for m, path in self.training if m["split"] == split):
                 yield from _training_rows(path, split, answers, ids, problems)
-            for question, found, name, line in listed:
+            for question, strings, name, line in listed:
                 if question not in ids:
-                    yield Query(_numbered(question, split, ids), question, found, split, name, line)
+                    yield Query(_numbered(question, split, ids), question, strings, split, name, line)
 
 
 def _numbered(question: str, split: str, ids: dict[str, str]) -> str:

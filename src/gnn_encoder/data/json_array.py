@@ -74,9 +74,9 @@ class _Buffer:
             self._at = BLANKS.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches everywhere
             if self._at < len(self._text) or not self._more():
                 break
-        found = self._text.startswith(character, self._at)
-        self._at += len(character) * found
-        return found
+        taken = self._text.startswith(character, self._at)
+        self._at += len(character) * taken
+        return taken
 
     def _expect(self, character: str) -> None:
         if not self._take(character):

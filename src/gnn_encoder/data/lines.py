@@ -54,28 +54,28 @@ class Block:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file `name` or `name.gz` of a folder, None if there is neither.
+    """The file `name` or `name.gz` of a folder, None without either.
 
     Raises:
         UserError: both exist, or the file is not a regular one, or its name has unprintable characters.
     """
-    found = [path for path in (folder / name, folder / f"{name}.gz") if os.path.lexists(path)]
-    for path in found:
+    paths = [path for path in (folder / name, folder / f"{name}.gz") if os.path.lexists(path)]
+    for path in paths:
         if not path.is_file():
             raise UserError(f"{path} is not a regular file: put the file there, or remove it")
         if not path.name.isprintable():
             raise UserError(f"{folder / repr(path.name)}: rename it without control characters and in UTF-8")
-    if len(found) > 1:
-        raise UserError(f"{found[0]} stands beside {found[1].name}: keep one")
-    return found[0] if found else None
+    if len(paths) > 1:
+        raise UserError(f"{paths[0]} stands beside {paths[1].name}: keep one")
+    return paths[0] if paths else None
 
 
 def find_or_report(folder: Path, name: str, problems: Problems) -> Path | None:
     """`find`, with a missing file counted as a problem."""
-    found = find(folder, name)
-    if found is None:
+    path = find(folder, name)
+    if path is None:
         problems.add(Kind.MISSING_FILE, str(folder / name), detail="(.gz would do)")
-    return found
+    return path
 
 
 def files_digest(files: list[Path], **facts: str) -> str:
@@ -117,7 +117,7 @@ def read_lines(path: Path, problems: Problems, name: str = "") -> Iterator[tuple
 
 
 def _without_marks(data: bytes) -> bytes:
-    # One byte is found ten times as fast as three.
+    # A search for one byte is ten times as fast as for three.
     return re.sub(rb"(?m)^(\xef\xbb\xbf)+", b"", data) if b"\xef" in data and MARK in data else data
 
 

@@ -120,26 +120,26 @@ class PythonDocs(Source):
     @cached_property
     def _docstrings(self) -> list[tuple[Docstring, list[str]]]:
         """Docstrings with their passages; a random draw of them if there are too many passages."""
-        found = []
+        documented = []
         for module, path in sorted(self.sources.items()):
             try:
                 docstrings = list(read_docstrings(path, module))
             except (SyntaxError, UnicodeDecodeError) as error:
                 self.remarks.append(f"{path} was not read: {type(error).__name__}")
                 continue
-            found += [(each, cut(each.body)) for each in docstrings if len(each.body.split()) >= SHORTEST_BODY]
-        self.facts["docstrings"] = f"{len(found)}"
+            documented += [(each, cut(each.body)) for each in docstrings if len(each.body.split()) >= SHORTEST_BODY]
+        self.facts["docstrings"] = f"{len(documented)}"
         if self._max == 0:
-            return found
-        order = list(range(len(found)))
+            return documented
+        order = list(range(len(documented)))
         random.Random(self._seed).shuffle(order)
         kept, texts = [], set[str]()
         for i in order:
-            texts.update(found[i][1])
+            texts.update(documented[i][1])
             if len(texts) > self._max:
                 break
             kept.append(i)
-        return [found[i] for i in sorted(kept)]
+        return [documented[i] for i in sorted(kept)]
 
 
 def _split(text: str) -> str:

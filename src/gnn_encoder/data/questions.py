@@ -68,9 +68,9 @@ class Questions:
 
     def _answered(self) -> np.ndarray:
         """bool [queries]: queries with a label of at least 1."""
-        found = np.zeros(len(self.queries), dtype=bool)
-        found[self.query[self._positive()]] = True
-        return found
+        answered = np.zeros(len(self.queries), dtype=bool)
+        answered[self.query[self._positive()]] = True
+        return answered
 
     def counts(self, passages: int) -> dict[str, Any]:
         """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
@@ -79,8 +79,8 @@ class Questions:
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
         return {
             **{
-                name: {split: int((found == code).sum()) for code, split in enumerate(SPLITS)}
-                for name, found in rows.items()
+                name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
+                for name, codes in rows.items()
             },
             "train_before_draw": self.train_before_draw,
             "isolated_passages": passages - len(np.unique(self.passage[self._positive()])),

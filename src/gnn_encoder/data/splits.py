@@ -26,12 +26,9 @@ def share(text: str, salt: str = "") -> float:
 
 
 def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Each query's split int8 [n]: its own or a label's; of several, test before dev before train.
+    """Each query's split int8 [n]: its `own` [n] or a label's; of several, test before dev before train.
 
-    Args:
-        own: int8 [n], a split that the query's file gave it, or NONE.
-        query: int64 [r], the query of each label.
-        split: int8 [r], the split of each label.
+    `query` [r] and `split` int8 [r] are those of the labels; `own` is NONE where the query's file gives no split.
     """
     best = own.copy()
     np.maximum.at(best, query, split)

@@ -60,11 +60,11 @@ class Problems:
     """Collects problems while a data set is read."""
 
     def __init__(self) -> None:
-        self._found: dict[Kind, Problem] = {}
+        self._by_kind: dict[Kind, Problem] = {}
 
     def add(self, kind: Kind, file: str, line: int | None = None, detail: str = "") -> None:
         """Count a problem at a line (from 1) of a file, or of the whole file."""
-        problem = self._found.setdefault(kind, Problem(kind))
+        problem = self._by_kind.setdefault(kind, Problem(kind))
         problem.count += 1
         if len(problem.places) < SHOWN:
             place = file if line is None else f"{file} line {line}"
@@ -74,12 +74,12 @@ class Problems:
 
     def all(self) -> list[Problem]:
         """Every kind that occurred, the fatal ones first, else in the order of `Kind`."""
-        found = [self._found[kind] for kind in Kind if kind in self._found]
-        return sorted(found, key=lambda problem: not problem.fatal)
+        in_order = [self._by_kind[kind] for kind in Kind if kind in self._by_kind]
+        return sorted(in_order, key=lambda problem: not problem.fatal)
 
     def count(self, kind: Kind) -> int:
         """Number of problems of a kind."""
-        return self._found[kind].count if kind in self._found else 0
+        return self._by_kind[kind].count if kind in self._by_kind else 0
 
 
 @dataclass

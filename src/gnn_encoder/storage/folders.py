@@ -174,11 +174,11 @@ def _write_marker(address: Address, files: Listing, *, complete: bool) -> None:
 
 def _listed(address: Address) -> Listing:
     """The objects below an address, without the marker."""
-    found = {
+    objects = {
         item["Key"].removeprefix(address.key("")): Stored(item["Size"], tag=item["ETag"].strip('"'))
         for item in _pages("list_objects_v2", address, "Contents")
     }
-    return {name: file for name, file in found.items() if name not in ("", INDEX) and not name.endswith("/")}
+    return {name: file for name, file in objects.items() if name not in ("", INDEX) and not name.endswith("/")}
 
 
 def _pages(operation: str, address: Address, field: str, **options: str) -> Iterator[dict[str, Any]]:
