@@ -48,7 +48,7 @@ class Listener:
     def __init__(self) -> None:
         self.times: dict[tuple[str, str], float] = {}
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         """Take events as they come."""
         for event in events:
             self.times.setdefault((event["step"], event["event"]), event["time"])
@@ -63,7 +63,7 @@ def main() -> None:
         run_steps(data, models, since, "auto")
         (since / "dataset").symlink_to(data)
         listener = Listener()
-        outcome = pipelines.update(since, None, [], folder / "root", listener)
+        outcome = pipelines.update(since, None, [], folder / "root", listener.show)
         assert outcome.status == "FINISHED", outcome.message
         empty = empty_component_seconds(folder)
     t, steps = listener.times, PIPELINES["update"]

@@ -23,7 +23,7 @@ from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
-from gnn_encoder.tracking.mlflow_runs import StepRun
+from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training.contrastive import train_contrastive
 
 RATE, SCALE = 2e-5, 20.0
@@ -65,7 +65,7 @@ def our_seconds(data: Dataset, examples: TrainingSet, batch: int, length: int) -
         "minilm", pooling="auto", normalize="auto", query_length=length, passage_length=length, share_encoders=True
     )
     began = time.perf_counter()
-    train_contrastive(model, examples, data, settings, Context("train", StepRun(), "benchmark"))
+    train_contrastive(model, examples, data, settings, Context("train", StepLog(), "benchmark"))
     return time.perf_counter() - began
 
 

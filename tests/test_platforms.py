@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.machine import memory
+from gnn_encoder.machine import threads
 from gnn_encoder.machine.scratch import reserve, scratch
 from gnn_encoder.retrieval.index_file import build_index, load_index
 from gnn_encoder.runs import lifeline, supervision
 from gnn_encoder.runs.containers import check_engine
+from gnn_encoder.runs.step import peak_gib
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.training import prefetch
 
-SOURCE = str(Path(memory.__file__).parents[2])
+SOURCE = str(Path(threads.__file__).parents[2])
 
 
 @pytest.fixture(params=["linux", "darwin"])
@@ -65,12 +66,12 @@ def test_an_index_of_inverted_lists_is_written(platform: str, tmp_path: Path) ->
 def test_peak_memory_is_in_gib(platform: str, counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=counted))
-    assert memory.peak_gib() == 3.0
+    assert peak_gib() == 3.0
 
 
 def test_a_c_library_without_malloc_trim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    assert memory._malloc_trim.__wrapped__()(0) == 0
+    threads.give_back()
 
 
 def test_a_step_dies_with_its_launcher_without_pidfd() -> None:

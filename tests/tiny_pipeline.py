@@ -96,10 +96,10 @@ def main(root: Path, pipeline: Path, *settings: str, docker: bool = False) -> in
     from gnn_encoder.runs.containers import Containers
     from gnn_encoder.runs.local_run import run_pipeline
 
-    with open_console(["ingest", "bm25_retrieve"], Console()) as audience:
+    with open_console(["ingest", "bm25_retrieve"], Console()) as console:
         values = dict(setting.split("=") for setting in settings)
         containers = Containers(str(root)) if docker else None
-        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, audience, containers)
+        outcome = run_pipeline(pipeline, arguments(**values), root, f"tiny-{os.getpid()}", {}, console.show, containers)
     print(outcome)
     return outcome.exit_code
 

@@ -69,8 +69,9 @@ class Trained:
     def run(self, *more: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["gnn-encoder", *self.command, *more])
-            real = pipelines.run
-            patch.setattr(pipelines, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
+            job = pipelines.Training
+            real = job.run
+            patch.setattr(job, "run", lambda *a, **k: self.outcomes.append(real(*a, **k)) or self.outcomes[-1])
             with pytest.raises(SystemExit) as caught:
                 app.main()
         outcome = self.outcomes[-1]

@@ -43,7 +43,7 @@ def plain(events: list[Event]) -> list[str]:
     output = io.StringIO()
     with open_console(STEPS, Console(file=output, width=40)) as console:
         assert isinstance(console, PlainConsole)
-        console.hear(events)
+        console.show(events)
     return [line[10:] for line in output.getvalue().splitlines()]  # without the clock
 
 
@@ -65,7 +65,7 @@ def live(events: list[Event], now: float, width: int = 80) -> list[str]:
     console = open_console(STEPS, screen)
     assert isinstance(console, LiveConsole)
     with console:
-        console.hear(events)
+        console.show(events)
     output.truncate(0)
     output.seek(0)
     screen.print(console.render(now))
@@ -97,7 +97,7 @@ def test_a_step_is_seen_before_it_has_imported_anything() -> None:
 def test_live_screen_ends_with_the_final_state() -> None:
     output = io.StringIO()
     with LiveConsole(STEPS, Console(file=output, width=80, force_terminal=True, color_system=None)) as console:
-        console.hear(RECORDED)
+        console.show(RECORDED)
     assert "cannot reuse [its] last output" in output.getvalue()
     assert "✓ bm25_retrieve" in output.getvalue()
 

@@ -40,7 +40,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 def end(outcome: Outcome) -> None:
     app._follow(
-        ("promote",), lambda audience: outcome, lambda screen, found: console.show_results(Path("root"), screen, found)
+        ("promote",), lambda show: outcome, lambda screen, found: console.show_results(Path("root"), screen, found)
     )
 
 

@@ -49,7 +49,7 @@ def go(root: Path, pipeline: Path, name: str, memory: str = "", **settings: str)
     root.mkdir(exist_ok=True)
     recorder, containers = Recorder(), Containers(str(root), memory=memory)
     arguments = tiny_pipeline.arguments(**settings)
-    return run_pipeline(pipeline, arguments, root, name, {}, recorder, containers), recorder
+    return run_pipeline(pipeline, arguments, root, name, {}, recorder.show, containers), recorder
 
 
 def test_steps_run_and_are_reused(pipeline: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.tracking.mlflow_runs import step_run
+from gnn_encoder.tracking.mlflow_runs import step_log
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.loop import fit
 
@@ -48,7 +48,7 @@ def main(out: Path) -> None:
         return position
 
     checkpoint.load = loading
-    with step_run("test", params={}, tags={}) as run:
+    with step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         fit(net, Batches(), lambda batch: net(batch).square().mean(), SETTINGS, context)
         context.checkpoints().drop()

@@ -40,7 +40,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         self.events += events
 
     def kinds(self, step: str) -> list[str]:
@@ -66,7 +66,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def go(root: Path, pipeline: Path, name: str, **settings: Any) -> tuple[Outcome, Recorder]:
     recorder = Recorder()
-    outcome = run_pipeline(pipeline, tiny_pipeline.arguments(**settings), root, name, {"preset": "tiny"}, recorder)
+    outcome = run_pipeline(pipeline, tiny_pipeline.arguments(**settings), root, name, {"preset": "tiny"}, recorder.show)
     return outcome, recorder
 
 

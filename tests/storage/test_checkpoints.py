@@ -15,7 +15,7 @@ from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage import checkpoints
 from gnn_encoder.storage.checkpoints import IN_TRANSIT, SUMS, Checkpoints, seal
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
-from gnn_encoder.tracking.mlflow_runs import StepRun
+from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.loop import fit
@@ -89,7 +89,7 @@ def train(after: Callable[[int], object] = lambda step: None) -> int:
         return net(batch).square().mean()
 
     settings = Optimization(epochs=1, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
-    fit(net, Batches(), loss, settings, Context("train", StepRun(), "key"))
+    fit(net, Batches(), loss, settings, Context("train", StepLog(), "key"))
     return steps
 
 

@@ -16,7 +16,7 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import registry_of
 from gnn_encoder.tracking import mlflow_runs
-from gnn_encoder.tracking.pipeline_run import PipelineRun, existing_store
+from gnn_encoder.tracking.pipeline_run import PipelineLog, existing_store
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def parent(store: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineRun:
+def parent(store: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineLog:
     """A pipeline's run, with the environment that its steps see."""
-    run = PipelineRun(store, "quickstart-1", {"preset": "quickstart", "train_gnn.epochs": 3}, {})
+    run = PipelineLog(store, "quickstart-1", {"preset": "quickstart", "train_gnn.epochs": 3}, {})
     for name, value in run.environment().items():
         monkeypatch.setenv(name, value)
     return run
@@ -42,10 +42,10 @@ def client(store: Path) -> Any:
     return MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
 
 
-def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: PipelineRun, tmp_path: Path) -> None:
+def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: PipelineLog, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("<p>")
     settings = {"epochs": 3, "pooling": "auto", "packages": ["numpy"], "long": "x" * 9000}
-    with mlflow_runs.step_run("train_dpr", params=settings, tags={"input.dataset": "abc"}) as run:
+    with mlflow_runs.step_log("train_dpr", params=settings, tags={"input.dataset": "abc"}) as run:
         for at in range(2500):  # more than MLflow takes in one call
             run.metric("loss", 1 / (at + 1), at)
         run.metrics({"R@100": 0.5})
@@ -67,9 +67,9 @@ def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError("a\nb"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
 def test_a_step_that_does_not_end_well_says_so(
-    store: Path, parent: PipelineRun, error: BaseException, status: str
+    store: Path, parent: PipelineLog, error: BaseException, status: str
 ) -> None:
-    with pytest.raises(type(error)), mlflow_runs.step_run("train_gnn", params={}, tags={}) as run:
+    with pytest.raises(type(error)), mlflow_runs.step_log("train_gnn", params={}, tags={}) as run:
         run.metric("loss", 2.0, at=1)
         raise error
     logged = client(store).get_run(run.run_id)
@@ -80,10 +80,10 @@ def test_a_step_that_does_not_end_well_says_so(
 
 
 def test_logging_a_point_does_not_wait_for_the_store(
-    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    store: Path, parent: PipelineLog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mlflow_runs, "FLUSH_SECONDS", 0.05)
-    with mlflow_runs.step_run("train_dpr", params={}, tags={}) as run:
+    with mlflow_runs.step_log("train_dpr", params={}, tags={}) as run:
 
         class Slow:
             calls = 0
@@ -110,14 +110,14 @@ def test_logging_a_point_does_not_wait_for_the_store(
 
 
 def test_a_run_that_the_cluster_opened_is_adopted_and_left_open(
-    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch
+    store: Path, parent: PipelineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     injected = client(store).create_run("1", run_name="from KFP").info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", injected)
-    with mlflow_runs.step_run("ingest", params={"seed": 1}, tags={}) as run:
+    with mlflow_runs.step_log("ingest", params={"seed": 1}, tags={}) as run:
         assert run.run_id != injected  # the launcher's word counts more
     monkeypatch.delenv(mlflow_runs.PARENT_RUN)
-    with mlflow_runs.step_run("ingest", params={"seed": 1}, tags={}) as run:
+    with mlflow_runs.step_log("ingest", params={"seed": 1}, tags={}) as run:
         assert run.run_id == injected
     logged = client(store).get_run(injected)
     assert logged.info.status == "RUNNING"
@@ -127,14 +127,14 @@ def test_a_run_that_the_cluster_opened_is_adopted_and_left_open(
 
 def test_without_a_store_nothing_is_logged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with mlflow_runs.step_run("ingest", params={}, tags={}) as run:
+    with mlflow_runs.step_log("ingest", params={}, tags={}) as run:
         run.metric("loss", 1.0, at=1)
         run.artifact(tmp_path)
         assert run.run_id is None
         assert registry_of(run, "m") is None
 
 
-def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineRun) -> None:
+def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineLog) -> None:
     made = Manifest(
         "run", 1, step="bm25_retrieve", settings={"k1": 1.5}, inputs={"dataset": "abc"}, digest="def",
         metrics={"R@100": 0.5, "seconds": 7.0, "headline": "R@100 0.50"},
@@ -148,10 +148,10 @@ def test_a_cached_step_shows_what_it_reused(store: Path, parent: PipelineRun) ->
     assert {"cached": "true", "input.dataset": "abc", "output_digest": "def"}.items() <= logged.data.tags.items()
 
 
-def test_runs_that_a_killed_launcher_left_open_are_closed_by_the_next(store: Path, parent: PipelineRun) -> None:
+def test_runs_that_a_killed_launcher_left_open_are_closed_by_the_next(store: Path, parent: PipelineLog) -> None:
     step = client(store).create_run("1", tags={"mlflow.parentRunId": parent.run_id}, run_name="train_gnn")
     stranger = client(store).create_run("1", tags={"root": "/elsewhere"}, run_name="another root's")
-    following = PipelineRun(store, "quickstart-2", {}, {})
+    following = PipelineLog(store, "quickstart-2", {}, {})
     runs = (parent.run_id, step.info.run_id, following.run_id, stranger.info.run_id)
     statuses = [client(store).get_run(run).info.status for run in runs]
     assert statuses == ["KILLED", "KILLED", "RUNNING", "RUNNING"]
@@ -165,7 +165,7 @@ def test_an_unreachable_server_is_said_at_once(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         began = time.monotonic()
         with pytest.raises(UserError, match="cannot use the MLflow store http://127") as caught:
-            PipelineRun(tmp_path, "run", {}, {})
+            PipelineLog(tmp_path, "run", {}, {})
     assert time.monotonic() - began < 20
     assert "\n" not in str(caught.value)
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ  # steps have MLflow's own patience
@@ -176,19 +176,19 @@ def test_a_password_in_the_uri_is_not_shown(tmp_path: Path, monkeypatch: pytest.
     for password, words in (("secret", "cannot use the MLflow store"), ("begin@secret", badly), ("my secret", badly)):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"nonsense://me:{password}@host/db")
         with pytest.raises(UserError, match=words) as caught:
-            PipelineRun(tmp_path, "run", {}, {})
+            PipelineLog(tmp_path, "run", {}, {})
         assert "nonsense://host/db" in str(caught.value) and "secret" not in str(caught.value)
 
 
 def test_a_roots_store_lies_in_the_root_whatever_it_is_called(
-    store: Path, parent: PipelineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, parent: PipelineLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of this root")
     root = tmp_path / "a?b%20c#d 😀"
     root.mkdir()
     shutil.copy(store / "mlflow.db", root)  # tables take MLflow seconds to make
-    run = PipelineRun(root, "run", {}, {})
+    run = PipelineLog(root, "run", {}, {})
     (root / "file").touch()
     with mlflow_runs.reaching(existing_store(root)) as reader:
         reader.log_artifact(run.run_id, str(root / "file"))
@@ -203,24 +203,24 @@ def test_a_damaged_store_is_said_at_once_and_what_to_do(tmp_path: Path, monkeypa
     (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
     began = time.monotonic()
     with pytest.raises(UserError, match=r"file is not a database; .*restore or move away a damaged one"):
-        PipelineRun(tmp_path, "run", {}, {})
+        PipelineLog(tmp_path, "run", {}, {})
     assert time.monotonic() - began < 50  # MLflow alone tries for 102 s
 
 
 def test_a_lock_of_another_program_is_waited_for_and_then_said_in_one_line(
-    store: Path, parent: PipelineRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    store: Path, parent: PipelineLog, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     holder = sqlite3.connect(store / "mlflow.db", isolation_level=None, check_same_thread=False)
     holder.execute("BEGIN EXCLUSIVE")
     monkeypatch.setattr(mlflow_runs, "LOCK_SECONDS", 0.1)
     with pytest.raises(UserError, match="database is locked; end a program that holds the file") as caught:
-        PipelineRun(store, "second", {}, {})
+        PipelineLog(store, "second", {}, {})
     assert "\n" not in str(caught.value)
     monkeypatch.setattr(mlflow_runs, "LOCK_SECONDS", 60.0)
     release = threading.Timer(0.5, holder.rollback)
     release.start()
-    PipelineRun(store, "third", {}, {}).finish("FINISHED")
+    PipelineLog(store, "third", {}, {}).finish("FINISHED")
     release.join()
     holder.close()
     assert "Traceback" not in capfd.readouterr().err

@@ -172,7 +172,7 @@ def test_the_setting_reaches_contrastive_training(
     )  # fmt: skip
     settings = TrainDpr(epochs=1, batch_size=8, dev_queries=0, gradient_cache=on)
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
-    with mlflow_runs.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         train_contrastive(copy.deepcopy(encoders), examples, tiny_dataset, settings, context)
     assert bool(parts) == on

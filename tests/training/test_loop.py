@@ -56,7 +56,7 @@ def train(
         steps += 1
         return net(batch).square().mean()
 
-    with mlflow_runs.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         result = fit(net, Batches(), loss, SETTINGS.model_copy(update={"workers": workers}), context)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}

@@ -50,7 +50,7 @@ def job(tiny_dataset: Dataset, tiny_backbone: Path) -> MaskedGraphTraining:
 
 
 def fit(job: MaskedGraphTraining) -> dict[str, torch.Tensor]:
-    with mlflow_runs.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
         job.fit(Context("test", run, "key"))
     return {name: value.clone() for name, value in job.model.state_dict().items()}
 

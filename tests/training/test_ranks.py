@@ -51,7 +51,7 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     size = -(-len(examples.query) // 5)  # five batches an epoch
     dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, **common)
     joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
-    with mlflow_runs.step_run("test", params={}, tags={}) as run:
+    with mlflow_runs.step_log("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
             assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
         vectors = generator.standard_normal((100, 32)).astype(np.float32)

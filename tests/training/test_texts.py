@@ -59,7 +59,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
             FrozenGnnEncoder(texts, gnn), tiny_dataset, examples, graph, vectors, settings
         )  # fmt: skip
         seen: dict[str, float] = {}
-        with mlflow_runs.step_run("test", params={}, tags={}) as run:
+        with mlflow_runs.step_log("test", params={}, tags={}) as run:
             context = Context("test", run, f"{rate}")
             monkeypatch.setattr(Context, "metric", lambda self, name, value, at: seen.update({name: value}))
             return training.fit(context).loss, seen

@@ -21,7 +21,8 @@ from gnn_encoder.errors import CONTROL, UserError, without_password
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gnn_encoder.runs.local_run import Audience, Outcome
+    from gnn_encoder.runs.local_run import Outcome
+    from gnn_encoder.runs.supervision import Show
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
@@ -55,7 +56,10 @@ def run(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
-    job = partial(pipelines.run, preset, dataset, overrides or [], root, runner=runner, memory=memory)
+    def job(show: "Show") -> "Outcome":
+        training = pipelines.training(preset, dataset, overrides or [], root)
+        return training.run(show, runner=runner, memory=memory)
+
     _follow(TITLES, job, partial(console.show_results, root))
 
 
@@ -113,7 +117,7 @@ def ablate(
 
 def _follow(
     steps: Sequence[str],
-    job: Callable[["Audience"], "Outcome"],
+    job: Callable[["Show"], "Outcome"],
     show: Callable[["Console", "Outcome"], None],
 ) -> NoReturn:
     """Do the job before the reader's eyes, show how it ended, and exit."""
@@ -122,8 +126,8 @@ def _follow(
     from gnn_encoder.cli.console import open_console, show_failure
 
     screen = Console()
-    with open_console(steps, screen) as audience:
-        outcome = job(audience)
+    with open_console(steps, screen) as console:
+        outcome = job(console.show)
     if outcome.status == "FINISHED":
         show(screen, outcome)
     else:

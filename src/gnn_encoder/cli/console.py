@@ -91,7 +91,7 @@ class PlainConsole:
     def __exit__(self, *_: object) -> None:
         """Nothing to put away."""
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         """Print the lines that these events are worth."""
         for event in events:
             row = self._board.apply(event)
@@ -130,7 +130,7 @@ class LiveConsole:
     ) -> None:
         self._live.stop()
 
-    def hear(self, events: list[Event]) -> None:
+    def show(self, events: list[Event]) -> None:
         """Take the events; the table refreshes by itself. It appears when the run begins: a mistake in the
         settings or the data is one line on an empty screen."""
         self._live.start()

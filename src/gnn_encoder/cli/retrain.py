@@ -72,8 +72,8 @@ def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, objec
     from gnn_encoder.cli.console import open_console, show_failure
     from gnn_encoder.settings.pipeline import TITLES
 
-    with open_console(TITLES, Console()) as audience:
-        outcome = job.run(plan.arguments, audience)
+    with open_console(TITLES, Console()) as console:
+        outcome = job.run(console.show, plan.arguments)
     if outcome.status != "FINISHED":
         show_failure(outcome)
         raise typer.Exit(outcome.exit_code)

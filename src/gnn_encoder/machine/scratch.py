@@ -1,4 +1,4 @@
-"""Arrays in unlinked temporary files: larger than memory, gone with the process."""
+"""Arrays in unlinked temporary files: larger than memory, deleted with the process."""
 
 import math
 import os
@@ -7,16 +7,9 @@ from typing import IO, Any
 
 import numpy as np
 
-ZEROS = 2**24
-"""Bytes written at once where the system cannot reserve room."""
-
 
 def scratch(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """An array in an unlinked temporary file.
-
-    Raises:
-        OSError: the disk has no room for it.
-    """
+    """An array in an unlinked temporary file; an OSError if the disk has no space for it."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     if not size:
         return np.empty(shape, dtype)
@@ -26,17 +19,14 @@ def scratch(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Lengthen a file to `size` bytes that have room on the disk; what it holds stays.
+    """Lengthen a file to `size` bytes of reserved disk space and keep its content; an OSError if there is no space.
 
-    Writing to a memory-mapped file whose disk is full ends the process without a message, so the room is taken first.
-
-    Raises:
-        OSError: the disk has no room for it.
+    Writing to a memory-mapped file whose disk is full would end the process without a message.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
         return
-    length = file.seek(0, os.SEEK_END)  # macOS: only writing takes room
+    length = file.seek(0, os.SEEK_END)  # macOS: only writing takes space
     while length < size:
-        length += file.write(bytes(min(ZEROS, size - length)))
+        length += file.write(bytes(min(2**24, size - length)))
     file.flush()

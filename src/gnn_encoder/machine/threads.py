@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import cache
 from itertools import count as count_from
 from threading import Event, Lock
 from typing import TypeVar
@@ -14,18 +13,16 @@ from gnn_encoder.tracking.progress import Progress
 
 Chunk = TypeVar("Chunk")
 WORKERS = 16
-"""Chunks in memory at once, at most."""
+"""Most chunks in memory at once."""
 TRIMMED, SHORT = 16, 64
-"""Chunks after which the C library is told to give back what is free, but for work of fewer than `SHORT` chunks: it is
-over before that would pay."""
+"""Free memory is returned after every 16 chunks, in work of 64 chunks and more: shorter work ends before it pays."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
-    """Call `work(number, stop)` in `count` threads, numbered from 0; with one, in the caller's own.
+    """Call `work(number, stop)` in `count` threads, numbered from 0; with one, in the caller's thread.
 
     Raises:
-        Exception: what one of them raised, or the interrupt that the caller got; `stop` is set for the others then,
-            and they have ended.
+        Exception: the first of a thread, or the caller's interrupt. `stop` is set then, and all threads have ended.
     """
     stop = Event()
     if count == 1:
@@ -49,20 +46,20 @@ def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
 def chunk_by_core(
     work: Callable[[Chunk], int], chunks: Sequence[Chunk], where: torch.device, progress: Progress | None = None
 ) -> None:
-    """Call `work` with each chunk, in no order: on a CPU every core is at a chunk of its own, or where there are fewer
-    chunks, or more cores than `WORKERS`, so many cores at one.
+    """Call `work` with each chunk, in no order. On a CPU each core works on a chunk of its own; several cores share a
+    chunk where there are fewer chunks than cores, or more cores than `WORKERS`.
 
-    Where operations are small and wait for memory or the disk, as in a gather, torch's way of splitting each over all
-    cores makes them wait for one another at every one.
+    torch splits each operation over all cores. Where operations are small and wait for memory or the disk, as in a
+    gather, the cores would wait for one another at every operation.
 
     Args:
-        work: returns how many units are done with it, for `progress`.
-        where: the device that works; on a GPU one thread gives out all the work.
+        work: returns how many units it has done, for `progress`.
+        where: the device that works; for a GPU one thread calls `work`.
 
     Raises:
-        Exception: what `work` raised; no chunk is begun after it.
+        Exception: the first of `work`; no chunk is begun after it.
     """
-    cores, left, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
+    cores, remaining, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
     ended = count_from(1)
 
     def take(number: int, stop: Event) -> None:
@@ -70,7 +67,7 @@ def chunk_by_core(
             torch.set_num_threads(cores // count)  # of this thread, and of those that begin after it
         while not stop.is_set():
             with taking:
-                chunk = next(left, None)
+                chunk = next(remaining, None)
             if chunk is None:
                 return
             done = work(chunk)
@@ -88,15 +85,9 @@ def chunk_by_core(
 
 
 def give_back() -> None:
-    """Return free memory to the system, by glibc's malloc_trim; other C libraries have none, and nothing happens.
+    """Return free memory to the system, by glibc's malloc_trim. Other C libraries have none, and nothing happens.
 
     Where large arrays come and go beside small ones that stay, the heap fills with holes too small for the next; each
     thread has a heap of its own.
     """
-    _malloc_trim()(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int]:
-    trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)
-    return trim
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)

@@ -254,7 +254,7 @@ def open_registry(uri: str, name: str) -> Registry:
         return Registry(client, uri, name)
 
 
-def registry_of(run: mlflow_runs.StepRun, name: str) -> Registry | None:
+def registry_of(run: mlflow_runs.StepLog, name: str) -> Registry | None:
     """The registered model of that name in the store that tracks a step's run, None for a run that is not tracked."""
     return Registry(run.client, os.environ["MLFLOW_TRACKING_URI"], name, run.run_id) if run.client else None
 

@@ -1,8 +1,8 @@
 """A step lives no longer than the run that started it, so that a rerun never races an orphan.
 
 Every process of a run watches its launcher and dies with it, even where the launcher was killed with
--9 and could tell nobody. The launcher holds a lock on the root; its steps share a second one, which
-a beginning run must find free.
+-9. The launcher holds a lock on the root; its steps share a second one, which must be free when a run
+begins.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ GRACE_SECONDS = 3.0
 """How long a beginning run waits for the processes of a killed one to be gone."""
 
 _held: list[IO[str]] = []
+"""Files whose locks this process holds until it ends."""
 
 
 def steps_lock(root: Path) -> Path:
@@ -34,11 +35,7 @@ def steps_lock(root: Path) -> Path:
 
 
 def take(root: Path) -> IO[str]:
-    """Begin a run: the root is ours until the returned file is closed or this process ends.
-
-    Raises:
-        UserError: another run, or a step of one, is going on under the same root.
-    """
+    """Lock a root, where no run and no step may be going on, until the returned file is closed or this process ends."""
     deadline = time.monotonic() + GRACE_SECONDS
     file = _lock(root / ".lock", deadline)
     _lock(steps_lock(root), deadline).close()
@@ -61,29 +58,24 @@ def _lock(path: Path, deadline: float) -> IO[str]:
 
 
 def attach() -> None:
-    """Called by a step's process: share the steps' lock, die with the launcher, end on SIGTERM in order.
+    """Make this process of a step end in order on SIGTERM, share the steps' lock, and die with the launcher.
 
-    Without a launcher (a cluster's container, a test) only the last.
+    Without a launcher (in a cluster's container, in a test) only the first.
     """
     if threading.current_thread() is threading.main_thread():
-        # As Ctrl-C: drafts are discarded and the tracked run ends KILLED.
-        signal.signal(signal.SIGTERM, _interrupt)
+        # As on Ctrl-C, drafts are discarded and the tracked run ends KILLED.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if lock := os.environ.get(STEPS_LOCK):
-        file = Path(lock).open("a", encoding="utf-8")  # noqa: SIM115  held until the process ends
-        fcntl.flock(file, fcntl.LOCK_SH)
-        _held.append(file)
+        _held.append(Path(lock).open("a", encoding="utf-8"))  # noqa: SIM115
+        fcntl.flock(_held[-1], fcntl.LOCK_SH)
     if launcher := os.environ.get(LAUNCHER):
         threading.Thread(target=_die_with, args=(int(launcher),), name="lifeline", daemon=True).start()
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _die_with(launcher: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # it is gone already
         if sys.platform == "linux":
-            # Readable when the process ends: no polling, and no other process that got its id meanwhile.
+            # Readable when the process ends, without polling and whatever process gets its id next.
             poll = select.poll()
             poll.register(os.pidfd_open(launcher), select.POLLIN)
             poll.poll()

@@ -1,5 +1,5 @@
-"""What `gnn-encoder run`, `update` and `ablate` ask of this machine: settings checked, turned into a pipeline's
-arguments, and its outputs kept in reach under `latest/`.
+"""`gnn-encoder run`, `update` and `ablate` on this machine: settings are checked and turned into a pipeline's
+arguments, and `latest/` points at its outputs.
 """
 
 import math
@@ -17,8 +17,9 @@ from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
-from gnn_encoder.runs.local_run import Audience, Outcome, run_pipeline
+from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
+from gnn_encoder.runs.supervision import Show
 from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings, StepArguments
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
@@ -26,14 +27,14 @@ from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
 KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
-"""Outputs of a finished run that `latest/` under the root points at: what is used, and what an update needs."""
+"""Outputs of a finished run that `latest/` under the root points at: those that users and updates need."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
-"""What a step is on this machine: a process, or a container."""
+"""A step on this machine is a process or a container."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training pipeline that may run: settings checked, the root there."""
+    """A training pipeline with checked settings, in a root that can be written."""
 
     preset: str
     settings: Settings
@@ -41,41 +42,35 @@ class Training:
 
     @property
     def tracking_uri(self) -> str:
-        """Of the store that it is tracked in."""
+        """Of its tracking store."""
         return tracking_uri(self.root)
 
     def models(self) -> Registry:
-        """Where its versions are registered.
-
-        Raises:
-            UserError: the store cannot be used; `Missing`, if nothing ran under the root yet.
-        """
+        """The registry of its versions; a UserError if the store cannot be used, `Missing` if nothing ran there yet."""
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """What its steps are called with.
+        """The arguments of its steps; a UserError if data source or backbone do not exist.
 
-        Args:
-            registry: what is registered so far, in any words: with others `promote` decides anew.
-
-        Raises:
-            UserError: data source or backbone are not there.
+        When `registry`, the registered versions in any words, changes, `promote` decides anew.
         """
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self.tracking_uri} {registry}".strip())
 
     def run(
-        self, arguments: Mapping[str, str], audience: Audience, runner: str = PROCESSES, memory: str = ""
+        self, show: Show, arguments: Mapping[str, str] | None = None, runner: str = PROCESSES, memory: str = ""
     ) -> Outcome:
-        """Run it and report to `audience`.
+        """Run it.
 
         Args:
+            arguments: of its steps, if not `self.arguments()`.
             runner: `subprocess` or `docker`, where each step is a container.
-            memory: what a container may take, as `6g`; empty: all there is.
+            memory: most memory of a container, as `6g`; empty: all.
 
         Raises:
-            UserError: settings do not fit the backbone, the tracking store or the container engine is not usable, or
-                another run is going on under the root.
+            UserError: settings do not fit the backbone, data source, backbone, tracking store or container engine are
+                not usable, or another run is going on under the root. No step has been started then.
         """
+        arguments = self.arguments() if arguments is None else arguments
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
@@ -84,49 +79,23 @@ class Training:
         containers = None
         if runner == CONTAINERS:
             check_engine(launch.image_of("train"))
-            containers = Containers(str(self.root), tuple(_local_paths(self.settings)), memory)
+            values = (str(v) for step in PIPELINES["train"] for v in getattr(self.settings, step).model_dump().values())
+            read = {value for value in values if value.startswith("/") and Path(value).exists()}
+            containers = Containers(str(self.root), tuple(read), memory)
         params = {"preset": self.preset, **_params(self.settings, PIPELINES["train"])}
         pipeline, name = launch.pipeline_file("train"), dated(Path(self.preset).stem)
-        outcome = run_pipeline(pipeline, arguments, self.root, name, params, audience, containers)
-        return _made_latest(self.root, outcome)
+        outcome = run_pipeline(pipeline, arguments, self.root, name, params, show, containers)
+        return _with_latest(self.root, outcome)
 
 
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
-    """The training pipeline of a preset.
-
-    Raises:
-        UserError: settings or root are not usable.
-    """
+    """The training pipeline of a preset; a UserError if settings or root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    return Training(preset, settings, _usable(root))
+    return Training(preset, settings, _writable(root))
 
 
-def run(
-    preset: str,
-    dataset: str | None,
-    overrides: Iterable[str],
-    root: Path,
-    audience: Audience,
-    *,
-    runner: str = PROCESSES,
-    memory: str = "",
-) -> Outcome:
-    """Run a preset's training pipeline under `root` and report to `audience`; for `runner` and `memory` see `Training`.
-
-    Raises:
-        UserError: settings, data source, backbone, tracking store, container engine or root are not usable, or
-            another run is going on there. No step has been started then.
-    """
-    job = training(preset, dataset, overrides, root)
-    return job.run(job.arguments(), audience, runner, memory)
-
-
-def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, audience: Audience) -> Outcome:
-    """Run the update pipeline over a data set, with the models and settings of the run that `since` leads to.
-
-    Raises:
-        UserError: as `run`, or `since` is no folder of a finished run.
-    """
+def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
+    """Run the update pipeline over a data set, with the models and settings of the finished run in folder `since`."""
     overrides, steps = list(overrides), PIPELINES["update"]
     for override in overrides:
         if override.partition(".")[0] not in steps:
@@ -137,16 +106,16 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
         read_manifest(path, "model")
-    made = {"ingest": "dataset", "build_graph": "graph", "encode_corpus": "bundle"}
-    tree = {step: read_manifest(since / artifact).settings for step, artifact in made.items()}
+    outputs = {"ingest": "dataset", "build_graph": "graph", "encode_corpus": "bundle"}
+    tree = {step: read_manifest(since / artifact).settings for step, artifact in outputs.items()}
     for step in ("build_graph", "encode_corpus"):
         tree[step]["previous"] = str(since)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    root = _usable(root)
-    arguments = step_arguments(settings, steps)
+    root = _writable(root)
+    arguments = step_arguments(settings, steps) | models
     params = {"from": str(since), **_params(settings, steps)}
-    pipeline, name = launch.pipeline_file("update"), dated("update")
-    return _made_latest(root, run_pipeline(pipeline, arguments | models, root, name, params, audience))
+    outcome = run_pipeline(launch.pipeline_file("update"), arguments, root, dated("update"), params, show)
+    return _with_latest(root, outcome)
 
 
 def ablate(
@@ -157,17 +126,13 @@ def ablate(
     own: Iterable[str],
     seeds: int,
     root: Path,
-    audience: Audience,
+    show: Show,
 ) -> Outcome:
-    """Run the ablation pipeline: the variants of `studies` and the user's `own`, each with so many seeds.
-
-    Raises:
-        UserError: as `run`, or a study or variant is unknown.
-    """
+    """Run the ablation pipeline over the variants of `studies` and the user's `own`, each with so many seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     tried = variants(settings, studies, own)
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
-    root = _usable(root)
+    root = _writable(root)
     arguments: dict[str, str | list[str]] = {**step_arguments(settings, PIPELINES["ablation"])}
     call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
     arguments["variants"] = [
@@ -178,7 +143,7 @@ def ablate(
     ]  # fmt: skip
     params = {"preset": preset, "seeds": seeds, **_params(settings, FOUNDATION)}
     name = dated(f"ablation-{Path(preset).stem}")
-    return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, audience)
+    return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, show)
 
 
 def check_heads(settings: Settings) -> None:
@@ -186,12 +151,6 @@ def check_heads(settings: Settings) -> None:
     width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
     if width and width % heads:
         raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
-
-
-def _local_paths(settings: Settings) -> set[str]:
-    """What the settings name on this machine's disk: the data set, a pretrained model."""
-    values = (str(value) for step in PIPELINES["train"] for value in getattr(settings, step).model_dump().values())
-    return {value for value in values if value.startswith("/") and Path(value).exists()}
 
 
 def dataset_override(dataset: str | None) -> list[str]:
@@ -204,7 +163,12 @@ def dataset_override(dataset: str | None) -> list[str]:
     return [f"ingest.dataset={quoted}"]
 
 
-def _usable(root: Path) -> Path:
+def dated(title: str) -> str:
+    """A run's name: its title and its time."""
+    return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _writable(root: Path) -> Path:
     root = root.resolve()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -220,22 +184,13 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
     return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
 
 
-def dated(title: str) -> str:
-    """A run's name: what it is, and when it began."""
-    return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _made_latest(root: Path, outcome: Outcome) -> Outcome:
+def _with_latest(root: Path, outcome: Outcome) -> Outcome:
     """The outcome of a run; if it finished, `latest/bundle` and the others lead to its outputs."""
-    if outcome.status != "FINISHED":
-        return outcome
-    latest = root / "latest"
-    latest.mkdir(exist_ok=True)
-    for name in KEPT:
-        if name in outcome.outputs:
-            fresh = latest / f".{name}"
-            fresh.unlink(missing_ok=True)
-            fresh.symlink_to(outcome.outputs[name])
-            fresh.replace(latest / name)
-            outcome.outputs[name] = latest / name
+    kept = [name for name in KEPT if name in outcome.outputs] if outcome.status == "FINISHED" else []
+    for name in kept:
+        link, fresh = root / "latest" / name, root / "latest" / f".{name}"
+        link.parent.mkdir(exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(outcome.outputs[name])
+        outcome.outputs[name] = fresh.replace(link)
     return outcome

@@ -1,8 +1,8 @@
-"""What a step's result depends on besides its inputs and settings: code, data source, backbones.
+"""Digests of what a step's result depends on besides its inputs and settings: code, data source, backbones.
 
-KFP's cache looks at arguments alone, so digests of all three are among them. The code digest is per
-step, over the modules that the step's module imports, directly or not: a change in the report does
-not train anything again, and neither does a comment.
+KFP's cache compares arguments alone, so the digests are among them. A step's code digest covers the
+modules that its module imports, directly or not: a change in the report trains nothing again, and
+neither does a comment.
 """
 
 import ast
@@ -23,27 +23,21 @@ from gnn_encoder.settings.values import StepSettings
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
 OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
-"""Rooms and modules that no result depends on: they watch, say which steps a pipeline has, or carry bytes whose digests
-are among the arguments."""
+"""Rooms and modules that no result depends on: they watch, list a pipeline's steps, or copy files whose digests are
+among the arguments."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
-
 PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
-"""Artifacts of an earlier run that a step carries over from."""
+"""Artifacts of an earlier run that a step reuses results of."""
 
 
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
     """Parameter of a pipeline → the JSON that a component is called with.
 
-    Args:
-        settings: of all steps.
-        steps: the steps of the pipeline (`settings.calls` adds those that have no section of their own).
-        registry: the URI of the model registry.
-
-    Raises:
-        UserError: the data source, a local backbone or the earlier run is not there.
+    `registry` is the URI of the model registry, with the registered versions. A UserError says that the data source, a
+    local backbone or the earlier run does not exist.
     """
-    made = {
+    arguments = {
         parameter: StepArguments(
             settings=call.settings.model_dump(mode="json"),
             code_digest=code_digest(f"{PACKAGE}.steps.{call.step}"),
@@ -52,31 +46,30 @@ def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "")
         )
         for parameter, call in calls(settings, steps).items()
     }
-    if "promote" in made:
-        made["promote"].source_digests.update(_origin(made))
-    return {parameter: call.model_dump_json() for parameter, call in made.items()}
+    if "promote" in arguments:
+        arguments["promote"].source_digests.update(_origin(arguments))
+    return {parameter: call.model_dump_json() for parameter, call in arguments.items()}
 
 
-def _origin(made: Mapping[str, StepArguments]) -> dict[str, str]:
+def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
     """Digests of the data, the settings with their backbones, and the code of a whole run, by the names of `ORIGIN`.
 
-    Where the data lie means nothing, nor does where models are registered.
+    The path of the data and the address of the registry do not count.
     """
-    elsewhere = {"dataset", "registry"}
     data, settings, models, code = {}, {}, {}, {}
-    for step, call in made.items():
+    for step, call in arguments.items():
         if step == "report":
-            continue  # a page's looks are no reason to train anew
+            continue  # a page's looks are no reason to train again
         data[step] = call.source_digests.get("dataset")
-        models[step] = {name: digest for name, digest in call.source_digests.items() if name not in elsewhere}
-        settings[step] = {name: value for name, value in call.settings.items() if name != "dataset"}
+        models[step] = {k: v for k, v in call.source_digests.items() if k not in ("dataset", "registry")}
+        settings[step] = {k: v for k, v in call.settings.items() if k != "dataset"}
         code[step] = call.code_digest
     digests = (digest_of(data), digest_of({"settings": settings, "models": models}), digest_of(code))
     return dict(zip(ORIGIN, digests, strict=True))
 
 
 def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[str, str]:
-    """Digests of what a step reads, or changes, outside the pipeline, by a name for it."""
+    """Digests of what a step reads, or changes, outside the pipeline, each by a name."""
     digests = {}
     if step == "ingest":
         from gnn_encoder.data import source_digest
@@ -95,15 +88,14 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
 
 
 def package_digest() -> str:
-    """Digest of all of this package's source, by which an image is known to hold the same."""
-    folder = SOURCE
-    files = sorted(path for kind in ("*.py", "*.j2") for path in folder.rglob(kind))
-    return digest_of({path.relative_to(folder).as_posix(): sha256(path) for path in files})
+    """Digest of all of this package's source, which is also a label of the images made from it."""
+    files = sorted(path for kind in ("*.py", "*.j2") for path in SOURCE.rglob(kind))
+    return digest_of({path.relative_to(SOURCE).as_posix(): sha256(path) for path in files})
 
 
 @functools.cache
 def backbone_digest(name: str) -> str:
-    """Digest of a local model folder's contents; a hub name stands for itself."""
+    """Digest of a local model folder's contents, or a hub name as it is."""
     from gnn_encoder.models.backbone import MINILM_SHA256, resolve_backbone
     from gnn_encoder.settings.shared import MINILM
 
@@ -117,10 +109,10 @@ def backbone_digest(name: str) -> str:
 def code_digest(module: str) -> str:
     """Digest of a module, the package's modules that it imports, their templates, and the versions of other packages.
 
-    Docstrings and comments do not count; the Python version does, to the minor.
+    Docstrings and comments do not count. The Python version does, to the minor.
     """
     modules, others = closure(module)
-    versions = {name: _version(name) for name in others}
+    versions = {name: _versions().get(name, "none") for name in others}
     sources = {name: _source_digest(name) for name in modules}
     sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
@@ -128,14 +120,14 @@ def code_digest(module: str) -> str:
 
 def _templates(source: Path) -> set[Path]:
     """The templates that a module names, and those that these name, beside it."""
-    found: set[Path] = set()
+    templates: set[Path] = set()
     waiting = [source]
     while waiting:
         named = re.findall(r"[\w.]+\.j2\b", waiting.pop().read_text(encoding="utf-8"))
-        new = {path for path in map(source.with_name, named) if path.is_file()} - found
-        found |= new
+        new = {path for path in map(source.with_name, named) if path.is_file()} - templates
+        templates |= new
         waiting += new
-    return found
+    return templates
 
 
 @functools.cache
@@ -174,24 +166,20 @@ def _named(module: str, tree: ast.Module) -> Iterator[str]:
             for alias in node.names:
                 yield from _with_parents(alias.name)
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                package = module.split(".") if _source(module).name == "__init__.py" else module.split(".")[:-1]
-                base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
-            yield from _with_parents(base)
+            assert node.module and not node.level, f"{module} has a relative import"
+            yield from _with_parents(node.module)
             for alias in node.names:  # `from package import module`
-                if base.startswith(PACKAGE) and _find(f"{base}.{alias.name}"):
-                    yield f"{base}.{alias.name}"
+                if node.module.startswith(PACKAGE) and _find(f"{node.module}.{alias.name}"):
+                    yield f"{node.module}.{alias.name}"
 
 
 def _with_parents(name: str) -> Iterator[str]:
     """A module and the packages whose `__init__` runs when it is imported, except the root's, which does nothing."""
     parts = name.split(".")
-    if parts[0] != PACKAGE:
+    if parts[0] == PACKAGE:
+        yield from (".".join(parts[:end]) for end in range(2, len(parts) + 1))
+    else:
         yield parts[0]
-        return
-    for end in range(2, len(parts) + 1):
-        yield ".".join(parts[:end])
 
 
 def _find(module: str) -> Path | None:
@@ -200,47 +188,40 @@ def _find(module: str) -> Path | None:
 
 
 def _source(module: str) -> Path:
-    found = _find(module)
-    if found is None:
-        raise ModuleNotFoundError(f"{module} is imported by a step but is not in {SOURCE}")
-    return found
+    if path := _find(module):
+        return path
+    raise ModuleNotFoundError(f"{module} is imported by a step but is not in {SOURCE}")
 
 
 def _meaning(source: Path) -> str:
-    """A source file without what cannot change a result: layout, comments, docstrings, declarations of settings."""
+    """A source file without the parts that change no result: layout, comments, docstrings, declared settings."""
     tree = ast.parse(source.read_bytes())
     for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            kept = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
-            node.body = kept  # type: ignore[attr-defined]
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
     if source.parent.name == "settings":
         tree.body = [node for node in tree.body if not _declares(node)]
     return ast.dump(tree)
 
 
 def _declares(node: ast.stmt) -> bool:
-    """Whether a statement of the settings' modules only decides which values a step's arguments may hold.
+    """Whether a statement of a settings module only decides which values a step's arguments may hold.
 
-    Fields and validators are taken out of classes: with them in, a new default of one step would run every step again,
-    as all import `settings`. Properties, methods, functions and constants stay.
+    Fields and validators are removed from classes: otherwise a new default of one step would run every step again whose
+    settings are in the same module. Properties, methods, functions and constants count.
     """
     if isinstance(node, ast.ClassDef):
         node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
         return not node.body
     if isinstance(node, ast.FunctionDef):
-        return any("validator" in ast.unparse(decorator) for decorator in node.decorator_list)
+        return node.name == "_problems" or any("validator" in ast.unparse(each) for each in node.decorator_list)
     exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     return exported or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 @functools.cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(importlib.metadata.packages_distributions())
-
-
-@functools.cache
-def _version(package: str) -> str:
-    """Versions of the distributions that provide a top-level package, `none` where it is not installed."""
-    names = sorted(set(_distributions().get(package, ())))
-    return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"
+def _versions() -> dict[str, str]:
+    """Top-level package → versions of the distributions that provide it."""
+    providers = importlib.metadata.packages_distributions()
+    versions = {name: f"{name}={importlib.metadata.version(name)}" for names in providers.values() for name in names}
+    return {package: ",".join(versions[name] for name in sorted(set(names))) for package, names in providers.items()}

@@ -1,50 +1,49 @@
 """What every step shares: validated settings, atomic outputs, a tracked run, figures at the end.
 
-A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`, where inputs are
-folders to read, or lists of them (one that may be missing has None for its default), and outputs are
-drafts to fill.
-`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only. A component may also say
-by `addresses` where an input lies for other machines.
+A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`. Inputs are folders to read, or lists
+of folders; an input that may be missing has None for its default. Outputs are drafts to fill.
+`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only. A component may also give
+`addresses`: where an input lies for other machines.
 """
 
 import functools
 import inspect
+import os
 import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
 from gnn_encoder.settings.pipeline import STEP_SETTINGS, StepArguments
 from gnn_encoder.settings.values import StepSettings
-from gnn_encoder.tracking import mlflow_runs, progress
 from gnn_encoder.tracking.context import Context
+from gnn_encoder.tracking.mlflow_runs import step_log
+from gnn_encoder.tracking.progress import emit
 
 Metrics = dict[str, Any]
-StepFunction = Callable[..., Metrics]
-Given = str | Path | Sequence[str | Path]
-Input = Path | list[Path]
+Paths = str | Path | Sequence[str | Path]
 
 
-def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
+def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., None]]:
     """Make a step of a function; `outputs` maps each output's name to its artifact schema."""
 
-    def decorate(function: StepFunction) -> Callable[..., None]:
+    def decorate(function: Callable[..., Metrics]) -> Callable[..., None]:
         name = function.__name__
         parameters = inspect.signature(function).parameters
         inputs = [p for p in parameters if p not in ("context", "settings", *outputs)]
         optional = {p for p in inputs if parameters[p].default is None}
 
         @functools.wraps(function)
-        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Given) -> None:
+        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Paths) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component: this process is the step
@@ -53,14 +52,15 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
                 settings = STEP_SETTINGS[name].model_validate(call.settings)
             else:
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
-            found = {i: _folders(paths[i]) for i in inputs if i in paths}
-            targets = {o: Path(str(paths[o])) for o in outputs}
+            folders = {i: _folders(paths[i]) for i in inputs if i in paths}
+            targets = {o: (Path(str(paths[o])), schema) for o, schema in outputs.items()}
+            emit(call.title(name), "started", pid=os.getpid())
             try:
-                with progress.reporting(call.title(name)):
-                    _run(name, function, call, settings, found, outputs, targets, addresses)
-            except UserError as error:
-                if isinstance(arguments, StepSettings):
-                    raise  # called as a library: the caller's own error
+                _run(run_step, call, settings, folders, targets, addresses)
+            except BaseException as error:
+                emit(call.title(name), "failed", message=one_line(error), kind=type(error).__name__)
+                if not isinstance(error, UserError) or isinstance(arguments, StepSettings):
+                    raise  # a UserError of a call as a library is the caller's
                 print(f"{name}: {error}", file=sys.stderr)
                 raise SystemExit(2) from None
 
@@ -69,85 +69,68 @@ def step(**outputs: str) -> Callable[[StepFunction], Callable[..., None]]:
     return decorate
 
 
-def _folders(given: Given) -> Input:
-    return Path(given) if isinstance(given, str | Path) else [Path(path) for path in given]
-
-
-def _by_name(inputs: dict[str, Input]) -> dict[str, Path]:
-    """Every folder under a name of its own: `figures.0`, `figures.1` of a list."""
-    named: dict[str, Path] = {}
-    for name, given in inputs.items():
-        several = given if isinstance(given, list) else [given]
-        named |= {f"{name}.{i}" if isinstance(given, list) else name: path for i, path in enumerate(several)}
-    return named
-
-
-def _disk_trouble(error: Exception, folders: Iterable[Path]) -> str:
-    """What the operating system would not do, empty where it is not that.
-
-    Args:
-        folders: where the step writes; where the error names no file, the one with the least room is.
-    """
-    where = min((folder for folder in folders if folder.is_dir()), key=lambda folder: shutil.disk_usage(folder).free)
-    if not isinstance(error, OSError):  # safetensors' errors name it in their text alone
-        return f"{error}: {where}" if "(os error " in str(error) else ""
-    if error.errno is None:  # NumPy's short write
-        return f"No space left on device: {where}" if "requested and" in str(error) else ""
-    return f"{error.strerror}: {error.filename or where}"
-
-
-def peak_gib() -> float:
-    """The largest resident memory of this process, or of one that it started and that has ended, in GiB."""
-    counted = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return counted / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
+def _folders(paths: Paths) -> Path | list[Path]:
+    return Path(paths) if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
 def _run(
-    name: str,
-    function: StepFunction,
+    run_step: Any,
     call: StepArguments,
     settings: StepSettings,
-    inputs: dict[str, Input],
-    outputs: dict[str, str],
-    targets: dict[str, Path],
+    inputs: dict[str, Path | list[Path]],
+    outputs: dict[str, tuple[Path, str]],
     addresses: Mapping[str, str],
 ) -> None:
     began = time.monotonic()
-    folders = _by_name(inputs)
+    name, title, values = run_step.__name__, call.title(run_step.__name__), settings.model_dump()
+    folders: dict[str, Path] = {}  # a list's are `figures.0`, `figures.1`
+    for key, given in inputs.items():
+        folders |= {key: given} if isinstance(given, Path) else {f"{key}.{i}": path for i, path in enumerate(given)}
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     history = joined(folders.values())
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
-        with (
-            mlflow_runs.step_run(call.title(name), params=settings.model_dump(), tags=tags) as run,
-            ExitStack() as stack,
-        ):
-            context = Context(name, run, key, call.title(name), call.source_digests, addresses)
-            drafts = {key: stack.enter_context(drafting(targets[key], schema)) for key, schema in outputs.items()}
+        with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
+            context = Context(name, log, key, title, call.source_digests, addresses)
+            drafts = {o: stack.enter_context(drafting(path, schema)) for o, (path, schema) in outputs.items()}
             if (size := getattr(settings, "processes", 1)) > 1:
                 from gnn_encoder.runs.team import train_together  # imports torch
 
-                metrics = train_together(function, size, context, settings, inputs, drafts)
+                metrics = train_together(run_step, size, context, settings, inputs, drafts)
             else:
-                metrics = function(context, settings, **inputs, **drafts)
+                metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
-            record = Record(settings.model_dump(), digests, metrics, call.code_digest, context.curves)
-            history.pop(call.title(name), None)  # of an earlier run, whose models are used: this one comes last
-            history[call.title(name)] = record
+            history.pop(title, None)  # of an earlier run, whose models are used: this one comes last
+            history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
             for draft in drafts.values():
                 write_history(draft.path, history)
-                draft.manifest.step = name
-                draft.manifest.settings = settings.model_dump()
-                draft.manifest.inputs = digests
-                draft.manifest.metrics = metrics
-            run.metrics({k: float(v) for k, v in metrics.items() if isinstance(v, int | float)})
+                manifest = draft.manifest
+                manifest.step, manifest.settings, manifest.inputs, manifest.metrics = name, values, digests, metrics
+            log.metrics(metrics)
     except UserError:
         raise
     except Exception as error:
-        if trouble := _disk_trouble(error, [Path(tempfile.gettempdir()), *(path.parent for path in targets.values())]):
+        written = [Path(tempfile.gettempdir()), *(path.parent for path, _ in outputs.values())]
+        if trouble := _disk_trouble(error, written):
             raise UserError(f"{trouble}; free space or mend it, then rerun") from error
         raise
     context.checkpoints().drop()  # the outputs stand: nothing to resume
-    progress.emit(call.title(name), "finished", metrics=metrics)
+    emit(title, "finished", metrics=metrics)
+
+
+def peak_gib() -> float:
+    """The largest resident memory of this process, or of one that it started and that has ended, in GiB."""
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return peak / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
+
+
+def _disk_trouble(error: Exception, written: list[Path]) -> str:
+    """What the operating system refused, with the file or the written folder that has least space; else empty."""
+    where = min((folder for folder in written if folder.is_dir()), key=lambda folder: shutil.disk_usage(folder).free)
+    if not isinstance(error, OSError):  # safetensors' errors name it in their text alone
+        return f"{error}: {where}" if "(os error " in str(error) else ""
+    if error.errno is None:  # NumPy's short write
+        return f"No space left on device: {where}" if "requested and" in str(error) else ""
+    return f"{error.strerror}: {error.filename or where}"

@@ -5,16 +5,14 @@ Rank 0 leads: it alone reports, checkpoints and writes the outputs. Each followe
 same inputs, with outputs that are thrown away, and ends where the training ends (`training.ranks`). On GPUs each
 process has one; on a CPU they share the cores.
 
-A process that waits for the others in NCCL does not notice that one of them is dead. A parent that only watches does:
-it ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same design, but it takes
-over the step's signal handlers, opens a TCP port, and passes on an error as the text of its traceback.
+A process that waits for the others in NCCL does not notice that one of them is dead. A parent that only watches does,
+by the end of a pipe: it ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same
+design, but it sets the step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
 """
 
-import importlib
 import os
 import signal
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -34,22 +32,25 @@ from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.tracking.mlflow_runs import StepRun
+from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training.ranks import TrainingOver
 
 WAIT = timedelta(hours=12)
-"""How long a collective operation may take: followers wait while the leader measures dev queries after an epoch."""
+"""How long a collective operation may take: followers wait while the leader ranks dev queries after an epoch."""
 
 
 def train_together(
-    function: Callable[..., dict[str, Any]],
+    run_step: Callable[..., None],
     size: int,
     context: Context,
     settings: StepSettings,
     inputs: Mapping[str, Any],
     drafts: Mapping[str, Draft],
 ) -> dict[str, Any]:
-    """Call a step's function in `size` processes that train together; returns the leader's metrics.
+    """The leader's metrics, after `size` processes have called the step's function and trained together.
+
+    Args:
+        run_step: what `@step` made of the function.
 
     Raises:
         UserError: there are fewer GPUs than processes, or a process raised it.
@@ -60,17 +61,17 @@ def train_together(
         raise UserError(
             f"{context.step}.processes = {size}: this machine has {torch.cuda.device_count()} GPUs, one for each"
         )
-    facts = {name: value for name, value in vars(context).items() if name not in ("run", "curves")}
+    facts = {name: value for name, value in vars(context).items() if name not in ("log", "curves")}
     spawn = get_context("spawn")
     processes: dict[Connection, SpawnProcess] = {}
     with tempfile.TemporaryDirectory() as folder:
-        call = (function.__module__, function.__name__, facts, settings, inputs, drafts)
         try:
             for rank in range(size):
                 receiver, sender = spawn.Pipe(duplex=False)
-                process = spawn.Process(name=f"rank {rank}", target=_member, args=(rank, size, folder, sender, *call))
+                arguments = (rank, size, folder, sender, run_step, facts, settings, inputs, drafts)
+                process = spawn.Process(target=_member, args=arguments, name=f"rank {rank}")
                 process.start()
-                sender.close()  # the process holds the only one now: if it dies, the receiver reads the pipe's end
+                sender.close()  # the process has the only one now: when it dies, the receiver reads the pipe's end
                 processes[receiver] = process
             metrics, manifests = _watch(processes, context)
         finally:
@@ -105,7 +106,7 @@ def _watch(
             waiting.remove(receiver)
             if kind == "failure":
                 failures.append((facts[0], facts[1]))
-            elif facts:
+            elif kind == "result":
                 result = (facts[0], facts[1])
     if failures:
         raise min(failures, key=lambda failure: failure[0])[1]
@@ -113,7 +114,7 @@ def _watch(
 
 
 def _lost(process: SpawnProcess) -> RuntimeError:
-    """What to say of a process that ended without a word."""
+    """The error for a process that ended without a message."""
     process.join()
     code = process.exitcode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -121,15 +122,14 @@ def _lost(process: SpawnProcess) -> RuntimeError:
     return RuntimeError(f"the training process of {process.name} (pid {process.pid}) {how}")
 
 
-class _Forwarded(StepRun):
-    """The leader's run: its metrics go to the step's process, which logs them."""
+class _Forwarded(StepLog):
+    """The leader's log: its points go to the step's process, which logs them."""
 
     def __init__(self, sender: Connection) -> None:
         super().__init__()
         self._sender = sender
 
     def metric(self, name: str, value: float, at: int) -> None:
-        """A point of a curve, at step or epoch `at`."""
         self._sender.send(("metric", name, value, at))
 
 
@@ -138,27 +138,34 @@ def _member(
     size: int,
     folder: str,
     sender: Connection,
-    module: str,
-    name: str,
+    run_step: Any,
     facts: dict[str, Any],
     settings: StepSettings,
     inputs: dict[str, Any],
     drafts: dict[str, Draft],
 ) -> None:
     """All that one of the processes does."""
-    threading.Thread(target=_die_with_parent, name="parent", daemon=True).start()
+    parent = parent_process()
+    assert parent is not None
+    os.environ[lifeline.LAUNCHER] = str(parent.pid)  # this process dies with the step's, which dies with the launcher
     lifeline.attach()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the step's process, which ends this one
-    context = Context(run=StepRun() if rank else _Forwarded(sender), **facts)
+    context = Context(log=StepLog() if rank else _Forwarded(sender), **facts)
     for output, draft in drafts.items() if rank else ():
         draft.path = Path(folder, f"{output}-{rank}")
         draft.path.mkdir()
     try:
-        _enter_group(rank, size, folder)
-        metrics = getattr(importlib.import_module(module), name).__wrapped__(context, settings, **inputs, **drafts)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(rank)
+        else:
+            torch.set_num_threads(max(1, torch.get_num_threads() // size))
+        store = dist.FileStore(f"{folder}/meeting", size)  # type: ignore[attr-defined]
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)
+        metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
         sender.send(("result", metrics, {output: draft.manifest for output, draft in drafts.items()}))
     except TrainingOver:
-        sender.send(("result",))
+        sender.send(("over",))
     except Exception as error:
         failed = time.monotonic()  # one clock for all processes of a machine
         if not isinstance(error, UserError):
@@ -170,24 +177,6 @@ def _member(
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or its words: not every library's errors can be pickled, nor read where it is not imported."""
+    """The error, or its text: not every library's errors can be pickled, nor read where it is not imported."""
     own = isinstance(error, UserError) or type(error).__module__ == "builtins"
     return error if own else RuntimeError(f"{type(error).__name__}: {one_line(error)}")
-
-
-def _die_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _enter_group(rank: int, size: int, folder: str) -> None:
-    """Join the process group of the training, with a share of the machine."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(rank)
-    else:
-        torch.set_num_threads(max(1, torch.get_num_threads() // size))
-    store = dist.FileStore(f"{folder}/meeting", size)  # type: ignore[attr-defined]
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=WAIT)

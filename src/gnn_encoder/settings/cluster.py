@@ -1,14 +1,14 @@
-"""A Kubeflow cluster: where a run's images and artifacts lie there, and what each step asks of its node.
+"""A Kubeflow cluster: where a run's images and artifacts are, and what each step asks of its node.
 
 `pipelines/clusters/example.yaml` shows every key. A step's section is laid over `defaults`: mappings key by key,
 anything else replaces the default. Quantities are Kubernetes': `500m`, `4`, `16Gi`. Kubernetes checks its rules when
-it creates a pod; they are checked here, before the run starts. No library does it: the Kubernetes client's models
-(version 30) take an operator `Foo`, a weight of 101 and a CPU request of `x`, and KFP's messages check types alone.
+it creates a pod; they are checked here, before the run starts. No library does so: the Kubernetes client's models
+(version 30) accept an operator `Foo`, a weight of 101 and a CPU request of `x`, and KFP's messages check types alone.
 """
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -18,36 +18,31 @@ from gnn_encoder.errors import without_password
 from gnn_encoder.settings.pipeline import TRAINING
 from gnn_encoder.settings.values import Checked, known_names
 
-SECRET_WORDS = frozenset(
-    ("APIKEY", "CREDENTIAL", "CREDENTIALS", "KEY", "PASSPHRASE", "PASSWD", "PASSWORD", "PWD", "SECRET", "TOKEN")
-)
-"""The name of a secret variable has one of these words."""
+SECRET_NAME = re.compile(r"(^|_)(APIKEY|CREDENTIALS?|KEY|PASSPHRASE|PASSWD|PASSWORD|PWD|SECRET|TOKEN)(_|$)", re.I)
+PATH_NAME = re.compile("(^|_)(FILE|PATH)(_|$)", re.I)
 SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
-QUANTITY = re.compile(r"\+?(?=\.?[0-9])[0-9]{0,19}(\.[0-9]{0,19})?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?")
-"""Kubernetes' grammar. `parse_quantity` takes what Decimal takes, NaN and `1_0` too."""
 KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/.config")
 """Where KFP mounts volumes of its own in every step's container."""
 QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?", re.ASCII)
+"""Kubernetes' grammar. `parse_quantity` accepts whatever Decimal does, such as NaN, infinity and `1_0`."""
 
 
 def _quantity(value: Any) -> str:
     from kubernetes.utils.quantity import parse_quantity
 
-    # The client's parser takes NaN and infinity.
     if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)) or parse_quantity(str(value)) <= 0:
         raise ValueError("must be a quantity above 0, as 500m, 4 or 16Gi")
     return str(value)
 
 
 def _text(value: Any) -> Any:
-    """YAML's numbers and booleans as the texts that Kubernetes wants."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
+    """YAML's numbers and booleans as texts, which Kubernetes requires; other values unchanged."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if isinstance(value, int | float) else value
 
 
 def _plain_path(path: str) -> str:
-    """The path without `//`, `..` and a slash at its end, which would hide that two mounts are one."""
+    """The path without `//`, `..` and a slash at its end, so that equal mounts compare equal."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
@@ -63,45 +58,43 @@ LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
 LabelKey = Annotated[str, Field(pattern=f"^([a-z0-9][-a-z0-9.]*/)?{LABEL}$")]
 LabelValue = Annotated[Text, Field(pattern=f"^({LABEL})?$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
-"""Of an object in Kubernetes."""
+"""Name of an object in Kubernetes."""
 VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-"""Of a claim or a config map that is mounted: KFP names the pod's volume after it, and a volume's name has no dots."""
+"""Name of a mounted claim or config map: KFP names the pod's volume after it, and a volume's name has no dots."""
 Key = Annotated[str, Field(pattern=r"^[-._A-Za-z0-9]{1,253}$")]
 Variable = Annotated[str, Field(pattern=r"^[-._A-Za-z][-._A-Za-z0-9]*$")]
 
 
 class Section(Checked):
-    """A part of the cluster file: an unknown key is refused with the known ones."""
+    """A part of the cluster file; the error of an unknown key names the known ones."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _only_known_keys(cls, given: Any) -> Any:
-        for name in given if isinstance(given, Mapping) else ():
+    def _only_known_keys(cls, section: Any) -> Any:
+        for name in section if isinstance(section, Mapping) else ():
             if name not in cls.model_fields:
                 raise ValueError(f"unknown key {name!r}: {known_names(name, cls.model_fields)}")
-        return given
+        return section
 
 
 class Amount(Section):
-    """What the scheduler sets aside for a step, and what it may not exceed."""
+    """How much the scheduler reserves for a step, and how much the step may use."""
 
     request: Quantity | None = None
     limit: Quantity | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _request_within_limit(self) -> "Amount":
+    def _problems(self) -> Iterator[str]:
         from kubernetes.utils.quantity import parse_quantity
 
         if self.request and self.limit and parse_quantity(self.request) > parse_quantity(self.limit):
-            raise ValueError(f"request {self.request} is more than limit {self.limit}")
-        return self
+            yield f"request {self.request} is more than limit {self.limit}"
 
 
 Requested = Annotated[
     Amount,
-    BeforeValidator(lambda given: given if isinstance(given, Mapping | Amount) else {"request": given, "limit": given}),
+    BeforeValidator(lambda value: value if isinstance(value, Mapping | Amount) else {"request": value, "limit": value}),
 ]
-"""One quantity is both."""
+"""A quantity alone is both request and limit."""
 
 
 class Gpu(Section):
@@ -109,11 +102,11 @@ class Gpu(Section):
 
     count: Positive = 1
     type: LabelKey = "nvidia.com/gpu"
-    """The device plugin's name for them."""
+    """Their name in Kubernetes, by the device plugin."""
 
 
 class Toleration(Section):
-    """A taint that a step's node may have."""
+    """A taint that the step's node may have."""
 
     key: LabelKey | Literal[""] = ""
     operator: Literal["Equal", "Exists"] = "Equal"
@@ -121,17 +114,15 @@ class Toleration(Section):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """None: every effect."""
     seconds: Count | None = None
-    """How long a NoExecute taint is borne. None: for ever."""
+    """How long the step stays on a node with a NoExecute taint. None: for ever."""
 
-    @pydantic.model_validator(mode="after")
-    def _as_kubernetes_has_it(self) -> "Toleration":
+    def _problems(self) -> Iterator[str]:
         if self.operator == "Exists" and self.value:
-            raise ValueError("operator Exists takes no value")
+            yield "operator Exists takes no value"
         if not self.key and self.operator != "Exists":
-            raise ValueError("without a key the operator must be Exists")
+            yield "without a key the operator must be Exists"
         if self.seconds is not None and self.effect != "NoExecute":
-            raise ValueError("seconds goes with effect NoExecute alone")
-        return self
+            yield "seconds goes with effect NoExecute alone"
 
 
 class Requirement(Section):
@@ -141,28 +132,25 @@ class Requirement(Section):
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
     values: tuple[LabelValue, ...] = ()
 
-    @pydantic.model_validator(mode="after")
-    def _values_fit_the_operator(self) -> "Requirement":
+    def _problems(self) -> Iterator[str]:
+        values, fits = "no values", not self.values
         if self.operator in ("In", "NotIn"):
-            wanted, right = "values", bool(self.values)
+            values, fits = "values", bool(self.values)
         elif self.operator in ("Gt", "Lt"):
-            wanted, right = "one whole number as values", len(self.values) == 1 and self.values[0].isdecimal()
-        else:
-            wanted, right = "no values", not self.values
-        if not right:
-            raise ValueError(f"operator {self.operator} takes {wanted}")
-        return self
+            values, fits = "one whole number as values", len(self.values) == 1 and self.values[0].isdecimal()
+        if not fits:
+            yield f"operator {self.operator} takes {values}"
 
 
 class Affinity(Section):
-    """Nodes that meet all of `match` are preferred by `weight`. Without a weight a node must meet one such entry."""
+    """Nodes that meet all of `match` are preferred by `weight`. Without weights a node must meet one of the entries."""
 
     match: Annotated[tuple[Requirement, ...], Field(min_length=1)]
     weight: Annotated[int, Field(ge=1, le=100, strict=True)] | None = None
 
 
 class Volume(Section):
-    """A volume claim or a config map that exists, or room of the step's own that goes with its pod."""
+    """An existing volume claim or config map, or an empty volume of the step's own, deleted with its pod."""
 
     mount: Annotated[str, Field(pattern="^/[^:]*$"), AfterValidator(_plain_path)]
     claim: VolumeName = ""
@@ -172,27 +160,24 @@ class Volume(Section):
     size: Quantity | None = None
     medium: Literal["Memory"] | None = None
     storage_class: Name = ""
-    """Of a volume made for the pod. Without one the room is on the node's disk, or in its memory, where every user may
-    write. A fresh volume of a class belongs to root, often to root alone, and KFP cannot set the pod's fsGroup."""
+    """Of a volume made for the pod. Without one it is on the node's disk, or in its memory, where every user may write.
+    A new volume of a class belongs to root, often to root alone, and KFP cannot set the pod's fsGroup."""
 
-    @pydantic.model_validator(mode="after")
-    def _one_kind(self) -> "Volume":
-        there = (self.claim, self.config_map)
-        if sum(map(bool, (*there, self.size))) != 1:
-            raise ValueError("give claim or config_map (which exist) or size (room of the step's own)")
-        if (self.sub_path and not self.claim) or sum(map(bool, (*there, self.medium, self.storage_class))) > 1:
-            raise ValueError("sub_path goes with claim, and medium or storage_class with size")
+    def _problems(self) -> Iterator[str]:
+        existing = (self.claim, self.config_map)
+        if sum(map(bool, (*existing, self.size))) != 1:
+            yield "give claim or config_map (which exist) or size (a volume of the step's own)"
+        if (self.sub_path and not self.claim) or sum(map(bool, (*existing, self.medium, self.storage_class))) > 1:
+            yield "sub_path goes with claim, and medium or storage_class with size"
         if ".." in self.sub_path.split("/"):
-            raise ValueError("sub_path must stay inside the claim")
+            yield "sub_path must stay inside the claim"
         if self.mount in ("/", *KFP_MOUNTS):
-            raise ValueError(
-                f"mount {self.mount} is {'the image' if self.mount == '/' else 'KFP'}'s own: choose another"
-            )
-        return self
+            owner = "the image" if self.mount == "/" else "KFP"
+            yield f"mount {self.mount} is {owner}'s own: choose another"
 
 
 class Retries(Section):
-    """How often a failed step is tried again, and after what pauses."""
+    """How often a failed step is tried again, and after which pauses."""
 
     count: Count
     backoff_seconds: Count = 0
@@ -200,7 +185,8 @@ class Retries(Section):
     factor: Positive = 2
     """By which each pause is longer than the one before. Argo, which runs the steps, takes whole numbers only."""
     within_seconds: Positive = 7 * 24 * 3600
-    """All attempts together. Argo ends a step that is still at it then, and KFP's own hour is less than a training."""
+    """Time of all attempts together. Argo ends a step that runs longer; KFP's default of an hour is less than a
+    training."""
 
 
 class StepNeeds(Section):
@@ -209,13 +195,13 @@ class StepNeeds(Section):
     cpu: Requested | None = None
     memory: Requested | None = None
     ephemeral_storage: Quantity | None = None
-    """Room at /tmp on the node's disk. A pod that takes more is evicted. KFP 2.17 cannot ask the scheduler for it."""
+    """Space at /tmp on the node's disk. A pod that uses more is evicted. KFP 2.17 cannot ask the scheduler for it."""
     gpu: Gpu | None = None
     node_selector: dict[LabelKey, LabelValue] = Field(default={})
     tolerations: tuple[Toleration, ...] = ()
     affinity: tuple[Affinity, ...] = ()
     timeout_seconds: Positive | None = None
-    """Of one attempt, its wait for a node not counted."""
+    """Of one attempt, without its wait for a node."""
     retries: Retries | None = None
     environment: dict[Variable, Text] = Field(default={})
     secrets: dict[Name, dict[Key, Variable]] = Field(default={})
@@ -225,42 +211,39 @@ class StepNeeds(Section):
 
     @property
     def variables(self) -> list[str]:
-        """Names of the environment variables that the step gets."""
-        kept = (*self.secrets.values(), *self.config_maps.values())
-        return [*self.environment, *(name for names in kept for name in names.values())]
+        """Names of the step's environment variables."""
+        mapped = (*self.secrets.values(), *self.config_maps.values())
+        return [*self.environment, *(name for names in mapped for name in names.values())]
 
     @pydantic.field_validator("environment")
     @classmethod
-    def _nothing_secret(cls, given: dict[str, str]) -> dict[str, str]:
-        for name, value in given.items():
-            words = set(name.upper().split("_"))
-            named = SECRET_WORDS & words and not {"FILE", "PATH"} & words
-            if named or SECRET_VALUES.search(value) or without_password(value) != value:
+    def _nothing_secret(cls, environment: dict[str, str]) -> dict[str, str]:
+        for name, value in environment.items():
+            secret_name = SECRET_NAME.search(name) and not PATH_NAME.search(name)
+            if secret_name or SECRET_VALUES.search(value) or without_password(value) != value:
                 raise ValueError(
                     f"{name} looks like a secret, which everybody could read in the run: "
                     "put it into a Kubernetes secret and name that under secrets"
                 )
-        return given
+        return environment
 
-    @pydantic.model_validator(mode="after")
-    def _as_a_pod_takes_it(self) -> "StepNeeds":
+    def _problems(self) -> Iterator[str]:
         if self.retries and self.timeout_seconds and self.retries.within_seconds <= self.timeout_seconds:
-            raise ValueError(
+            yield (
                 f"retries.within_seconds ({self.retries.within_seconds}) holds for all attempts together and must be "
                 f"more than timeout_seconds ({self.timeout_seconds}), or the first would be the last"
             )
         mounts = [volume.mount for volume in self.volumes] + ["/tmp"] * bool(self.ephemeral_storage)
         if mount := _repeated(mounts):
-            raise ValueError(f"two volumes at {mount} (ephemeral_storage lies at /tmp)")
+            yield f"two volumes at {mount} (ephemeral_storage lies at /tmp)"
         if name := _repeated(self.variables):
-            raise ValueError(f"{name} is set twice: give it in environment or once in secrets or config_maps")
+            yield f"{name} is set twice: give it in environment or once in secrets or config_maps"
         if both := {volume.claim for volume in self.volumes} & {volume.config_map for volume in self.volumes} - {""}:
-            raise ValueError(f"a claim and a config map are named {min(both)}: KFP names both volumes after them")
-        return self
+            yield f"a claim and a config map are named {min(both)}: KFP names both volumes after them"
 
 
 class Images(Section):
-    """What the steps run in, each a name with its registry and tag."""
+    """The steps' images, each a name with its registry and tag."""
 
     cpu: str = ""
     gpu: str = ""
@@ -268,7 +251,7 @@ class Images(Section):
     pull_secrets: tuple[Name, ...] = ()
     """Kubernetes secrets with a registry's credentials."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """None: Kubernetes' own, `Always` for the tag `latest`, else `IfNotPresent`."""
+    """None: Kubernetes' default, `Always` for the tag `latest`, else `IfNotPresent`."""
 
 
 class Cluster(Section):
@@ -276,34 +259,31 @@ class Cluster(Section):
 
     images: Images = Images()
     pipeline_root: Annotated[str, Field(pattern="^$|^(s3|gs|minio)://.")] = ""
-    """Where artifacts lie. Empty: the server's own default."""
+    """Where artifacts are written. Empty: the server's default."""
     namespace: str = ""
     """The user's, where the server has several users."""
     experiment: str = "gnn-encoder"
     service_account: str = ""
-    """That the steps run as. Empty: the server's default."""
+    """The account that the steps run as. Empty: the server's default."""
     caching: bool = True
-    """Reuse what steps made in earlier runs."""
+    """Reuse the outputs of earlier runs' steps."""
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 
-    @pydantic.model_validator(mode="after")
-    def _every_step_is_known_and_whole(self) -> "Cluster":
+    def _problems(self) -> Iterator[str]:
         for step in self.steps:
             if step not in TRAINING:
-                raise ValueError(f"unknown step {step!r}: {known_names(step, TRAINING)}")
+                yield f"unknown step {step!r}: {known_names(step, TRAINING)}"
             try:
                 self.needs(step)
-            except pydantic.ValidationError as error:  # what the defaults and the step say together
-                told = error.errors()[0]["msg"].removeprefix("Value error, ")
-                raise ValueError(f"steps.{step} with defaults: {told}") from None
-        return self
+            except pydantic.ValidationError as error:
+                problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+                yield f"steps.{step} with defaults: {problem}"
 
     def needs(self, step: str) -> StepNeeds:
-        """What a step asks for: the defaults, with its own section laid over them."""
-        own = self.steps.get(step, StepNeeds())
-        whole = _laid_over(self.defaults.model_dump(exclude_unset=True), own.model_dump(exclude_unset=True))
-        return StepNeeds.model_validate(whole)
+        """The defaults, with the step's own section laid over them."""
+        sections = (self.defaults, self.steps.get(step, StepNeeds()))
+        return StepNeeds.model_validate(_laid_over(*(each.model_dump(exclude_unset=True) for each in sections)))
 
     def image(self, step: str) -> str:
         """A step's image, empty where the file names none."""

@@ -1,8 +1,8 @@
 """The settings of the query–passage graph, of the training over it, and of the ablations of both."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-import pydantic
 from pydantic import Field
 
 from gnn_encoder.settings.shared import Inference, WatchedTraining
@@ -89,11 +89,9 @@ class TrainGnn(WatchedTraining, GnnShape):
     """Scale h'_p to unit length. `auto`: where the backbone's own vectors have unit length."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"
 
-    @pydantic.model_validator(mode="after")
-    def _folds_mask_at_most_half(self) -> "TrainGnn":
+    def _problems(self) -> Iterator[str]:
         if self.mask == "folds" and self.mask_fraction > 0.5:
-            raise ValueError("mask_fraction above 0.5 needs mask: sample (two folds are the fewest there can be)")
-        return self
+            yield "mask_fraction above 0.5 needs mask: sample (two folds are the fewest there can be)"
 
 
 class EncodeQueries(Inference):

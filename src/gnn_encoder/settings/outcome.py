@@ -1,8 +1,8 @@
 """The settings of the steps that use trained models: they encode the corpus, rank, evaluate, report and promote."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-import pydantic
 from pydantic import Field
 
 from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
@@ -68,12 +68,10 @@ class Evaluate(Inference):
     """Hits of each query in the report's TREC runs. 0: no such files."""
     seed: Count = 0
 
-    @pydantic.model_validator(mode="after")
-    def _as_deep_as_the_measures(self) -> "Evaluate":
+    def _problems(self) -> Iterator[str]:
         for name in self.measures:
             if cutoff(name) > self.depth:
-                raise ValueError(f"measures has {name}, which needs depth: {cutoff(name)} (it is {self.depth})")
-        return self
+                yield f"measures has {name}, which needs depth: {cutoff(name)} (it is {self.depth})"
 
 
 class Rank(Inference):

@@ -1,9 +1,8 @@
 """All steps' settings together, the rules that hold between steps, and the steps of each pipeline."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import pydantic
 from pydantic import BaseModel
 
 from gnn_encoder.settings import foundation, graph, outcome
@@ -34,32 +33,30 @@ class Settings(StepSettings):
     try_variant: graph.TryVariant = graph.TryVariant()
     compare_variants: graph.CompareVariants = graph.CompareVariants()
 
-    @pydantic.model_validator(mode="after")
-    def _steps_agree(self) -> "Settings":
+    def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
-            raise ValueError(
+            yield (
                 "generate_queries.negative_below and select_training_set.negative_below must be equal: "
                 "set it under shared"
             )
         for step in ("bm25_retrieve", "dense_retrieve"):
             if getattr(self, step).eval_depth < self.evaluate.depth:
-                raise ValueError(
+                yield (
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
                     "a shorter ranking would not compare"
                 )
         if self.promote.measure not in self.evaluate.measures:
-            raise ValueError(
+            yield (
                 f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "
                 f"({', '.join(self.evaluate.measures)})"
             )
         if self.train_dual_encoder.start_from == "dpr":
             for key in (*Backbone.model_fields, "share_encoders"):
                 if getattr(self.train_dual_encoder, key) != getattr(self.train_dpr, key):
-                    raise ValueError(
+                    yield (
                         f"train_dual_encoder.{key} must equal train_dpr.{key} with start_from: dpr "
                         "(set it under shared), or start from the backbone"
                     )
-        return self
 
 
 _SECTIONS = tuple(Settings.model_fields)

@@ -33,11 +33,7 @@ MOST_NODES, MOST_LEVELS = 10_000, 20
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is not valid YAML, or larger than `MOST_NODES` and `MOST_LEVELS` with its aliases expanded.
-    """
+    """The value of a YAML text; a YAMLError if it is not valid, or larger than the limits with its aliases expanded."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -83,8 +79,7 @@ def preset_names() -> list[str]:
 def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
     """Settings of a preset (a name, or a YAML file of your own), with `step.key=value` overrides.
 
-    Raises:
-        UserError: a preset, section or key is unknown, or a value has a wrong type or is impossible.
+    A UserError names a preset, section or key that is unknown, or a value that is impossible or of a wrong type.
     """
     own = preset.endswith((".yaml", ".yml"))
     path = Path(preset) if own else pipelines_folder() / "presets" / f"{preset}.yaml"

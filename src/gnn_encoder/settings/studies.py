@@ -1,4 +1,4 @@
-"""The paper's studies as changes to a preset: what `gnn-encoder ablate` tries (Table 3, Fig. 3, Fig. 4)."""
+"""What `gnn-encoder ablate` tries, as changes to a preset: the paper's studies (Table 3, Fig. 3, Fig. 4) and more."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.values import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
-"""The variants that others are compared with: the preset as it is, and M_de before any of this."""
+"""The variants that others are compared with: the preset as it is, and M_de without the GNN."""
 
 Changes = dict[str, Any]
 """`step.setting` → value, of `build_graph`, `train_gnn` or `try_variant`."""
@@ -48,61 +48,42 @@ STUDIES: dict[str, dict[str, Changes]] = {
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
 }
-"""Study → variant → what it changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask` Fig. 4;
-`edges` are this project's own choices."""
+"""Study → variant → its changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask` Fig. 4; `edges`
+are this project's own choices."""
 
 SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
-"""Setting of a variant → the step where it is set."""
+"""Setting of a variant → the step in whose section it is."""
 OWN = settable("try_variant")
+"""Settings that only a variant has."""
 
 
 def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
     """The full model, M_de, and every variant of the studies and of the user's own, each once.
 
-    Args:
-        own: as `NAME: step.setting=value step.setting=value`.
-
-    Raises:
-        UserError: unknown study, setting or value.
+    A user's variant is written `NAME: step.setting=value step.setting=value`.
     """
     wanted: dict[str, Changes] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
         if study not in STUDIES:
             raise UserError(f"no study {study!r}: choose of {', '.join(STUDIES)}")
         wanted |= STUDIES[study]
-    wanted |= dict(parse_variant(text) for text in own)
-    found: dict[str, TryVariant] = {}
+    wanted |= dict(_parsed(text) for text in own)
+    distinct: dict[str, TryVariant] = {}
     for name, changes in wanted.items():
         variant = _variant(settings, name, changes)
-        # A sweep passes the preset's own value: one run serves both.
-        found.setdefault(variant.model_copy(update={"variant": ""}).model_dump_json(), variant)
-    return list(found.values())
+        # A sweep has the preset's own value, too: one run serves both.
+        distinct.setdefault(variant.model_copy(update={"variant": ""}).model_dump_json(), variant)
+    return list(distinct.values())
 
 
 def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
-    """The variant once for each seed, from its own on; what is not trained needs one."""
+    """The variant with so many seeds, from its own on. An untrained one has no randomness and needs one seed."""
     count = 1 if variant.mode == "untrained" else seeds
     return [variant.model_copy(update={"seed": (variant.seed + i) % (LARGEST + 1)}) for i in range(count)]
 
 
-def parse_variant(text: str) -> tuple[str, Changes]:
-    """A variant of the user's own.
-
-    Raises:
-        UserError: it is not written so.
-    """
-    name, colon, rest = text.partition(":")
-    changes = dict(part.partition("=")[::2] for part in rest.split())
-    if not (colon and name.strip() and changes and all(changes.values())):
-        raise UserError(f"--variant {text!r}: write it as 'NAME: step.setting=value …'")
-    try:
-        return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
-    except yaml.YAMLError:
-        raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
-
-
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
-    """Settings of a graph from which every wanted one can be cut (`graph_variant`)."""
+    """Settings of a graph that contains every wanted one (`query_graph.narrowing`)."""
     shapes = [settings, *wanted]
     kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
     return settings.model_copy(update={
@@ -112,6 +93,17 @@ def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGr
         **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
            if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
     })  # fmt: skip
+
+
+def _parsed(text: str) -> tuple[str, Changes]:
+    name, colon, rest = text.partition(":")
+    changes = dict(part.partition("=")[::2] for part in rest.split())
+    if not (colon and name.strip() and changes and all(changes.values())):
+        raise UserError(f"--variant {text!r}: write it as 'NAME: step.setting=value …'")
+    try:
+        return name.strip(), {key: read_yaml(value) for key, value in changes.items()}
+    except yaml.YAMLError:
+        raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
 
 
 def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
@@ -125,5 +117,5 @@ def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
-        shared["cache_refreshes"] = 0  # no encoder is trained, so no vector goes stale, or eq. 6 is left out
+        shared["cache_refreshes"] = 0  # the encoders stay, so vectors are never out of date, or eq. 6 is left out
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

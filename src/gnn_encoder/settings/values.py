@@ -1,10 +1,10 @@
 """The value types of settings, and the base classes that check the values."""
 
 import difflib
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 # Numbers are strict, or `true` would be 1.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
@@ -46,6 +46,16 @@ class Checked(BaseModel):
             if isinstance(part, str) and "\0" in part:
                 raise ValueError("holds a NUL character, which no name or path may have")
         return value
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong with the values together; the first is the error's text."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _refuse_problems(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
 
 
 class StepSettings(Checked):

@@ -60,7 +60,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         plots={name: plot.image for name, plot in plots.items()},
         page=page,
     )
-    context.run.artifact(report.path, "report")
+    context.log.artifact(report.path, "report")
     figures_of_all = {
         f"{split}/{name}/{measure}": figure
         for split, found in results.items()

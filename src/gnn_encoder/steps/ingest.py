@@ -26,5 +26,5 @@ def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "data_profile.json"
         profile.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
-        context.run.artifact(profile)
+        context.log.artifact(profile)
     return {**report.metrics(), "headline": report.headline}

@@ -41,13 +41,13 @@ def promote(
         if read_manifest(path).digest not in digests:
             raise UserError(f"{evaluation} does not evaluate {path}: run evaluate on it first")
     challenger = _Challenger(context, settings, evaluated, Dataset(dataset), Graph.read(graph), Bundle.read(bundle))
-    if models := registry_of(context.run, settings.model_name):
+    if models := registry_of(context.log, settings.model_name):
         facts = _registered(challenger, models)
     else:
         facts = challenger.facts(None, str(bundle.resolve()))
         facts["reason"] += "; nothing registered, as no tracking store is configured"
     Decision.write(decision, facts, challenger.card(facts))
-    context.run.artifact(decision.path, "decision")
+    context.log.artifact(decision.path, "decision")
     return {
         "promoted": int(facts["decision"] != KEEP),
         "gain": challenger.figures[settings.measure] - challenger.baseline,

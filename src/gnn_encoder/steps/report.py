@@ -94,7 +94,7 @@ def report(
     )
     evaluated.copy_to(report)
     Report.write(report, metrics=metrics, plots={name: plot.image for name, plot in plots.items()}, page=page)
-    context.run.artifact(report.path, "report")
+    context.log.artifact(report.path, "report")
     return {
         key: value for key, value in evaluated.manifest.metrics.items() if key not in ("seconds", "peak_memory_gib")
     }

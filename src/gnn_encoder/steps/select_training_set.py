@@ -70,7 +70,7 @@ def select_training_set(
     with TemporaryDirectory() as folder:
         path = Path(folder) / "training_set.md"
         path.write_text(counts_table(counts), encoding="utf-8")
-        context.run.artifact(path, "training_set")
+        context.log.artifact(path, "training_set")
     return {**counts, "headline": ", ".join(f"{counts[name]:,} {name}" for name in ORIGINS if counts[name])}
 
 

@@ -1,4 +1,4 @@
-"""What a step, and the training inside it, see of the run they are part of."""
+"""The run that a step is part of, as the step and the training inside it see it."""
 
 import os
 import sys
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.storage.checkpoints import Checkpoints
-from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
-"""Environment variable: the folder, or `s3://` address, that checkpoints live in, apart from any step's outputs."""
-
+"""Environment variable: the folder, or `s3://` address, of the checkpoints, apart from any step's outputs."""
 TOKENS = "GNN_ENCODER_TOKENS"
 """Environment variable: the folder of the token files (`gnn_encoder.inference.tokens`), a cache that steps share."""
 
@@ -22,39 +21,38 @@ class Context:
     """One call of one step."""
 
     step: str
-    run: mlflow_runs.StepRun
+    log: StepLog
     key: str
     """Digest of code, settings and inputs: two calls with the same key do the same work."""
     title: str = ""
-    """What it is shown as; empty: the step's name."""
+    """The call's name in the console; empty: the step's name."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Digests of what the call depends on outside the pipeline (`StepArguments.source_digests`)."""
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Where inputs lie for other machines, by name, where the caller said so."""
     curves: Curves = field(default_factory=dict)
-    """What `metric` was told."""
+    """The points that `metric` logged."""
 
     def progress(self, stage: str, total: int, unit: str) -> Progress:
-        """Report a stage of `total` units; call `.advance()` on it."""
+        """The reported progress of a stage of `total` units; call `.advance()` on it."""
         return Progress(self.title or self.step, stage, total, unit)
 
     def metric(self, name: str, value: float, at: int) -> None:
-        """A point of a curve, at step or epoch `at`."""
+        """Log a point of a curve, at step or epoch `at`."""
         self.curves.setdefault(name, []).append((at, value))
-        self.run.metric(name, value, at)
+        self.log.metric(name, value, at)
 
     def resume_curves(self, curves: Curves) -> None:
-        """Take over the points of an interrupted attempt."""
+        """Log the points of an interrupted attempt."""
         for name, points in curves.items():
             for at, value in points:
                 self.metric(name, value, at)
 
     def checkpoints(self) -> Checkpoints:
-        """This call's checkpoints: a rerun of the same work finds them there."""
+        """This call's checkpoints, which a rerun of the same work resumes from."""
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return Checkpoints(root, f"{self.step}-{self.key[:20]}", self._warn)
 
     def _warn(self, message: str) -> None:
-        """Tell the user what does not end the step, in the console and in the log."""
         emit(self.title or self.step, "note", message=message)
         print(f"warning: {message}", file=sys.stderr)

@@ -1,9 +1,9 @@
 """A step's MLflow run: settings, curves, files, status.
 
-A training loop never waits for the tracking store: points of a curve gather in memory and a thread
+A training loop never waits for the tracking store: points of a curve gather in memory, and a thread
 writes them every few seconds in one call. A store that cannot be reached is refused when a run
-opens; one that goes away later costs a warning, not hours of training, and every figure also stands
-in the artifact's manifest. MLflow takes 3 s to import, so it is imported inside the functions.
+opens; one that fails later costs a warning, not hours of training, and every figure is in the
+artifact's manifest, too. MLflow takes 3 s to import, so it is imported inside the functions.
 """
 
 import gc
@@ -27,21 +27,19 @@ PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
 """Environment variable: the pipeline's run, under which steps nest theirs."""
 IMAGE = "GNN_ENCODER_IMAGE"
 """Environment variable that an image sets: its version, and the digest of the source in it."""
-EXPERIMENT = "gnn-encoder"
-"""Name of the experiment, unless `MLFLOW_EXPERIMENT_NAME` names another."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which the dashboard opens on runs and charts, not on the traces of a language model's application."""
 NOTE = "mlflow.note.content"
 """Tag that the dashboard shows as a run's description, Markdown."""
 FLUSH_SECONDS = 3.0
 LOCK_SECONDS = 120.0
-"""How long a SQLite store that another program has locked is waited for."""
+"""How long to wait for a SQLite store that another program has locked."""
 METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
-"""What MLflow takes in one `log_batch`, and of one tag's or parameter's value."""
+"""MLflow's limits for one `log_batch`, and for one tag's or parameter's value."""
 
 
-class StepRun:
-    """Where a step logs to. Without a client it logs nowhere."""
+class StepLog:
+    """Where a step logs to: its MLflow run, or nowhere without a client."""
 
     def __init__(self, client: Any = None, run_id: str | None = None) -> None:
         self.run_id = run_id
@@ -52,7 +50,7 @@ class StepRun:
         self._writer: threading.Thread | None = None
 
     def metric(self, name: str, value: float, at: int) -> None:
-        """A point of a curve, at step or epoch `at`; returns at once."""
+        """Log a point of a curve, at step or epoch `at`, and return at once."""
         if self.client is None:
             return
         from mlflow.entities import Metric
@@ -63,28 +61,28 @@ class StepRun:
             self._writer = threading.Thread(target=self._write_now_and_then, name="mlflow", daemon=True)
             self._writer.start()
 
-    def metrics(self, values: Mapping[str, float]) -> None:
-        """Figures that have one value, not a curve."""
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """Log the numbers among `values`, which have one value each and no curve."""
         for name, value in values.items():
-            self.metric(name, value, at=0)
+            if isinstance(value, int | float):
+                self.metric(name, value, at=0)
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Log a file (or a folder's contents) under `folder` of the run's artifacts."""
-        log = "log_artifacts" if path.is_dir() else "log_artifact"
-        self._try(log, self.run_id, str(path), folder or None)
+        self._try("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
 
     def tag(self, name: str, value: Any) -> None:
         """Label the run."""
-        self._try("set_tag", self.run_id, name, str(value)[:VALUE_CHARACTERS])
+        self._try("set_tag", name, str(value)[:VALUE_CHARACTERS])
 
     def close(self, status: str | None) -> None:
-        """Write what is left and give the run its status (None: whoever opened the run ends it)."""
+        """Write the remaining points and give the run its status. None: whoever opened the run ends it."""
         self._closing.set()
         if self._writer is not None:
             self._writer.join()
         self._flush()
         if status is not None:
-            self._try("set_terminated", self.run_id, status)
+            self._try("set_terminated", status)
 
     def _write_now_and_then(self) -> None:
         while not self._closing.wait(FLUSH_SECONDS):
@@ -94,72 +92,55 @@ class StepRun:
         with self._lock:
             points, self._points = self._points, []
         for start in range(0, len(points), METRICS_PER_CALL):
-            self._try("log_batch", self.run_id, points[start : start + METRICS_PER_CALL])
+            self._try("log_batch", points[start : start + METRICS_PER_CALL])
 
     def _try(self, method: str, *arguments: Any) -> None:
-        if self.client is None:
-            return
         try:
-            getattr(self.client, method)(*arguments)
+            if self.client is not None:
+                getattr(self.client, method)(self.run_id, *arguments)
         except Exception as error:
             # Every store has errors of its own (HTTP, SQL, object storage); none of them is the step's failure.
             print(f"warning: MLflow {method} failed: {one_line(error)}", file=sys.stderr)
 
 
 @contextmanager
-def step_run(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[StepRun]:
+def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[StepLog]:
     """The MLflow run of a step, which ends FINISHED, FAILED, or KILLED when interrupted.
 
-    A run that KFP's MLflow plugin opened for this task (`MLFLOW_RUN_ID`) is adopted and left for it
-    to end; otherwise a run is opened, nested under `GNN_ENCODER_PARENT_RUN` if that names one. With
-    no `MLFLOW_TRACKING_URI` in the environment nothing is logged.
-
-    Raises:
-        UserError: the tracking store cannot be reached.
+    A run that KFP's MLflow plugin opened for this task (`MLFLOW_RUN_ID`) is used, and KFP ends it. Otherwise a run is
+    opened, nested under `GNN_ENCODER_PARENT_RUN` if that names one. Without `MLFLOW_TRACKING_URI` in the environment
+    nothing is logged. A store that cannot be reached is a UserError.
     """
-    image = {"image": os.environ[IMAGE]} if IMAGE in os.environ else {}
-    run, ours = _open(step, params, {**tags, **image, "step": step, "version": __version__})
+    log, injected = StepLog(), None
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        parent = os.environ.get(PARENT_RUN)
+        injected = None if parent else os.environ.get("MLFLOW_RUN_ID")
+        image = {"image": os.environ[IMAGE]} if IMAGE in os.environ else {}
+        with reaching(uri) as client:
+            log = StepLog(client, injected or create_run(client, experiment_id(client, parent), step, parent))
+            describe(log, params, {**tags, **image, "step": step, "version": __version__})
     status = "FAILED"
     try:
-        yield run
+        yield log
         status = "FINISHED"
     except BaseException as error:
         status = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-        run.tag("error", one_line(error))
+        log.tag("error", one_line(error))
         raise
     finally:
-        run.close(status if ours else None)
-
-
-def _open(step: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> tuple[StepRun, bool]:
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
-        return StepRun(), False
-    parent = os.environ.get(PARENT_RUN)
-    injected = None if parent else os.environ.get("MLFLOW_RUN_ID")
-    with reaching(os.environ["MLFLOW_TRACKING_URI"]) as client:
-        run_id = injected or create_run(client, experiment_id(client, parent), step, parent)
-        describe(client, run_id, params, tags)
-    return StepRun(client, run_id), injected is None
+        log.close(None if injected else status)
 
 
 @contextmanager
 def reaching(uri: str) -> Iterator[Any]:
-    """A client of the tracking store at `uri`, whose failures in this block are the user's to mend.
-
-    Raises:
-        UserError: naming the store and its own words.
-    """
+    """A client of the tracking store at `uri`, in a block where the store's errors are UserErrors."""
     with store_errors(uri):
         yield _client(uri)
 
 
 @contextmanager
 def store_errors(uri: str) -> Iterator[None]:
-    """A block in which whatever the store at `uri` raises is the user's to mend.
-
-    Raises:
-        UserError: naming the store and its own words.
-    """
+    """A block in which the errors of the store at `uri` are UserErrors, with its name and its own words."""
     try:
         yield
     except UserError:
@@ -185,11 +166,11 @@ def _client(uri: str) -> Any:
             database.execute("BEGIN IMMEDIATE")
     # Usage reports are for the user to switch on, and would wait for a network that may not be there.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # Its errors come as exceptions, too: its log of them would show SQLAlchemy's tracebacks beside our line.
+    # Errors come as exceptions, too; MLflow's log would show SQLAlchemy's tracebacks beside our line.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
-    # It prints each run's address as it has it, with the password.
+    # It prints each run's address with the password.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    # Collecting garbage again and again while MLflow makes a million lasting objects is 40 % of the import.
+    # 40 % of the import is the collector, called again and again while MLflow makes a million lasting objects.
     gc.disable()
     try:
         from mlflow.tracking import MlflowClient
@@ -201,7 +182,7 @@ def _client(uri: str) -> Any:
 
 
 def experiment_id(client: Any, parent: str | None = None, artifact_location: str | None = None) -> str:
-    """The experiment of the parent run, or the one that the environment names, made if missing."""
+    """Id of the parent run's experiment, or of the one that the environment names, which is created if missing."""
     if parent:
         return str(client.get_run(parent).info.experiment_id)
     if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
@@ -212,21 +193,21 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
 
 
 def find_experiment(client: Any) -> Any:
-    """The experiment that runs go to, None where there is none yet."""
+    """The experiment that the environment names, None where it does not exist yet."""
     return client.get_experiment_by_name(_experiment_name())
 
 
 def _experiment_name() -> str:
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or "gnn-encoder"
 
 
 def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:
-    """Open a run, nested under `parent` if given."""
+    """Id of a new run, nested under `parent` if given."""
     tags = {"mlflow.parentRunId": parent} if parent else {}
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
 
-def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
     """Log parameters (lists and the like as JSON) and tags."""
     from mlflow.entities import Param, RunTag
 
@@ -234,7 +215,8 @@ def describe(client: Any, run_id: str, params: Mapping[str, Any], tags: Mapping[
     entries = [Param(name, text[:VALUE_CHARACTERS]) for name, text in texts.items()]
     labels = [RunTag(name, str(value)[:VALUE_CHARACTERS]) for name, value in tags.items()]
     for start in range(0, max(len(entries), 1), PARAMS_PER_CALL):
-        client.log_batch(run_id, params=entries[start : start + PARAMS_PER_CALL], tags=labels if start == 0 else [])
+        batch = entries[start : start + PARAMS_PER_CALL]
+        log.client.log_batch(log.run_id, params=batch, tags=[] if start else labels)
 
 
 def metric_name(name: str) -> str:

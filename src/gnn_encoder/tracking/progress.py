@@ -1,4 +1,4 @@
-"""How far a step is: events for whoever launched it, plain lines in the log.
+"""The progress of a step: events for the launcher, plain lines in the log.
 
 The launcher names a file in `GNN_ENCODER_EVENTS`; a step appends one JSON object per line to it:
 {"step": ..., "event": "started" | "progress" | "finished" | "failed", "time": seconds, ...}.
@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ def emit(step: str, event: str, **facts: Any) -> None:
 
 
 class Progress:
-    """Counts work done in one stage of a step and tells it now and then."""
+    """Counts the units done in one stage of a step and reports them every half second."""
 
     def __init__(self, step: str, stage: str, total: int, unit: str) -> None:
         self.step, self.stage, self.total, self.unit = step, stage, total, unit
@@ -43,11 +42,11 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units per second so far, those of an interrupted attempt left out."""
+        """Units per second so far, without those of an interrupted attempt."""
         return (self.done - self._before) / max(time.monotonic() - self.began, 1e-9)
 
     def resume(self, done: int) -> None:
-        """Take over `done` units of an interrupted attempt."""
+        """Count `done` units of an interrupted attempt."""
         self._before = done
         self.advance(done, note=f"resumed at {done:,}")
 
@@ -55,8 +54,7 @@ class Progress:
         """Count `count` more units; `note` is a short figure to show beside them, as in `loss 0.31`."""
         self.done += count
         self.note = note or self.note
-        now = time.monotonic()
-        last = self.done >= self.total
+        now, last = time.monotonic(), self.done >= self.total
         if last or now - self._emitted >= EVENT_SECONDS:
             self._emitted = now
             facts = {"stage": self.stage, "done": self.done, "total": self.total, "unit": self.unit, "note": self.note}
@@ -68,19 +66,7 @@ class Progress:
             print(f"{self.step}: {self.stage} {self.done:,}/{self.total:,} {self.unit}, {rate}{tail}", file=sys.stderr)
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items, counting one for each when the consumer is done with it."""
+        """The items, each counted when the consumer asks for the next."""
         for item in items:
             yield item
             self.advance()
-
-
-@contextmanager
-def reporting(step: str) -> Iterator[None]:
-    """Say that a step started, and that it failed if it did (`finished` carries figures: `steps.step`)."""
-    emit(step, "started", pid=os.getpid())
-    try:
-        yield
-    except BaseException as error:
-        message = " ".join(str(error).split()) or type(error).__name__
-        emit(step, "failed", message=message, kind=type(error).__name__)
-        raise
