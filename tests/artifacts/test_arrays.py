@@ -52,6 +52,6 @@ def test_graph_round_trip(tmp_path: Path, with_features: bool) -> None:
     assert graph.query_loops is None and graph.passage_loops is None
     if with_features:
         np.testing.assert_array_equal(graph.features, features)
-        assert isinstance(graph.features, np.memmap) and graph.feature_width == 4
+        assert isinstance(graph.features, np.memmap) and graph.features.shape == (2, 3, 4)
     else:
-        assert graph.features is None and graph.feature_width == 0
+        assert graph.features is None

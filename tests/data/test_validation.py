@@ -224,7 +224,7 @@ def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
     for line in range(1, 1001):
         problems.add(Kind.EMPTY_PASSAGE, "corpus.jsonl", line, "a\nb" * 100)
     problems.add(Kind.BAD_JSON, "queries.jsonl", 3)
-    problems.add(Kind.BAD_ROW, "queries.jsonl", 4, "a\x1b[31mred\u202e\x9b")
+    problems.add(Kind.BAD_ROW, "queries.jsonl", 1, "a\x1b[31mred\u202e\x9b")
     text = refusal("my data", problems.all())
     assert "1,000 × empty passage text (corpus.jsonl line 1: a b" in text and "line 4" not in text
     assert "1 × bad JSON (queries.jsonl line 3)" in text and "on_bad_rows=drop" in text

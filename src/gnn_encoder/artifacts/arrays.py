@@ -146,11 +146,6 @@ class Graph:
             np.save(draft / GRAPH_FILES[name], array, allow_pickle=False)
         draft.rows(queries=len(queries), passages=passages, edges=len(arrays["reverse"]))
 
-    @property
-    def feature_width(self) -> int:
-        """d of the edge features; 0 without features."""
-        return 0 if self.features is None else int(self.features.shape[2])
-
 
 def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarray]:
     """(indptr, positions): each passage's flat positions in `edges` [n, k]."""

@@ -123,10 +123,6 @@ class Draft:
         _Checked(self.target, self.manifest.files).record()
         return self.manifest
 
-    def discard(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
 
 @contextmanager
 def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
@@ -136,7 +132,7 @@ def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
         yield draft
         draft.finish()
     except BaseException:
-        draft.discard()
+        shutil.rmtree(draft.path, ignore_errors=True)
         raise
 
 

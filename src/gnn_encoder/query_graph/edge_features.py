@@ -49,7 +49,7 @@ class EdgeFeatures:
         self.graph = graph
         labelled = graph.labelled
         self.marked = bool(labelled.any() and (labelled != (graph.edges >= 0)).any())
-        self.width = graph.feature_width + int(self.marked)
+        self.width = (0 if graph.features is None else graph.features.shape[2]) + int(self.marked)
 
     def of_edges(self, positions: np.ndarray) -> np.ndarray | None:
         """[e, width] of the edges at flat positions [e]."""
