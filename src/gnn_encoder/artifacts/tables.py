@@ -73,12 +73,9 @@ class Run:
         return cls(*read_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
-        """Write a run artifact.
+        """Write a run artifact of a system, whose name every table shows.
 
-        Args:
-            draft: the artifact to write.
-            system: name of the system that made the ranking, as every table shows it.
-            facts: further facts about the system, as JSON; a fused run has `method` and its parts' names.
+        `facts` are further facts about the system, as JSON; a fused run has `method` and its parts' names.
         """
         (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
         pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
@@ -169,10 +166,8 @@ class KnownPositives:
     A positive of one query is a positive of its twins too (`Dataset.groups`). Otherwise one question would learn both
     that a passage answers it and that the passage does not.
 
-    Args:
-        query: dataset rows [r] of the pairs. A pair of -1 is left out: a generated query shares no positive.
-        passage: dataset rows [r].
-        groups: int [n], the group of every query of the dataset. None: each query is a group of its own.
+    `query`, `passage` are dataset rows [r]. A query of -1 is left out: a generated query shares no positive. `groups`
+    int [n] has the group of every query of the dataset; None: each query is a group of its own.
     """
 
     def __init__(self, query: np.ndarray, passage: np.ndarray, groups: np.ndarray | None = None) -> None:
@@ -197,10 +192,8 @@ class KnownPositives:
     def excluded(self, query: np.ndarray, passages: np.ndarray, positive: np.ndarray) -> np.ndarray:
         """(query, passage) pairs [2, x] int64, places in the batch: known positives other than the one trained on.
 
-        Args:
-            query: dataset rows [b], -1 for a generated query, which has one positive only.
-            passages: distinct dataset rows [c], ascending.
-            positive: [b], index into `passages`.
+        `query` [b] are dataset rows, -1 for a generated query, which has one positive only. `passages` [c] are distinct
+        dataset rows, ascending, and `positive` [b] are indices into them.
         """
         first = pair_keys(self._group(query), np.zeros_like(query))
         starts, stops = np.searchsorted(self._keys, first), np.searchsorted(self._keys, first + (1 << 32))

@@ -29,14 +29,8 @@ def canonicalize(
 ) -> DataReport:
     """Read a source to its end and write it into a draft; without a draft, only report.
 
-    Args:
-        source: what to read.
-        settings: which queries to take, and whether bad rows are left out or, where there is a draft, refused.
-        draft: the dataset to write.
-        advance: called with the part of `source.work` that was done.
-
-    Raises:
-        UserError: there is a draft, and problems that leaving rows out does not mend.
+    With a draft, problems are a UserError, unless `settings.on_bad_rows` is `drop` and leaving rows out mends them.
+    `advance` is called with the part of `source.work` that was done.
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
@@ -74,14 +68,9 @@ def canonicalize(
 
 
 class Corpus:
-    """All passages of a source: sends them to the writer, and holds the ids and lines of those that are kept.
+    """All passages of a source: sends them to the writer, if there is one, and holds the ids of the kept ones.
 
-    Args:
-        source: what to read.
-        problems: where bad rows are counted.
-        writer: of the dataset; None to check the passages alone.
-        advance: called with the part of `source.work` that was done.
-        skip: bool, rows to leave out, counted among those that are not empty.
+    `skip`, bool, are rows to leave out, counted among the rows that are not empty.
     """
 
     def __init__(

@@ -32,9 +32,8 @@ ROUNDING = 1e-6
 def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     """The row of the first text of each text's group, int32 [n].
 
-    Args:
-        similarity: two texts that share at least this much of their words are in one group, and so are all that such
-            pairs connect: the two ends of a chain may be less alike. 0: equal texts alone.
+    Two texts that share at least `similarity` of their words are in one group, and so are all that such pairs connect:
+    the two ends of a chain may be less alike. With 0 only equal texts are.
     """
     first: dict[str, int] = {}
     folded = (" ".join(unicodedata.normalize("NFC", text).casefold().split()) for text in texts)

@@ -63,12 +63,9 @@ def _matches(line: str, path: Path) -> bool:
 
 
 class Checkpoints:
-    """The checkpoints of one call of a step.
+    """The checkpoints of one call of a step, in a folder or at an `s3://` address (`root`).
 
-    Args:
-        root: a folder, or an `s3://` address.
-        name: of the call, the same for the same work.
-        warn: called with warnings for the user, also by another thread.
+    `name` is the call's, the same for the same work. `warn` is called with lines for the user, also by another thread.
     """
 
     def __init__(self, root: str, name: str, warn: Callable[[str], None] = print) -> None:
@@ -80,14 +77,10 @@ class Checkpoints:
         self._sending: tuple[Future[None], Path] | None = None
 
     def fetch(self, steps_done: Callable[[Path], int]) -> None:
-        """Put the newest state into the folder; a damaged one there is removed.
+        """Put the newest state into the folder; a damaged one there is removed, one in the store is a UserError.
 
-        Args:
-            steps_done: the number of steps of the state in a folder, -1 without one. The folder may be ahead of the
-                store, if the store was away.
-
-        Raises:
-            UserError: the store cannot be used, or its state is damaged.
+        `steps_done` gives the number of steps of the state in a folder, -1 without one: the folder is ahead of the
+        store if the store was away.
         """
         arriving = self.folder / IN_TRANSIT
         shutil.rmtree(arriving, ignore_errors=True)  # of a killed process
