@@ -26,7 +26,7 @@ def test_a_sound_folder_has_none(tmp_path: Path) -> None:
     assert report.without_positive == {"train": 1, "dev": 0, "test": 0}
     assert report.isolated_passages == 2
     assert report.passage_words == 4.0 and report.query_words == 4.0
-    assert report.remarks == ["1 queries stand in no qrels and were left out"]
+    assert report.remarks == ["1 queries are in no qrels and were left out"]
 
 
 CORPUS = lines(PASSAGES)
@@ -149,7 +149,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
 def test_a_file_beside_its_gzip_is_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d")
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
-    with pytest.raises(UserError, match=r"corpus.jsonl stands beside corpus.jsonl.gz: keep one"):
+    with pytest.raises(UserError, match=r"corpus.jsonl and corpus.jsonl.gz both exist: keep one"):
         check(Ingest(dataset=str(folder)))
 
 

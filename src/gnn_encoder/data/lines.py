@@ -66,7 +66,7 @@ def find(folder: Path, name: str) -> Path | None:
         if not path.name.isprintable():
             raise UserError(f"{folder / repr(path.name)}: rename it without control characters and in UTF-8")
     if len(paths) > 1:
-        raise UserError(f"{paths[0]} stands beside {paths[1].name}: keep one")
+        raise UserError(f"{paths[0]} and {paths[1].name} both exist: keep one")
     return paths[0] if paths else None
 
 

@@ -106,7 +106,7 @@ class Questions:
         repeated = duplicates(pa.array(pair_keys(self.query, self.passage)))
         self._remark(repeated, "labels repeat an earlier one of the same query and passage: the first counts")
         self._keep_labels(~repeated)
-        self._remark(self.split == NONE, "queries stand in no qrels and were left out")
+        self._remark(self.split == NONE, "queries are in no qrels and were left out")
         self._keep_queries(self.split != NONE)
         self.split, remarks = complete(self.split, self.queries["text"], dev_fraction)
         self.remarks += remarks

@@ -113,7 +113,7 @@ def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | Non
     folder.mkdir(parents=True, exist_ok=True)
     for name in listing:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
+            raise UserError(f"{address}: {name!r} is outside the folder: somebody tampered with its index")
     shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
     here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if strange := sorted(name for name in here if name not in listing):
