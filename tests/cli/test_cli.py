@@ -169,6 +169,14 @@ def test_a_failure_is_one_block_that_says_how_to_go_on(capsys: pytest.CaptureFix
     assert [*codes, failed.exit_code] == [0, 1, 130, 2]
 
 
+def test_a_failure_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    message = "no data in \x1b]0;title\x07 \x1b[2J\u202e; the log ends with\n\x9b31mred\rover it"
+    show_failure(Outcome("FAILED", tmp_path / "a.log", failed_step="ingest", message=message))
+    shown = capsys.readouterr().err
+    assert "error: ingest: no data in  ]0;title   [2J ; the log ends with\n 31mred over it\n" in shown
+    assert not any(character in shown for character in "\x1b\x07\x9b\r\u202e")
+
+
 def test_the_committed_pipelines_are_what_their_sources_compile_to(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

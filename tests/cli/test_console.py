@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,6 +71,13 @@ def live(events: list[Event], now: float, width: int = 80) -> list[str]:
     output.seek(0)
     screen.print(console.render(now))
     return [" | ".join(re.split(r"\s{2,}", line.rstrip())) for line in output.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("show", [plain, lambda events: live(events, now=999.0)])
+def test_a_message_cannot_control_the_terminal(show: Callable[[list[Event]], list[str]]) -> None:
+    failed = event("train_dpr", "failed", 330.0, kind="UserError", message="no \x1b[2Jfile\n\x9b31m here")
+    lines = "\n".join(show([*RECORDED, failed]))
+    assert "no [2Jfile 31m here" in lines and not {"\x1b", "\x9b"} & set(lines)
 
 
 def test_table_shows_state_time_bar_and_headline_of_every_step() -> None:

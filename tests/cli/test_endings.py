@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import typer
 from conftest import write_tiny_dataset
 
 from gnn_encoder.artifacts import Decision, Report, drafting
-from gnn_encoder.cli import app, console
+from gnn_encoder.cli import console
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.local_run import Outcome
 
@@ -39,9 +38,7 @@ def outcome(tmp_path: Path) -> Outcome:
 
 
 def end(outcome: Outcome) -> None:
-    app._follow(
-        ("promote",), lambda show: outcome, lambda screen, found: console.show_results(Path("root"), screen, found)
-    )
+    console.show_results(Path("root"), console.follow(("promote",), lambda show: outcome))
 
 
 def cut(content: bytes) -> bytes:
@@ -61,8 +58,7 @@ def zero(content: bytes) -> bytes:
 
 
 def test_the_table_and_the_decision_are_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
-        end(outcome)
+    end(outcome)
     shown = capsys.readouterr().out
     assert "0.500" in shown and "decision   keep: no gain\n" in shown
 

@@ -1,26 +1,23 @@
 """The command line: `gnn-encoder run · submit · update · retrain · ablate · models · data check · search · explain …`.
 
-Whatever is heavy is imported by the command that needs it; `--help` stays fast.
+Each command imports the heavy modules that it needs; `--help` stays fast.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, models
-from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, Data, Overrides, Preset, Root
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.errors import CONTROL, UserError, without_password
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gnn_encoder.runs.local_run import Outcome
     from gnn_encoder.runs.supervision import Show
 
@@ -30,29 +27,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Look at data before training on it.", no_args_is_help=True)
+data = typer.Typer(help="Check data before training on it.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.add_typer(models.models, name="models")
-
-Root = Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store [$GNN_ENCODER_ROOT].")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
-]
 
 
 @app.command()
 def run(
-    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
-    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    preset: Preset,
+    dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
-    runner: Annotated[
-        str, typer.Option(help="subprocess, or docker: each step in its container (make images).")
-    ] = "subprocess",
-    memory: Annotated[str, typer.Option(help="What a container may take, as 6g; else all there is.")] = "",
+    runner: Annotated[str, typer.Option(help="subprocess, or docker: containers (make images).")] = "subprocess",
+    memory: Annotated[str, typer.Option(help="Memory limit of a container, as 6g; by default none.")] = "",
 ) -> None:
-    """Run the training pipeline: finished steps are reused, an interrupted one goes on where it was."""
-    from gnn_encoder.cli import console
+    """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint."""
+    from gnn_encoder.cli.console import follow, show_results
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
@@ -60,7 +50,7 @@ def run(
         training = pipelines.training(preset, dataset, overrides or [], root)
         return training.run(show, runner=runner, memory=memory)
 
-    _follow(TITLES, job, partial(console.show_results, root))
+    show_results(root, follow(TITLES, job))
 
 
 app.command()(clusters.submit)
@@ -69,75 +59,52 @@ app.command()(clusters.runs)
 
 @app.command()
 def update(
-    dataset: Annotated[
-        str | None, typer.Option(help="Path or URI of the data as it is now; else where it was.")
-    ] = None,
-    since: Annotated[Path | None, typer.Option("--from", help="Folder of the run to go on from [ROOT/latest].")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data now; by default where it was.")] = None,
+    since: Annotated[Path | None, typer.Option("--from", help="Folder of the earlier run [ROOT/latest].")] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Encode what has changed in the data with a run's models: new, changed and deleted passages, new queries."""
-    from gnn_encoder.cli import console
+    """Encode what has changed in the data with an earlier run's models: passages, and new queries."""
+    from gnn_encoder.cli.console import follow, show_update
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
     job = partial(pipelines.update, since or root / "latest", dataset, overrides or [], root)
-    _follow(PIPELINES["update"], job, console.show_update)
+    show_update(follow(PIPELINES["update"], job))
 
 
 @app.command()
 def ablate(
-    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
+    preset: Preset,
     study: Annotated[
-        list[str] | None, typer.Option(help="parts, gate, neighbors, mask, edges; repeatable. All without --variant.")
+        list[str] | None, typer.Option(help="parts, gate, neighbors, mask or edges; repeatable; by default all.")
     ] = None,
     variant: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="One of your own; repeatable.")
+        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="A variant of your own; repeatable.")
     ] = None,
     mode: Annotated[
         str, typer.Option(help="frozen: over the dual encoder's vectors, in seconds; joint: the paper's training.")
     ] = "frozen",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Trainings of each variant.")] = 3,
-    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
+    dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Compare variants of the model on one foundation: what each part gains, with its significance."""
-    from gnn_encoder.cli import console
+    from gnn_encoder.cli.console import follow, show_ablation
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.studies import STUDIES
 
-    # Without --study and --variant: everything there is.
     studies = study or ([] if variant else list(STUDIES))
-    changed = [f"try_variant.mode={mode}", *(overrides or [])]
-    job = partial(pipelines.ablate, preset, dataset, changed, studies, variant or [], seeds, root)
-    _follow((*FOUNDATION, "encode_queries"), job, console.show_ablation)
-
-
-def _follow(
-    steps: Sequence[str],
-    job: Callable[["Show"], "Outcome"],
-    show: Callable[["Console", "Outcome"], None],
-) -> NoReturn:
-    """Do the job before the reader's eyes, show how it ended, and exit."""
-    from rich.console import Console
-
-    from gnn_encoder.cli.console import open_console, show_failure
-
-    screen = Console()
-    with open_console(steps, screen) as console:
-        outcome = job(console.show)
-    if outcome.status == "FINISHED":
-        show(screen, outcome)
-    else:
-        show_failure(outcome)
-    raise typer.Exit(outcome.exit_code)
+    changes = [f"try_variant.mode={mode}", *(overrides or [])]
+    job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds, root)
+    show_ablation(follow((*FOUNDATION, "encode_queries"), job))
 
 
 @app.command()
 def presets() -> None:
-    """List the presets, each with its data set."""
+    """List the presets, each with its dataset."""
     from gnn_encoder.settings.presets import load_settings, preset_names
 
     for name in preset_names():
@@ -146,7 +113,7 @@ def presets() -> None:
 
 @app.command(name="compile")
 def compile_(
-    check: Annotated[bool, typer.Option("--check", help="Only say whether they are up to date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
 ) -> None:
     """Compile the pipelines to the YAML files beside them, which are what runs."""
     from gnn_encoder.runs import launch
@@ -154,22 +121,16 @@ def compile_(
 
     for name in PIPELINES:
         target = f"pipelines/{name}.yaml"
-        if check:
-            if not launch.is_compiled(name):
-                raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
-            typer.echo(f"{target} is up to date")
-        else:
+        if not check:
             launch.compile_pipeline(name, launch.pipeline_file(name))
             typer.echo(f"wrote {launch.pipeline_file(name)}")
+        elif launch.is_compiled(name):
+            typer.echo(f"{target} is up to date")
+        else:
+            raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
 
 
-for command in (
-    retrain,
-    bundles.search,
-    bundles.copy,
-    bundles.explain,
-    bundles.evaluate,
-):
+for command in (retrain, bundles.search, bundles.copy, bundles.explain, bundles.evaluate):
     app.command()(command)
 
 
@@ -191,12 +152,18 @@ def dashboard(
     runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
     typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
     sys.stdout.flush()
-    artifacts = (root.resolve() / "artifacts").as_uri()
-    command = ["-m", "mlflow", "ui", "--default-artifact-root", artifacts]
-    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # may hold a password, and a command line is for all to see
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # it may hold a password, and everybody can read a command line
     # One reader needs one worker, and none of the eight processes that run evaluation jobs.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
-    os.execv(sys.executable, [sys.executable, *command, "--port", str(port), "--workers", "1"])
+    options = [
+        "--default-artifact-root",
+        (root.resolve() / "artifacts").as_uri(),
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
+    os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *options])
 
 
 @app.command()
@@ -225,7 +192,7 @@ def check(
     dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
     format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
 ) -> None:
-    """Validate a data set: counts, and every kind of problem with file and line."""
+    """Validate a dataset: counts, and every kind of problem with file and line."""
     from gnn_encoder.data import check as check_dataset
     from gnn_encoder.settings.presets import parse_settings
 
@@ -252,7 +219,7 @@ def main() -> None:
         if sys.platform == "win32":
             raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")
         for argument in sys.argv[1:]:
-            if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no UTF-8
+            if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are not UTF-8
                 raise UserError(f"the argument {argument!a} is not UTF-8: write it in UTF-8, or rename the file")
         app()
     except UserError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root
 from gnn_encoder.errors import UserError, printable
 
 if TYPE_CHECKING:
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
     from gnn_encoder.evaluation.compare import Comparison
     from gnn_encoder.explanation.search import ExplainedHit
 
-Root = Annotated[Path, root_option("Whose store knows models:/, unless $MLFLOW_TRACKING_URI names one.")]
+Question = Annotated[str, typer.Argument(help="What to search for.")]
+Named = Annotated[
+    str, typer.Option(help="Folder such as ROOT/latest/bundle, s3:// address, or models:/gnn-encoder@champion.")
+]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
+MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
-def _finite(value: float | None) -> float | None:
-    """Refuse NaN, which lies outside of no range."""
+def _not_nan(value: float | None) -> float | None:
+    """Refuse NaN, which a range lets through."""
     if value is not None and math.isnan(value):
         raise typer.BadParameter("nan is no number")
     return value
 
 
 def search(
-    question: Annotated[str, typer.Argument(help="What to look for.")],
-    bundle: Annotated[
-        str, typer.Option(help="Folder (of a run, ROOT/latest/bundle), s3:// address, or models:/gnn-encoder@champion.")
-    ],
+    question: Question,
+    bundle: Named,
     k: Hits = 5,
     fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
     weight: Annotated[
@@ -39,8 +41,8 @@ def search(
         typer.Option(
             min=0.0,
             max=1.0,
-            callback=_finite,
-            help="Of the vectors when fused; else as its evaluation tuned it, or 0.5.",
+            callback=_not_nan,
+            help="Weight of the vectors' scores with --fuse; by default as tuned by the bundle's evaluation, or 0.5.",
         ),
     ] = None,
     root: Root = DEFAULT_ROOT,
@@ -52,8 +54,7 @@ def search(
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.retrieval.search import fused_search, search_bundle
 
-    screen, folder = Console(), _named(bundle, root)
-    opened = Bundle.read(folder)
+    screen, opened = Console(), Bundle.read(_folder(bundle, root))
     if fuse or weight is not None:
         hits, weights = fused_search(opened, question, k, weight)
         screen.print(f"{weights}\n", style="dim")
@@ -66,9 +67,9 @@ def search(
 
 def copy(
     source: Annotated[str, typer.Argument(help="A folder, or the s3:// address of one.")],
-    target: Annotated[str, typer.Argument(help="Where to: the same.")],
+    target: Annotated[str, typer.Argument(help="The s3:// address or folder to copy it to.")],
 ) -> None:
-    """Copy a folder, such as a bundle, to or from an object store; a reader there never sees half of it."""
+    """Copy a folder, such as a bundle, to or from an object store; nobody reads a partial copy there."""
     from gnn_encoder.storage import Transfer, get_folder, is_remote, put_folder
 
     if is_remote(target) and not is_remote(source):
@@ -83,29 +84,25 @@ def copy(
 
 
 def explain(
-    question: Annotated[str, typer.Argument(help="What to look for.")],
-    bundle: Annotated[
-        str,
-        typer.Option(
-            help="ROOT/latest/bundle, or models:/ of the same: what it was made from is looked for beside it."
-        ),
-    ],
+    question: Question,
+    bundle: Named,
     k: Hits = 5,
-    neighbors: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="How many training queries of each passage.")
-    ] = 5,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page, too.")] = None,
+    neighbors: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training queries shown of each passage.")] = 5,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as a page.")] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Search, and say what the graph did: the training queries in each passage's vector, and what it scores without."""
+    """Search, and show what the graph did: the training queries in each passage's vector, and its score without it.
+
+    The artifacts that the bundle was made from must lie beside it, as in ROOT/latest.
+    """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_search, show_hit
 
-    screen, folder = Console(), _named(bundle, root)
-    hits = explain_search(folder, question, k, neighbors)
+    screen = Console()
+    hits = explain_search(_folder(bundle, root), question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")
@@ -114,26 +111,27 @@ def explain(
         screen.print(f"page       {html}", markup=False, highlight=False, soft_wrap=True)
 
 
+def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
+    """Explained hits as one HTML page that needs no network and no other file."""
+    from gnn_encoder.explanation.passages import LEGEND
+    from gnn_encoder.report.page import fill
+
+    return fill("explanation.html.j2", question=question, bundle=bundle, hits=hits, legend=LEGEND)
+
+
 def evaluate(
-    runs: Annotated[
-        list[Path] | None, typer.Option("--run", help="A system's ranking, a TREC run file; repeatable.")
-    ] = None,
+    runs: Annotated[list[Path] | None, typer.Option("--run", help="A system's TREC run file; repeatable.")] = None,
     qrels: Annotated[Path | None, typer.Option(help="Relevance labels of the runs, a TREC qrels file.")] = None,
-    bundles: Annotated[
-        list[str] | None, typer.Option("--bundle", help="Or bundles, as `search` takes them; repeatable.")
-    ] = None,
-    dataset: Annotated[
-        Path | None, typer.Option(help="A run's dataset, whose queries bundles are asked [ROOT/latest/dataset].")
-    ] = None,
-    split: Annotated[str, typer.Option(help="Of the dataset.")] = "test",
-    measures: Annotated[
-        str, typer.Option(help="In ir_measures' names, with spaces between.")
-    ] = "RR@10 nDCG@10 AP R@100 Judged@10",
-    root: Annotated[Path, root_option("As of `run`; its store knows models:/.")] = DEFAULT_ROOT,
+    bundles: Annotated[list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable.")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="Dataset of a run, for bundles [ROOT/latest/dataset].")] = None,
+    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
+    measures: Annotated[str, typer.Option(help="Measures in ir_measures' names, with spaces between.")] = MEASURES,
+    root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Measure any system's TREC runs (plain or .gz) against qrels, or bundles; others are compared with the first."""
+    """Measure TREC runs (plain or .gz) of any systems against qrels, or bundles; compare each with the first."""
     from rich.console import Console
 
+    from gnn_encoder.artifacts import Dataset
     from gnn_encoder.evaluation.compare import compare, comparison_table, notes
     from gnn_encoder.settings.measures import checked_list, split_names
 
@@ -142,30 +140,19 @@ def evaluate(
     except ValueError as error:
         raise UserError(f"--measures {measures!r}: {error}") from None
     if runs and qrels and not bundles:
-        found = compare(runs, qrels, names)
+        comparison = compare(runs, qrels, names)
     elif bundles and not runs and not qrels:
-        from gnn_encoder.artifacts import Dataset
-
         data = Dataset(dataset or root / "latest" / "dataset")
-        found = _compared({name: _named(name, root) for name in bundles}, data, split, names)
+        comparison = _compare_bundles({name: _folder(name, root) for name in bundles}, data, split, names)
     else:
         raise UserError("evaluate measures --run with --qrels, or --bundle: give one of the two")
     screen = Console()
-    screen.print(comparison_table(found))
-    screen.print("\n".join(notes(found)), markup=False, highlight=False)
+    screen.print(comparison_table(comparison))
+    screen.print("\n".join(notes(comparison)), markup=False, highlight=False)
 
 
-def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
-    """Explained hits as one HTML page that needs no network and no other file: the report's, with another body."""
-    from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.report.page import page_environment
-
-    page = page_environment().get_template("explanation.html.j2")
-    return page.render(question=question, bundle=bundle, hits=hits, legend=LEGEND)
-
-
-def _compared(bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]) -> "Comparison":
-    """Bundles asked the labelled queries of a split, one bundle in memory at a time."""
+def _compare_bundles(bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]) -> "Comparison":
+    """Compare bundles on the labelled queries of a split, with one bundle in memory at a time."""
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.evaluation.compare import comparison_of
     from gnn_encoder.evaluation.measures import labelled_queries
@@ -176,13 +163,14 @@ def _compared(bundles: Mapping[str, Path], data: "Dataset", split: str, measures
     labelled = labelled_queries(data.split_qrels(split))
     if not len(labelled):
         raise UserError(f"{data.path} has no {split} query with a positive label: there is nothing to find")
-    values = {}
-    for name, folder in bundles.items():
-        values[name] = bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
+    values = {
+        name: bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
+        for name, folder in bundles.items()
+    }
     return comparison_of(values, measures, len(data.query_rows(split)) - len(labelled), {})
 
 
-def _named(bundle: str, root: Path) -> Path:
+def _folder(bundle: str, root: Path) -> Path:
     from gnn_encoder.promotion.registry import named_bundle
 
     return named_bundle(bundle, root)

@@ -19,7 +19,7 @@ ROOM = 2 * 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at and what was found; with `advice` where it must be mended."""
+    """What was examined and what was found; `advice` says how to mend it, empty if nothing is wrong."""
 
     what: str
     found: str
@@ -27,11 +27,7 @@ class Finding:
 
 
 def examine(root: Path) -> Iterator[Finding]:
-    """Every finding, the quick ones first.
-
-    Args:
-        root: where runs would go.
-    """
+    """Every finding, the quick ones first; `root` is the folder of runs."""
     yield Finding("python", f"{platform.python_version()}, {sys.executable}")
     yield _packages()
     yield _faiss()
@@ -42,33 +38,28 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """Whether what this package requires is installed, in versions that it takes."""
+    """Whether the packages that this one requires are installed, in the versions that it requires."""
     from packaging.requirements import Requirement
 
     missing = []
-    wanted = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
-    wanted = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
-    for requirement in wanted:
-        try:
-            found = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            # The GPU's build of FAISS is another distribution, of the same modules.
-            if requirement.name not in FAISS:
-                missing.append(requirement.name)
-        else:
-            if not requirement.specifier.contains(found, prereleases=True):
-                missing.append(f"{requirement} (here {found})")
+    required = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    required = [each for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
+    for requirement in required:
+        version = _version(requirement.name)
+        # The GPU's build of FAISS is another distribution, with the same modules.
+        if not version and requirement.name not in FAISS:
+            missing.append(requirement.name)
+        elif version and not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"{requirement} (here {version})")
     advice = f"install {', '.join(missing)}" if missing else ""
-    return Finding(
-        "packages", f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}, {len(wanted)} required", advice
-    )
+    return Finding("packages", f"{DISTRIBUTION} {_version(DISTRIBUTION)}, {len(required)} required", advice)
 
 
 def _faiss() -> Finding:
     import faiss
     import numpy as np
 
-    builds = [name for name in FAISS if _installed(name)]
+    builds = [name for name in FAISS if _version(name)]
     index = faiss.IndexFlatIP(4)
     index.add(np.eye(4, dtype=np.float32))
     _, found = index.search(np.eye(4, dtype=np.float32), 1)
@@ -82,8 +73,8 @@ def _torch() -> Iterator[Finding]:
 
     from gnn_encoder.inference.encoding import native_bf16
 
-    good = torch.equal(torch.eye(3) @ torch.ones(3, 1), torch.ones(3, 1))
-    yield Finding("torch", torch.__version__, "" if good else "install it again: it multiplies wrongly")
+    correct = torch.equal(torch.eye(3) @ torch.ones(3, 1), torch.ones(3, 1))
+    yield Finding("torch", torch.__version__, "" if correct else "install it again: it multiplies wrongly")
     bf16 = "bf16 in hardware" if native_bf16() else "no bf16 in hardware: fp32 is used"
     yield Finding("processor", f"{platform.machine()}, {torch.get_num_threads()} threads, {bf16}")
     for number in range(torch.cuda.device_count()):
@@ -94,8 +85,8 @@ def _torch() -> Iterator[Finding]:
 
 
 def _room(root: Path) -> Finding:
-    there = next(folder for folder in (root.resolve(), *root.resolve().parents) if folder.is_dir())
-    free = shutil.disk_usage(there).free
+    existing = next(folder for folder in (root.resolve(), *root.resolve().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
     advice = "" if free >= ROOM else f"free space: a small run needs {ROOM / 2**30:.0f} GiB"
     return Finding("disk", f"{free / 2**30:.0f} GiB free for {root}", advice)
 
@@ -112,9 +103,9 @@ def _tracking(uri: str) -> Finding:
     return Finding("mlflow", "reached" if experiment else "reached, no runs yet")
 
 
-def _installed(distribution: str) -> bool:
+def _version(distribution: str) -> str:
+    """Of an installed distribution, empty if it is not installed."""
     try:
-        importlib.metadata.version(distribution)
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
     from gnn_encoder.promotion.registry import Registry
 
-models = typer.Typer(help="Registered models: look at them, choose the champion.", no_args_is_help=True)
+models = typer.Typer(help="List registered models and choose the champion.", no_args_is_help=True)
 
-Root = Annotated[Path, root_option("Root whose store is asked, unless $MLFLOW_TRACKING_URI names one.")]
-Name = Annotated[str, typer.Option("--model-name", help="Of the registered model (`promote.model_name`).")]
+Name = Annotated[str, typer.Option("--model-name", help="Name of the registered model (`promote.model_name`).")]
 Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="A version's number, champion or previous.")]
 
 
@@ -28,7 +27,7 @@ def _soon(context: typer.Context) -> None:
 
 @models.command(name="list")
 def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """All versions, the newest first: which serves, and what the gate said of each."""
+    """List all versions, the newest first: which one is in service, and the gate's decision on each."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -40,8 +39,8 @@ def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
         table.add_column(header, no_wrap=header != "because", overflow="fold")
     for version in _registry(root, name).versions():
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(version.created))
-        told = (version.tags.get(DECISION, ""), version.tags.get(REASON, "").replace("[", r"\["))
-        table.add_row(version.number, " ".join(version.aliases), day, *told)
+        reason = version.tags.get(REASON, "").replace("[", r"\[")
+        table.add_row(version.number, " ".join(version.aliases), day, version.tags.get(DECISION, ""), reason)
     if not table.rows:
         raise UserError(f"no version of the model {name!r} is registered: gnn-encoder run registers one")
     Console().print(table)
@@ -49,18 +48,17 @@ def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
 
 @models.command()
 def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """A version's tags (bundle, digests, figures, decision) and its card."""
+    """Show a version's tags (bundle, digests, figures, decision) and its model card."""
     found = _registry(root, name).find(version)
-    typer.echo(f"{'version':<24} {found.number}")
-    typer.echo(f"{'alias':<24} {' '.join(found.aliases)}")
-    for tag, value in sorted(found.tags.items()):
+    tags = {"version": found.number, "alias": " ".join(found.aliases), **dict(sorted(found.tags.items()))}
+    for tag, value in tags.items():
         typer.echo(f"{tag:<24} {value}")
     typer.echo(f"\n{found.card}")
 
 
 @models.command()
 def promote(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """Make a version the champion, whatever the gate said; the former one is `previous` then."""
+    """Make a version the champion, whatever the gate decided. The former champion becomes `previous`."""
     registry = _registry(root, name)
     number = registry.find(version).number
     registry.promote(number)
@@ -69,7 +67,7 @@ def promote(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder
 
 @models.command()
 def rollback(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """Let `champion` and `previous` change places."""
+    """Exchange `champion` and `previous`."""
     champion, former = _registry(root, name).roll_back()
     typer.echo(f"version {champion} of {name} is the champion again, version {former} is previous")
 

@@ -1,7 +1,7 @@
-"""The `--root` option: the folder of runs, checkpoints and the MLflow store."""
+"""Options that several commands share."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import typer
 
@@ -10,19 +10,11 @@ from gnn_encoder.errors import UserError, expanded
 VARIABLE = "GNN_ENCODER_ROOT"
 """Environment variable that names the root where `--root` is not given."""
 DEFAULT_ROOT = Path("gnn-encoder-runs")
-
-
-def root_option(help: str) -> Any:
-    """`--root`, which falls back to the environment variable and then to the command's own default."""
-    return typer.Option(parser=given_root, metavar="FOLDER", envvar=VARIABLE, show_envvar=False, help=help)
+HOST = "KF_PIPELINES_ENDPOINT"
 
 
 def given_root(text: str | Path) -> Path:
-    """The folder that a user names, `~` expanded.
-
-    Raises:
-        UserError: the name is empty, not UTF-8, or has the home of an unknown user.
-    """
+    """The folder that `--root` names, `~` expanded; a name that is empty or not UTF-8 is refused."""
     if not str(text):
         raise UserError("--root is empty: name a folder, or leave the option out")
     folder = expanded(text)
@@ -31,3 +23,32 @@ def given_root(text: str | Path) -> Path:
     except UnicodeEncodeError:
         raise UserError(f"--root {str(folder.absolute())!a} is not UTF-8: name a folder whose path is") from None
     return folder
+
+
+Preset = Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")]
+Data = Annotated[str | None, typer.Option("--dataset", help="Path or URI of the data; by default the preset's.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
+]
+Root = Annotated[
+    Path,
+    typer.Option(
+        parser=given_root,
+        metavar="FOLDER",
+        envvar=VARIABLE,
+        show_envvar=False,
+        help=f"Folder of runs, checkpoints and the MLflow store [${VARIABLE}]; $MLFLOW_TRACKING_URI: another store.",
+    ),
+]
+Host = Annotated[str, typer.Option(envvar=HOST, show_envvar=False, help=f"Address of Kubeflow Pipelines [${HOST}].")]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
+]
+
+
+def given(host: str) -> str:
+    """The address, which must be given."""
+    if not host:
+        raise UserError(f"no server: give --host, or set {HOST}")
+    return host

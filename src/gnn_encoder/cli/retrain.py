@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_encoder.cli.clusters import HOST, ClusterFile, Host, given
-from gnn_encoder.cli.options import DEFAULT_ROOT, root_option
+from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, given
 
 if TYPE_CHECKING:
     from gnn_encoder.kubeflow.submission import ClusterTraining
@@ -17,31 +16,26 @@ if TYPE_CHECKING:
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable of GitHub's runners: the file whose Markdown a job's page shows."""
 NOT_PROMOTED = 3
-"""Exit code where the model did not pass the gate, if --fail-on-keep is given."""
+"""Exit code with --fail-on-keep for a model that did not pass the gate."""
 
 
 def retrain(
-    preset: Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")],
-    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; else the preset's.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
-    ] = None,
-    root: Annotated[Path, root_option("Folder of runs, checkpoints and the MLflow store, as of `run`.")] = DEFAULT_ROOT,
+    preset: Preset,
+    dataset: Data = None,
+    overrides: Overrides = None,
+    root: Root = DEFAULT_ROOT,
     host: Host = "",
     cluster: ClusterFile = None,
-    local: Annotated[
-        bool, typer.Option("--local", help=f"On this machine, even where --host or ${HOST} names a cluster.")
-    ] = False,
+    local: Annotated[bool, typer.Option("--local", help=f"Run on this machine, even if ${HOST} is set.")] = False,
     fail_on_keep: Annotated[
-        bool,
-        typer.Option("--fail-on-keep", help=f"Exit with {NOT_PROMOTED} if the new model does not become champion."),
+        bool, typer.Option("--fail-on-keep", help=f"Exit with {NOT_PROMOTED} if the new model is not promoted.")
     ] = False,
 ) -> None:
-    """Train again if data, settings or code changed since the champion or the newest model; promote what is better.
+    """Train again if data, settings or code have changed since the champion or the newest model; promote a better one.
 
-    It runs on this machine, or where --host or its environment variable names a cluster, there.
+    It runs on the cluster that --host or its environment variable names, else on this machine.
     """
-    from gnn_encoder.kubeflow import submission as cluster_jobs
+    from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.promotion import retraining
     from gnn_encoder.promotion.gate import KEEP
@@ -50,52 +44,49 @@ def retrain(
     job: Training | ClusterTraining
     if not local and (host or cluster):
         given(host)
-        job = cluster_jobs.training(load_cluster(cluster), preset, dataset, overrides or [])
+        job = submission.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
         job = pipelines.training(preset, dataset, overrides or [], root)
     plan = retraining.plan(job)
     if plan.same:
-        _tell(f"{plan.news}\n")
+        _report(f"{plan.news}\n")
         return
     typer.echo(plan.news)
-    facts, links = _run_there(job, plan, host) if isinstance(job, cluster_jobs.ClusterTraining) else _run(job, plan)
-    _tell(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
+    if isinstance(job, submission.ClusterTraining):
+        facts, links = _run_on_cluster(job, plan, host)
+    else:
+        facts, links = _run_here(job, plan)
+    _report(f"\n{retraining.summary(plan.news, facts, job.models().uri, links)}")
     if fail_on_keep and facts["decision"] == KEEP:
         raise typer.Exit(NOT_PROMOTED)
 
 
-def _run(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
-    """On this machine: the facts of the decision, and where to look."""
-    from rich.console import Console
-
+def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
+    """The facts of the decision, and links to the run's report and log."""
     from gnn_encoder.artifacts.report import Decision, Report
-    from gnn_encoder.cli.console import open_console, show_failure
+    from gnn_encoder.cli.console import follow
     from gnn_encoder.settings.pipeline import TITLES
 
-    with open_console(TITLES, Console()) as console:
-        outcome = job.run(console.show, plan.arguments)
-    if outcome.status != "FINISHED":
-        show_failure(outcome)
-        raise typer.Exit(outcome.exit_code)
+    outcome = follow(TITLES, lambda show: job.run(show, plan.arguments))
     facts = Decision.read(outcome.outputs["decision"]).facts
     return facts, {"report": Report.read(outcome.outputs["report"]).page, "log": outcome.log}
 
 
-def _run_there(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
-    """The same on a cluster."""
+def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
+    """The facts of the decision, and a link to the run."""
     from gnn_encoder.kubeflow.server import Server
-    from gnn_encoder.kubeflow.submission import start, wait
+    from gnn_encoder.kubeflow.submission import wait
     from gnn_encoder.promotion.retraining import registered_facts
 
     server = Server(host, job.cluster.namespace)
-    run_id = start(job, server, plan.arguments)
+    run_id = job.start(server, plan.arguments)
     if code := wait(server, run_id, job.cluster):
         raise typer.Exit(code)
     return registered_facts(plan, job.models()), {"run": server.page(run_id)}
 
 
-def _tell(markdown: str) -> None:
-    """On the terminal, and on the job's page where there is one."""
+def _report(markdown: str) -> None:
+    """Print, also on the job's page if there is one."""
     typer.echo(markdown, nl=False)
     if page := os.environ.get(SUMMARY):
         with Path(page).open("a", encoding="utf-8") as file:

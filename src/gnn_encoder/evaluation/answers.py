@@ -1,13 +1,14 @@
-"""Does a passage hold an answer? By the rule of DPR (Karpukhin et al., 2020, `has_answer` with string matching).
+"""Does a passage contain an answer? By the rule of DPR (Karpukhin et al., 2020, `has_answer` with string matching).
 
-Texts are brought into Unicode's form NFD and cut into tokens: runs of letters, digits and marks, or any other
-single character that is neither a separator nor a control character. Tokens are lower-cased, and a passage holds an
-answer if the answer's tokens stand in its text one after the other; the title does not count. One deviation: an
-answer without any token, which by the letter would stand in every passage, stands in none.
+Texts are normalized to Unicode's form NFD and split into tokens: runs of letters, digits and marks, or any other single
+character that is neither a separator nor a control character. Tokens are lower-cased. A passage contains an answer if
+the answer's tokens are adjacent in its text; the title does not count. One deviation: an answer without any token is in
+no passage, where DPR's rule would find it in every passage.
 """
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import regex
@@ -17,7 +18,7 @@ from gnn_encoder.artifacts import PassageTable, pair_keys
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 CUTOFFS = (5, 20, 100)
 MEASURES = tuple(f"Answer@{k}" for k in CUTOFFS)
-"""Share of the queries with an answer among the first k passages: DPR's top-k retrieval accuracy."""
+"""Share of the queries with an answer in the first k passages: DPR's top-k retrieval accuracy."""
 DEPTH = max(CUTOFFS)
 BATCH = 10_000
 """Passages whose texts are in memory at a time."""
@@ -29,69 +30,68 @@ def tokens(text: str) -> list[str]:
 
 
 class Answers:
-    """The answers to one question, any of which will do."""
+    """The alternative answers to one question; false if none has a token."""
 
     def __init__(self, answers: Sequence[str]) -> None:
-        found = [tokens(answer) for answer in answers]
-        # No token holds a space, so that between spaces only whole tokens are found.
-        self._wanted = [(_folded(max(words, key=len)), f" {' '.join(words)} ") for words in found if words]
+        # No token contains a space, so that only whole tokens match between spaces.
+        self._wanted = [
+            (_folded(max(words, key=len)), f" {' '.join(words)} ") for words in map(tokens, answers) if words
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._wanted)
 
     def are_in(self, passage: "Passage") -> bool:
-        """Whether one of them is."""
-        # Few passages hold even the answer's longest word; the others need not be cut into tokens.
+        """Whether the passage contains one of the answers."""
+        # Few passages contain even the answer's longest word; the others need no tokens.
         return any(word in passage.folded and wanted in passage.tokens for word, wanted in self._wanted)
 
 
 class Passage:
-    """A passage's text, tokenized when first asked for."""
+    """A passage's text, tokenized at the first need."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.folded = _folded(text)
-        self._tokens = ""
+        self.text, self.folded = text, _folded(text)
 
-    @property
+    @cached_property
     def tokens(self) -> str:
         """All tokens, each between spaces."""
-        self._tokens = self._tokens or f" {' '.join(tokens(self.text))} "
-        return self._tokens
+        return f" {' '.join(tokens(self.text))} "
 
 
 def _folded(text: str) -> str:
-    """The text without case: if a token stands in a text, the one folded stands in the other folded."""
+    """The text without case. A folded text contains each folded token of the text."""
     return unicodedata.normalize("NFD", text).casefold()
 
 
 def answer_recall(
     passages: PassageTable, answers: Sequence[Answers], hits: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """`MEASURES` of each system and query, float64 {system: [n, 3]}: 1 where an answer is among the first k.
+    """`MEASURES` of each system and query, float64 {system: [n, 3]}: 1 if an answer is in the first k passages, else 0.
 
     Args:
-        passages: read in batches, each passage once, and only those that someone found.
+        passages: read in batches, each passage that is a hit once.
         answers: [n] to each query.
-        hits: {system: [n, DEPTH]} passage rows, best first, -1 where there are fewer.
+        hits: {system: [n, DEPTH]} passage rows, best first, -1 after the last hit.
     """
-    found = [pair_keys(np.arange(len(answers))[:, None], rows)[rows >= 0] for rows in hits.values()]
-    pairs = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    keys = {system: pair_keys(np.arange(len(answers))[:, None], rows) for system, rows in hits.items()}
+    pairs = np.unique(
+        np.concatenate([np.empty(0, np.int64), *(keys[system][rows >= 0] for system, rows in hits.items())])
+    )
     query, passage = pairs >> 32, pairs & 0xFFFFFFFF
     order = np.argsort(passage, kind="stable")
     distinct, starts = np.unique(passage[order], return_index=True)
     ends = np.append(starts[1:], len(order))
-    holds = np.zeros(len(pairs), dtype=bool)
+    answered = np.zeros(len(pairs), dtype=bool)
     for first in range(0, len(distinct), BATCH):
         part = slice(first, first + BATCH)
         texts = passages.take(distinct[part]).texts
         for text, start, end in zip(texts, starts[part].tolist(), ends[part].tolist(), strict=True):
             read = Passage(text)
             for pair in order[start:end].tolist():
-                holds[pair] = answers[query[pair]].are_in(read)
-    good = pairs[holds]
-    out = {}
-    for system, rows in hits.items():
-        right = np.isin(pair_keys(np.arange(len(answers))[:, None], rows), good) & (rows >= 0)
-        out[system] = np.stack([right[:, :k].any(axis=1) for k in CUTOFFS], axis=1).astype(np.float64)
-    return out
+                answered[pair] = answers[query[pair]].are_in(read)
+    right = {system: np.isin(keys[system], pairs[answered]) & (rows >= 0) for system, rows in hits.items()}
+    return {
+        system: np.stack([found[:, :k].any(axis=1) for k in CUTOFFS], axis=1).astype(np.float64)
+        for system, found in right.items()
+    }

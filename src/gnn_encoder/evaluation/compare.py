@@ -11,26 +11,26 @@ from rich.text import Text
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.evaluation.results import OfEach, PerQuery, corrected, intervals, means, p_values
+from gnn_encoder.evaluation.results import OfEach, PerQuery, block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
-PERMUTATIONS, RESAMPLES, SEED = 10_000, 2000, 0
+STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
 ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
-"""Of file names, which a system's name is without."""
+"""Of file names; a system's name is the file's without them."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems by name, the first being the one that the others are compared with."""
+    """Systems by name; the others are compared with the first."""
 
     measures: tuple[str, ...]
     queries: int
-    """With a positive label: a mean is over these; one without a hit counts 0."""
+    """Queries with a positive label: a mean is over these; one without a hit counts 0."""
     unlabelled: int
     """Queries of the qrels without a positive label, left out."""
     without_hits: dict[str, int]
-    """Of each system, how many of `queries` it has no hit for."""
+    """System → number of `queries` without a hit."""
     results: OfEach
     intervals: dict[str, dict[str, list[float]]]
     p_values: OfEach
@@ -38,11 +38,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Comparison:
-    """Read and measure, one run in memory at a time.
-
-    Raises:
-        UserError: a bad line, no positive label, or a run without a hit for any query of the qrels.
-    """
+    """Read runs and qrels and measure the runs, one run in memory at a time."""
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
     queries = labelled_queries(labels)
@@ -61,22 +57,15 @@ def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Compa
 def comparison_of(
     values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
 ) -> Comparison:
-    """From every system's figures [queries, measures]; what the others say is as in `Comparison`."""
-    raw = p_values(values, PERMUTATIONS, SEED, measures, baseline=next(iter(values)))
-    return Comparison(
-        measures=tuple(measures),
-        queries=len(next(iter(values.values()))),
-        unlabelled=unlabelled,
-        without_hits=without_hits,
-        results=means(values, measures),
-        intervals=intervals(values, RESAMPLES, SEED, measures),
-        p_values=raw,
-        p_holm=corrected(raw),
-    )
+    """Compare systems by their figures [queries, measures]; for the other arguments see `Comparison`."""
+    first = next(iter(values))
+    facts = block({"": values}, measures, **STATISTICS, baseline=first)
+    figures = {name: facts[name][""] for name in ("queries", "results", "intervals", "p_values", "p_holm")}
+    return Comparison(measures=tuple(measures), unlabelled=unlabelled, without_hits=without_hits, **figures)
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
-    """The files' names without endings, or their whole paths where those are not distinct."""
+    """The files' names without endings, or the whole paths if two names are equal."""
     short = []
     for path in runs:
         while path.suffix in ENDINGS and path.stem:
@@ -91,12 +80,7 @@ def system_names(runs: Sequence[Path]) -> list[str]:
 def comparison_table(found: Comparison) -> Table:
     """A block for each measure, a row for each system. The best mean is bold; `*` marks a significant difference."""
     first, *others = found.results
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
     for header in ("mean", "95 % interval", *(("gain", "p", "p (Holm)") if others else ())):
         table.add_column(header, justify="right", no_wrap=True)
@@ -118,7 +102,7 @@ def comparison_table(found: Comparison) -> Table:
 
 
 def notes(found: Comparison) -> list[str]:
-    """What must be known to read the table, a line each."""
+    """The facts needed to read the table, a line each."""
     first, *others = found.results
     left_out = f"; {found.unlabelled:,} without one left out" if found.unlabelled else ""
     lines = [f"{found.queries:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]

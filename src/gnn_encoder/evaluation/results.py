@@ -1,4 +1,4 @@
-"""From every system's per-query figures to the means, intervals and p-values of a report."""
+"""Means, intervals and p-values of a report, from every system's per-query figures."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ OfEach = dict[str, dict[str, float]]
 
 
 def in_table(metrics: dict[str, Any], split: str) -> list[str]:
-    """A split's systems that the table on a terminal and the plot have: all but reciprocal rank fusion."""
-    left_out = {system for system, facts in metrics["fusions"].items() if facts["method"] == RECIPROCAL}
-    return [system for system in metrics["results"][split] if system not in left_out]
+    """A split's systems in the terminal's table and the plot: all but reciprocal rank fusion."""
+    fusions = metrics["fusions"]
+    return [s for s in metrics["results"][split] if s not in fusions or fusions[s]["method"] != RECIPROCAL]
 
 
 def means(values: PerQuery, names: Sequence[str] = NAMES) -> OfEach:
@@ -61,13 +61,14 @@ def corrected(p: OfEach) -> OfEach:
 def block(
     values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int, baseline: str
 ) -> dict[str, Any]:
-    """What a report says of some measures of every split: a table's figures with their statistics.
+    """A report's facts about some measures of every split: a table's figures with their statistics.
 
-    `permutations` 0: no p-values, of what makes no system better or worse.
+    With 0 permutations there are no p-values (for measures that make no system better or worse).
     """
-    p: dict[str, OfEach] = {split: {} for split in values}
-    if permutations:
-        p = {split: p_values(of, permutations, seed, names, baseline=baseline) for split, of in values.items()}
+    p: dict[str, OfEach] = {
+        split: p_values(systems, permutations, seed, names, baseline=baseline) if permutations else {}
+        for split, systems in values.items()
+    }
     return {
         "measures": list(names),
         "queries": {split: len(next(iter(systems.values()))) for split, systems in values.items()},
@@ -85,25 +86,20 @@ def per_query_table(
     names: Sequence[str] = NAMES,
 ) -> pa.Table:
     """A row for each split, system and query, with a column for each measure."""
-    ids = dataset.queries.column("query_id")
     parts = []
     for split, systems in values.items():
+        rows = pa.array(queries[split], pa.int32())
+        ids = dataset.queries.column("query_id").take(rows)
         for system, figures in systems.items():
-            n = len(figures)
-            columns = {
-                "split": pa.array([split] * n),
-                "query_id": ids.take(pa.array(queries[split])),
-                "query": pa.array(queries[split], pa.int32()),
-                "system": pa.array([system] * n),
-            }
+            columns = {"split": [split] * len(rows), "query_id": ids, "query": rows, "system": [system] * len(rows)}
             parts.append(pa.table({**columns, **dict(zip(names, figures.T, strict=True))}))
     return pa.concat_tables(parts)
 
 
 def split_digest(dataset: Dataset, split: str) -> str:
-    """What a split's figures depend on besides the models: corpus, queries and labels, as hex SHA-256.
+    """Hex SHA-256 of all that a split's figures depend on besides the models: corpus, queries and labels.
 
-    Independent of the other splits: two models trained on different queries can be compared.
+    The other splits do not count, so that two models trained on different queries can be compared.
     """
     qrels = dataset.split_qrels(split)
     order = np.lexsort((qrels.passage, qrels.query))
@@ -129,9 +125,8 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
 
 def headline_of(metrics: dict[str, Any]) -> str:
     """One sentence: the candidate's first measure beside the baseline's."""
-    split, measure, baseline, candidate = (
-        metrics["headline_split"], metrics["measures"][0], metrics["baseline"], metrics["candidate"],
-    )  # fmt: skip
+    split, measure = metrics["headline_split"], metrics["measures"][0]
+    baseline, candidate = metrics["baseline"], metrics["candidate"]
     systems, p = metrics["results"][split], metrics["p_holm"][split].get(candidate, {}).get(measure, 1.0)
     return (
         f"{candidate} {mean_name(measure)} {systems[candidate][measure]:.3f} "

@@ -1,9 +1,11 @@
-"""Is one system better than another, or were the queries kind to it?
+"""Is one system better than another, or were the queries kind to it? And how certain is a mean over queries?
 
-The paired randomization test (Fisher's; recommended for retrieval by Smucker, Allan and Carterette,
-CIKM 2007): if two systems were alike, a query's two figures could be swapped, so the difference of
-the means is compared with what random swaps give. Of several systems compared with one baseline some
-differ by luck alone, which Holm's correction takes into account.
+The paired randomization test (Fisher's; recommended for retrieval by Smucker, Allan and Carterette, CIKM 2007): if two
+systems were alike, a query's two figures could be swapped, so the difference of the means is compared with those after
+random swaps. Of several systems compared with one baseline some differ by luck alone; Holm's correction allows for it.
+
+The percentile bootstrap (Efron, 1979): queries are drawn from those there are, with replacement, many times. Between
+the 2.5th and the 97.5th percentile of the means of these draws lies the 95 % interval.
 """
 
 import numpy as np
@@ -20,16 +22,16 @@ DRAWS = 2**21
 def paired_randomization(differences: np.ndarray, permutations: int, seed: int) -> np.ndarray:
     """Two-sided p-values [c] of c comparisons from their per-query differences [n, c].
 
-    Swapping two figures flips the sign of their difference, so what is permuted is one vector of n
-    signs, for all comparisons at once. Where 2^n is at most `permutations` all swaps are tried and
-    the p-value is exact; otherwise they are drawn, from `seed`, and it is at least 2 / (permutations + 1).
+    Swapping two figures flips the sign of their difference, so one vector of n signs is permuted, for all comparisons
+    at once. If 2^n is at most `permutations` all swaps are tried and the p-value is exact; otherwise they are drawn,
+    from `seed`, and it is at least 2 / (permutations + 1).
     """
     n, comparisons = differences.shape
-    if n < 2:  # one difference lies as far from zero as its negative
+    if n < 2:  # one difference is as far from zero as its negative
         return np.ones(comparisons)
 
     def totals(signs: np.ndarray, axis: int) -> np.ndarray:
-        # Rounded, so that sums that only the order of additions tells apart compare as equal.
+        # Rounded, so that sums compare as equal if only the order of additions differs.
         rounded: np.ndarray = np.round(signs @ differences, 9)
         return rounded
 
@@ -52,9 +54,9 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
 def holm(p_values: np.ndarray) -> np.ndarray:
     """p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), each of the m columns by itself.
 
-    The smallest is multiplied by c, the next by c - 1, and so on, and none is less than one before it: calling
-    those below α significant errs in at least one of them with a probability of at most α, however they depend on
-    each other.
+    The smallest is multiplied by c, the next by c - 1, and so on, and none is less than the one before it. If those
+    below α are called significant, at least one of them is wrong with a probability of at most α, however they depend
+    on each other.
     """
     comparisons = len(p_values)
     order = np.argsort(p_values, axis=0, kind="stable")
@@ -68,8 +70,8 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 def bootstrap_intervals(values: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper ends [c] of the 95 % intervals of the means of c figures over n queries [n, c].
 
-    All figures are resampled with the same draws, made from `seed`: systems see the same queries. A draw is no more
-    than how often each query is in it, so the means of a batch are one matrix product.
+    All figures are resampled with the same draws, from `seed`: systems have the same queries. A draw is how often each
+    query is in it, so the means of a batch are one matrix product.
     """
     n, columns = values.shape
     if n == 0:

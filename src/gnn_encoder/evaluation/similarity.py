@@ -1,4 +1,4 @@
-"""How alike queries and the queries generated from their negatives are, beside SS-BERT's Table 5."""
+"""How similar queries and the queries generated from their negatives are, beside SS-BERT's Table 5."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,8 +1,8 @@
-"""The compiled training pipeline with a cluster's settings laid on: what a KFP server is sent.
+"""The cluster file, and the package for a KFP server: the compiled training pipeline with the cluster's settings.
 
-The pipeline's steps and their inputs stay as they are. KFP has two places for what a step asks for. Image,
-environment, CPU, memory, GPUs and retries are in the pipeline's specification. Everything else is Kubernetes' own and
-lies in a second document beside it. Both are written through KFP's message types, which refuse an unknown field.
+The pipeline's steps and their inputs stay as they are. KFP has two places for what a step asks for. Image, environment,
+CPU, memory, GPUs and retries are in the pipeline's specification; everything else is Kubernetes' own, in a second
+document. Both are written through KFP's message types, which refuse an unknown field.
 """
 
 from pathlib import Path
@@ -19,10 +19,9 @@ from gnn_encoder.settings.presets import read_yaml_file
 
 
 def load_cluster(path: Path | None) -> Cluster:
-    """What a cluster file says; without one, the server's and Kubernetes' own defaults.
+    """The settings in a cluster file; without a file, the server's and Kubernetes' own defaults.
 
-    Raises:
-        UserError: there is no such file, or a key, type or value in it is wrong.
+    An error is one line that names the key and never the value, which may be a secret.
     """
     if path is None:
         return Cluster()
@@ -34,17 +33,17 @@ def load_cluster(path: Path | None) -> Cluster:
         first = error.errors(include_input=False)[0]
         key = ".".join(map(str, first["loc"]))
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        told = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{path}: {f'{key}: ' if key else ''}{told}{more}") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{path}: {f'{key}: ' if key else ''}{problem}{more}") from None
 
 
 def write_package(cluster: Cluster, target: Path) -> None:
-    """Write the package to `target`, a .yaml file that KFP's client and its pages take."""
+    """Write the package to `target`, a .yaml file for KFP's client or its pages."""
     target.write_text(yaml.safe_dump_all(package(cluster)), encoding="utf-8")
 
 
 def package(cluster: Cluster) -> list[dict[str, Any]]:
-    """The training pipeline's specification and, where a step asks for anything of Kubernetes' own, its platform's."""
+    """The training pipeline's specification and, if a step asks for anything of Kubernetes' own, its platform's."""
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
@@ -81,8 +80,7 @@ def package(cluster: Cluster) -> list[dict[str, Any]]:
 def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
     from kfp import kubernetes
 
-    # kfp-kubernetes writes to a task's platform_config and reads nothing else of it. A compiled pipeline has no such
-    # tasks any more.
+    # kfp-kubernetes writes to a task's platform_config and reads nothing else. A compiled pipeline has no tasks.
     task: Any = SimpleNamespace(platform_config={})
     if images.pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(images.pull_secrets))

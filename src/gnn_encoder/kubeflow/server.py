@@ -1,8 +1,8 @@
-"""A Kubeflow Pipelines server: starts a run, says how it is, lists runs.
+"""A Kubeflow Pipelines server: it starts runs, reports on a run and lists runs.
 
-Requests and answers are those of `kfp_server_api`, the client that KFP generates from its API's description, with a
-time limit and the token of the moment. `kfp.Client` has neither: a server that accepts a connection and never answers
-holds it for ever, and so does a run that somebody cancels.
+`kfp_server_api`, the client that KFP generates from its API's description, sends the requests, with a time limit and
+the current token. `kfp.Client` has neither: a server that accepts a connection and never answers blocks it for ever,
+and so does a run that somebody cancels.
 """
 
 import itertools
@@ -20,35 +20,34 @@ from urllib.parse import urlsplit
 
 import certifi
 
-from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.errors import UserError, one_line, printable, without_password
 from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.pipeline import TRAINING
 
-TOKEN = "GNN_ENCODER_KFP_TOKEN"
-"""Environment variable: the token that the server wants, if it wants one."""
-TOKEN_FILE = "KF_PIPELINES_SA_TOKEN_PATH"
-"""Environment variable, KFP's own: a file with the token, where `TOKEN` is not set."""
+# Environment variables. All but the first are those of KFP, OpenSSL and requests.
+TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"
+"""The server's token, if it demands one, and a file with the token, read if `TOKEN` is not set."""
 AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-"""Environment variables, OpenSSL's and requests' own: a PEM file of the authorities that may sign the server's
-certificate, the first that is set. KFP's client looks at neither and knows public ones alone.
+"""A PEM file of the authorities that may sign the server's certificate; the first that is set counts. KFP's client
+reads neither and knows public authorities alone.
 """
 PAGES = "KF_PIPELINES_UI_ENDPOINT"
-"""Environment variable, KFP's own: where the server's pages are, if not where its API is."""
+"""The address of the server's pages, if it is not that of its API."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-"""How long a server may take for the next bytes of an answer."""
+"""Longest wait for the next bytes of an answer."""
 POLL_SECONDS = 5.0
 PATIENCE_SECONDS = 300.0
-"""How long a server may fail to answer before a wait ends. A restart takes a minute or two."""
+"""How long `follow` waits for a server that does not answer. A restart takes a minute or two."""
 DRIVER = "-driver"
-"""KFP prepares the pod of a step X in another, the task `X-driver`, and those of the whole run in `root-driver`."""
+"""KFP prepares the pod of a step X in another pod, the task `X-driver`, and the whole run in `root-driver`."""
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """A run, as far as the server tells. States are KFP's own words."""
+    """A run, as the server describes it. States are KFP's own words."""
 
     run_id: str
     name: str
@@ -56,31 +55,26 @@ class ClusterRun:
     created: datetime | None
     finished: datetime | None
     steps: Mapping[str, str]
-    """Step → state, of those that have begun."""
+    """Step → state, of the steps that have begun."""
     failed: Mapping[str, str]
-    """Failed step, or failed driver as `X-driver` → its last pod's name, empty where it cannot be told."""
+    """Failed step, or failed driver as `X-driver` → its last pod's name, empty if it is not known."""
     terminated: bool
     """Somebody ended it. Its state is FAILED all the same."""
     error: str
-    """What the server says of the run itself, if anything."""
+    """The server's message about the run itself, if any."""
 
 
 class Unanswered(UserError):
-    """The server cannot be reached or cannot answer now. It may later."""
+    """The server cannot be reached or cannot answer now. It may answer later."""
 
 
 class Server:
     """KFP's API at an address."""
 
     def __init__(self, host: str, namespace: str = "") -> None:
-        """Connect.
+        """Connect to an address such as `https://kubeflow.example.com/pipeline`.
 
-        Args:
-            host: the server's address, as `https://kubeflow.example.com/pipeline`.
-            namespace: whose runs, where the server has several users.
-
-        Raises:
-            UserError: nothing answers there, or something else than KFP, or it refuses.
+        A server with several users needs the namespace.
         """
         import kfp_server_api
 
@@ -106,11 +100,7 @@ class Server:
             raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
     def submit(self, package: Sequence[Any], arguments: Mapping[str, str], cluster: Cluster, name: str) -> str:
-        """Start a run of a package (see `package.package`) under a name, and return its id.
-
-        Raises:
-            UserError: the server refuses or does not answer.
-        """
+        """Start a run of a package (see `package.package`) under a name, and return its id."""
         from kfp_server_api import V2beta1Experiment, V2beta1Run, V2beta1RuntimeConfig
 
         with self._errors_in_a_line():
@@ -119,49 +109,39 @@ class Server:
                 new = V2beta1Experiment(display_name=cluster.experiment, namespace=self._namespace)
                 experiment = self._experiments.experiment_service_create_experiment(new).experiment_id
         spec, *platform = package
+        config = V2beta1RuntimeConfig(pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments))
         run = V2beta1Run(
             experiment_id=experiment,
             display_name=name,
             pipeline_spec={"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
-            runtime_config=V2beta1RuntimeConfig(
-                pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments)
-            ),
+            runtime_config=config,
             service_account=cluster.service_account or None,
         )
         try:
             with self._errors_in_a_line():
                 return str(self._runs.run_service_create_run(run).run_id)
         except Unanswered as error:
-            raise UserError(f"{error}; {name} may have started all the same: look with gnn-encoder runs") from None
+            raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
 
     def run(self, run_id: str) -> ClusterRun:
-        """How a run is.
-
-        Raises:
-            UserError: there is none of that id, or the server does not answer.
-        """
+        """The run with an id."""
         with self._errors_in_a_line():
             return _as_run(self._runs.run_service_get_run(run_id))
 
     def runs(self, experiment: str, limit: int) -> list[ClusterRun]:
-        """The last runs of an experiment, the newest first; none where there is no such experiment.
-
-        Raises:
-            UserError: the server does not answer.
-        """
+        """The last runs of an experiment, the newest first; empty if there is no such experiment."""
         with self._errors_in_a_line():
-            found = self._experiment(experiment)
-            if not found:
+            if not (number := self._experiment(experiment)):
                 return []
-            listed = self._runs.run_service_list_runs(experiment_id=found, page_size=limit, sort_by="created_at desc")
+            listed = self._runs.run_service_list_runs(experiment_id=number, page_size=limit, sort_by="created_at desc")
             return [_as_run(each) for each in listed.runs or []]
 
     def page(self, run_id: str) -> str:
-        """Where a browser sees a run."""
+        """The address of a run's page."""
         return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/runs/details/{run_id}"
 
     def _experiment(self, name: str) -> str:
-        """The id of the experiment of a name, empty where there is none."""
+        """The id of the experiment with a name, empty if there is none."""
         equals = {"operation": 1, "key": "display_name", "stringValue": name}
         found = self._experiments.experiment_service_list_experiments(
             namespace=self._namespace, filter=json.dumps({"predicates": [equals]})
@@ -170,7 +150,7 @@ class Server:
 
     @contextmanager
     def _errors_in_a_line(self) -> Iterator[None]:
-        """Errors of the connection and of the server as a `UserError`."""
+        """Turn errors of the connection and of the server into a `UserError`."""
         from kfp_server_api import ApiException
         from urllib3.exceptions import HTTPError, ReadTimeoutError, SSLError
 
@@ -178,32 +158,32 @@ class Server:
             yield
         except HTTPError as error:
             cause = getattr(error, "reason", None) or error
-            said = f"cannot reach {self.host}: {one_line(cause.__cause__ or cause)}"
+            message = f"cannot reach {self.host}: {one_line(cause.__cause__ or cause)}"
             if isinstance(cause, ReadTimeoutError):
-                said = f"cannot reach {self.host}: no answer within {ANSWER_SECONDS:g} s"
+                message = f"cannot reach {self.host}: no answer within {ANSWER_SECONDS:g} s"
             elif isinstance(cause, SSLError):
-                said = (
+                message = (
                     f"no trusted connection to {self.host} ({one_line(cause)}): set {AUTHORITIES[0]} to a PEM file "
                     "with the certificate of the authority that signed the server's"
                 )
-            raise Unanswered(said) from None
+            raise Unanswered(message) from None
         except ApiException as error:
-            token = "the token has expired or is wrong" if _token() else "it wants a token"
-            said = {
+            token = "the token has expired or is wrong" if _token() else "it demands a token"
+            message = {
                 401: f"{self.host} does not let us in: {token}; set {TOKEN}, or {TOKEN_FILE} to a file that has it",
                 403: f"{self.host} forbids it in namespace {self._namespace or '(none)'}: {_words(error)}",
                 404: f"{self.host} does not have it: {_words(error)}; check --host, and the path in it",
             }.get(error.status, f"{self.host} answers {error.status}: {_words(error)}")
-            raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(said) from None
-        except (AttributeError, TypeError, ValueError):  # of the client, over JSON of another shape or bytes
+            raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(message) from None
+        except (AttributeError, TypeError, ValueError):  # the client's, for JSON of another shape or bytes
             raise UserError(f"{self.host} answers, but not as KFP does: check --host") from None
 
 
-def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> ClusterRun:
-    """Wait for a run's end, and pass `tell` a line for each change of a step's state.
+def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterRun:
+    """Wait for a run's end, and pass `show` a line for each change of a step's state.
 
     Raises:
-        UserError: the server has not answered for minutes, or no longer lets us in. The run goes on.
+        UserError: the server has not answered for minutes, or it refuses the token. The run goes on.
     """
     seen: dict[str, str] = {}
     terminated = ended = False
@@ -214,18 +194,18 @@ def follow(server: Server, run_id: str, tell: Callable[[str], None]) -> ClusterR
         except Unanswered as error:
             if failing_since is None:
                 failing_since = time.monotonic()
-                tell(f"{error}; still waiting")
+                show(f"{error}; still waiting")
             elif time.monotonic() - failing_since > PATIENCE_SECONDS:
                 raise
         else:
             failing_since = None
             for step, state in run.steps.items():
                 if seen.get(step) != state:
-                    tell(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
+                    show(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
             seen |= run.steps
             terminated = terminated or run.terminated
             if run.state in FINAL:
-                # The server writes down the end of a run before that of its tasks: ask once more for what failed.
+                # The server records the end of a run before the ends of its tasks: ask once more for what failed.
                 if run.state == "SUCCEEDED" or run.failed or ended:
                     return replace(run, terminated=terminated)
                 ended = True
@@ -243,7 +223,7 @@ def _api_client(host: str) -> Any:
                 headers = {**(headers or {}), "authorization": f"Bearer {token}"}
             more["_request_timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
             answer = super().request(method, url, headers=headers, **more)
-            if "json" not in answer.getheader("Content-Type", ""):  # it would read any page as an empty answer
+            if "json" not in answer.getheader("Content-Type", ""):  # the client would read a page as an empty answer
                 raise UserError(
                     f"{host} answers, but not as KFP does, perhaps with a page to log in: "
                     f"set {TOKEN} to a valid token, or check --host"
@@ -252,17 +232,15 @@ def _api_client(host: str) -> Any:
 
     configuration = kfp_server_api.Configuration(host=host)
     configuration.ssl_ca_cert = next(filter(None, map(os.environ.get, AUTHORITIES)), None) or certifi.where()
-    # No retries, of which urllib3 makes three without a pause: `follow` has its own. Redirects are followed.
+    # No retries (urllib3 makes three without a pause): `follow` has its own. Redirects are followed.
     configuration.retries = urllib3.Retry(total=None, connect=0, read=0, redirect=3, status=0, other=0)
     return Api(configuration)
 
 
 def _token() -> str:
-    """The server's token, empty where there is none. A service account's lives an hour, so its file is read again for
-    each request.
+    """The server's token, empty if none is set.
 
-    Raises:
-        UserError: the file cannot be read, or the token cannot be sent.
+    The file is read for each request: a service account's token is valid for an hour.
     """
     source, token = TOKEN, os.environ.get(TOKEN, "").strip()
     if not token and (source := os.environ.get(TOKEN_FILE, "")):
@@ -270,24 +248,24 @@ def _token() -> str:
             token = Path(source).read_text("latin-1").strip()
         except OSError as error:
             raise UserError(f"cannot read the token that {TOKEN_FILE} names: {one_line(error)}") from None
-    if not re.fullmatch("[!-~]*", token):  # an HTTP client's error would quote it
+    if not re.fullmatch("[!-~]*", token):  # the HTTP client's error would quote it
         raise UserError(f"the token from {source} has white space or a character that is not ASCII in it: copy it anew")
     return token
 
 
 def _as_run(found: Any) -> ClusterRun:
     tasks = (found.run_details.task_details if found.run_details else None) or []
-    # A task without a state is one that Argo has left out, or has not come to.
+    # A task has no state if Argo has left it out or has not reached it.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
         run_id=str(found.run_id),
-        name=str(found.display_name),
-        # Where the server cannot read a run back, it sends an error and no state.
+        name=printable(str(found.display_name)),
+        # If the server cannot read a run back, it sends an error and no state.
         state=str(found.state or ("FAILED" if found.error else "PENDING")),
         created=found.created_at,
-        # A run that goes on has the epoch for its end.
+        # The end of a run that goes on is the epoch.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
         steps={name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in TRAINING},
         failed={
@@ -296,23 +274,23 @@ def _as_run(found: Any) -> ClusterRun:
             if name == f"root{DRIVER}" or launch.step_of(name.removesuffix(DRIVER)) in TRAINING
         },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
-        error=one_line(found.error.message) if found.error and found.error.message else "",
+        error=printable(found.error.message) if found.error and found.error.message else "",
     )
 
 
 def _pod(nodes: Set[str], task: str) -> str:
-    """The name of the pod of a task's last attempt, empty where none of `nodes` is its.
+    """The name of the pod of a task's last attempt, empty if the task has none among `nodes`.
 
     KFP names no pod. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the FNV-1a hash
     of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). Names and templates are
-    those of KFP 2.17's compiler; where an administrator's Argo adds retries to every node, they are others.
+    those of KFP 2.17's compiler. They differ if an administrator lets Argo add retries to every node.
     """
     workflow = next(iter(nodes), "").rpartition("-")[0]
     if task == f"root{DRIVER}":
         tries = iter([(task, "system-dag-driver")])
     elif task.endswith(DRIVER):
         tries = iter([(f"root.{task}", "system-container-driver")])
-    else:  # with retries `executor` is no pod but what holds the attempts
+    else:  # with retries `executor` is not a pod but the parent of the attempts
         executor = f"root.{task}.executor"
         attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
         tries = itertools.chain([(executor, "system-container-impl")], attempts)
@@ -328,7 +306,7 @@ def _pod(nodes: Set[str], task: str) -> str:
 
 
 def _words(error: Any) -> str:
-    """What a refusal says for itself."""
+    """The server's message in a refusal."""
     try:
         body = json.loads(error.body)
         return one_line(body.get("message") or body.get("error") or error.reason)

@@ -1,4 +1,4 @@
-"""What `gnn-encoder submit` and `retrain` ask of a cluster: settings that its pods can use, arguments, a package."""
+"""A run on a cluster: settings that its pods can use, the start, the wait for its end, and why it failed."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,12 +31,8 @@ class ClusterTraining:
     cluster: Cluster
 
     def models(self) -> Registry:
-        """Where its versions are registered: in the MLflow that `promote` uses there.
-
-        Raises:
-            UserError: the cluster file names none for it, or it cannot be used.
-        """
-        # From a secret or a config map only the pod knows it. Then this environment has to name the same.
+        """The registry of its versions, in the MLflow that `promote` uses on the cluster."""
+        # An address in a secret or a config map is known to the pod only: this environment has to name the same one.
         uri = self._store or os.environ.get(STORE)
         if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
@@ -46,22 +42,16 @@ class ClusterTraining:
         return open_registry(uri, self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """What its steps are called with; for `registry` see `runs.pipelines.Training`.
-
-        Raises:
-            UserError: the data source or a backbone is not there.
-        """
+        """The arguments of its steps; for `registry` see `runs.pipelines.Training`."""
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
-    def submit(self, server: Server, arguments: Mapping[str, str]) -> tuple[str, str]:
-        """Start a run; its name and its id.
-
-        Raises:
-            UserError: settings do not fit the backbone, or the server refuses.
-        """
+    def start(self, server: Server, arguments: Mapping[str, str]) -> str:
+        """Submit the pipeline, print its page, and return the run's id."""
         check_heads(self.settings)
         name = dated(Path(self.preset).stem)
-        return name, server.submit(package(self.cluster), arguments, self.cluster, name)
+        run_id = server.submit(package(self.cluster), arguments, self.cluster, name)
+        typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
+        return run_id
 
     @property
     def _store(self) -> str:
@@ -71,12 +61,8 @@ class ClusterTraining:
 def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
     """The training pipeline of a preset for a cluster, as `runs.pipelines.training` is for this machine.
 
-    No store and no hub is asked.
-
-    Raises:
-        UserError: a step has no image, or settings are wrong, or name something that lies on this machine alone, or
-            want more processes for a training than it gets GPUs, or registered bundles would be out of later runs'
-            reach.
+    Refused are steps without an image, settings that name a folder of this machine, trainings with more processes than
+    GPUs, and bundles that later runs could not read. No store and no hub is asked.
     """
     if unnamed := next((step for step in TRAINING if not cluster.image(step)), ""):
         raise UserError(
@@ -84,17 +70,22 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
             "registry.example.com/gnn-encoder-python:0.1.0"
         )
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
-        _refuse_local(settings.ingest.dataset)
+        local.append(settings.ingest.dataset)
     for step in PIPELINES["train"]:
         values = getattr(settings, step)
-        for name in BACKBONES:
-            if (model := getattr(values, name, "")) and Path(model).is_dir():
-                _refuse_local(model)
+        local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
-    if not (settings.promote.bundle_store or is_remote(cluster.pipeline_root)) and _registers(cluster):
+    if local:
+        raise UserError(
+            f"{local[0]} lies on this machine, where no pod can read it: "
+            f"send it with gnn-encoder copy {local[0]} s3://BUCKET/FOLDER and name that"
+        )
+    readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
+    if STORE in cluster.needs("promote").variables and not readable_later:
         raise UserError(
             "promote would register a bundle that no later run can read, so that no model could be compared with it: "
             "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
@@ -102,37 +93,8 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
     return ClusterTraining(preset, settings, cluster)
 
 
-def _registers(cluster: Cluster) -> bool:
-    """Whether `promote` has a registry there: its address may also be in a secret or a config map."""
-    needs = cluster.needs("promote")
-    objects = (*needs.secrets.values(), *needs.config_maps.values())
-    return STORE in {*needs.environment, *(variable for keys in objects for variable in keys.values())}
-
-
-def _refuse_local(path: str) -> None:
-    raise UserError(
-        f"{path} lies on this machine, where no pod can read it: "
-        f"send it with gnn-encoder copy {path} s3://BUCKET/FOLDER and name that"
-    )
-
-
-def start(job: ClusterTraining, server: Server, arguments: Mapping[str, str]) -> str:
-    """Submit a training, print where it is, and return the run's id.
-
-    Raises:
-        UserError: settings do not fit the backbone, or the server refuses.
-    """
-    name, run_id = job.submit(server, arguments)
-    typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
-    return run_id
-
-
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:
-    """Follow a run and print how it ended: exit code 0 if it succeeded, 130 if Ctrl-C ended the waiting alone, else 1.
-
-    Raises:
-        UserError: the server has not answered for minutes, or no longer lets us in. The run goes on.
-    """
+    """Follow a run and print how it ended. The exit code is 0 for success, 130 for Ctrl-C (the run goes on), else 1."""
     try:
         run = follow(server, run_id, typer.echo)
     except KeyboardInterrupt:
@@ -153,7 +115,7 @@ def wait(server: Server, run_id: str, cluster: Cluster) -> int:
 
 
 def _reasons(run: ClusterRun, namespace: str) -> Iterator[str]:
-    """Why a run failed, a line each, as far as KFP tells: it names what failed, and the pod's log says why."""
+    """What failed in a run, a line each. KFP does not say why; the log of the pod does."""
     if run.error:
         yield run.error
     if run.terminated:

@@ -1,4 +1,4 @@
-"""Which bundle is in service: the registry, the gate, the comparison with the champion, the model card, retraining.
+"""Which bundle is in service: the gate (what `promote` decides), the registry, the champion, model cards, retraining.
 
-Imports `evaluation`, `retrieval`, `report`, `tracking` and what lies below them.
+Imports `evaluation`, `retrieval`, `tracking` and what lies below them.
 """

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.storage import is_remote, local_folder
@@ -32,8 +32,7 @@ AFTER, SET = "after", "aliases set"
 SCHEME = "models:/"
 """How the name of a registered version begins."""
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,15 @@ class Aliases:
     """Number of the last move, "0" if there was none."""
 
 
-def _naming_store(
-    method: Callable[Concatenate["Registry", Arguments], Result],
-) -> Callable[Concatenate["Registry", Arguments], Result]:
+def _naming_store(method: Method) -> Method:
+    """The method with errors of the store as a `UserError` that names it."""
+
     @functools.wraps(method)
-    def call(registry: "Registry", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call(registry: "Registry", *args: Any, **kwargs: Any) -> Any:
         with mlflow_runs.store_errors(registry.uri):
             return method(registry, *args, **kwargs)
 
-    return call
+    return cast(Method, call)
 
 
 class Registry:

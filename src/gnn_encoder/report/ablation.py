@@ -1,4 +1,4 @@
-"""Variants of one model side by side: means over seeds, and how surely each differs from the full model."""
+"""Variants of one model side by side: means over seeds, and the significance of each difference from the full model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from gnn_encoder.report.table import figures_table
 from gnn_encoder.settings.graph import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
-"""Measures of the terminal's table, which 80 columns hold."""
+"""Measures of the terminal's table; more would not fit into 80 columns."""
 SWEEPS = {
     "neighbors": ("k, passages per query", frozenset({"neighbors", "edges"})),
     "mask_fraction": ("β, share of queries masked in a round", frozenset({"mask_fraction", "mask"})),
     "gate_alpha": ("α of a fixed gate", frozenset({"gate_alpha", "gate"})),
 }
-"""Setting → what its axis says, and the settings that may differ from the full model's along it."""
+"""Setting → the label of its axis, and the settings that may differ from the full model's along it."""
 LEAST = 3
 """Points that make a curve."""
 
@@ -34,25 +34,14 @@ class Variant:
     settings: TryVariant
     values: dict[str, np.ndarray]
 
-    def means(self, split: str) -> np.ndarray:
-        """Each seed's means [seeds, measures]."""
-        found: np.ndarray = self.values[split].mean(axis=1)
-        return found
-
 
 def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
-    """Variants by name, in the order of their first figures.
-
-    Raises:
-        UserError: figures of different queries.
-    """
+    """Variants by name, in the order of their first figures, which must be of the same queries."""
     by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
-    queries: list[list[int]] = []
     for each in figures:
         table = each.per_query
-        queries.append(table.column("query").to_pylist())
-        if queries[-1] != queries[0]:
-            raise UserError("the variants' figures are of different queries: run them over one data set")
+        if table.column("query") != figures[0].per_query.column("query"):
+            raise UserError("the variants' figures are of different queries: run them over one dataset")
         splits = np.asarray(table.column("split"))
         values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
         settings = TryVariant.model_validate(each.manifest.settings)
@@ -67,27 +56,28 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
 def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
     """`results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: figure}}}.
 
-    Results are means over seeds and queries; deviations are those of the seeds' means, missing where there is one
-    seed. p is against the full model, of queries' means over the seeds, then corrected for the number of variants.
+    Results are means over seeds and queries. Deviations are of the seeds' means, for variants with several seeds. p is
+    against the full model, of queries' means over the seeds, then corrected for the number of variants.
     """
-    found: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
+    statistics: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
     for split in variants[full].values:
         per_query = {name: variant.values[split].mean(axis=0) for name, variant in variants.items()}
-        found["results"][split] = means(per_query)
-        found["deviations"][split] = {
-            name: dict(zip(NAMES, of_seeds.std(axis=0, ddof=1).tolist(), strict=True))
-            for name, variant in variants.items()
-            if len(of_seeds := variant.means(split)) > 1
+        of_seeds = {name: variant.values[split].mean(axis=1) for name, variant in variants.items()}
+        statistics["results"][split] = means(per_query)
+        statistics["deviations"][split] = {
+            name: dict(zip(NAMES, seed_means.std(axis=0, ddof=1).tolist(), strict=True))
+            for name, seed_means in of_seeds.items()
+            if len(seed_means) > 1
         }
-        found["p_values"][split] = p = p_values(per_query, permutations, seed, baseline=full)
-        found["p_holm"][split] = corrected(p)
-    return found
+        statistics["p_values"][split] = p = p_values(per_query, permutations, seed, baseline=full)
+        statistics["p_holm"][split] = corrected(p)
+    return statistics
 
 
 def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
-    """(value, variant) of those that differ from the full model along one setting alone, ascending.
+    """(value, variant) of the variants that differ from the full model in one setting alone, ascending.
 
-    The full model is among them where it lies on the same curve.
+    The full model is among them if it lies on the same curve.
     """
     _, free = SWEEPS[setting]
     model = variants[full].settings
@@ -104,8 +94,7 @@ def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[f
 
 def ablation_table(metrics: dict[str, Any]) -> Table:
     """Variants × measures, a block for each split; ± is the deviation over seeds."""
-    full = metrics["full"]
-    caption = f"* differs from {full}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
+    caption = f"* differs from {metrics['full']}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
     table = figures_table(SHOWN, caption)
     for split, variants in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")

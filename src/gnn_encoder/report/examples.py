@@ -1,6 +1,6 @@
-"""Queries that the GNN-encoder won and lost against the dual encoder, with what both found."""
+"""Queries that the candidate won and lost against the baseline, with both systems' first passages, explained."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,12 @@ from gnn_encoder.inference.scorers import Contribution, Scorer
 from gnn_encoder.models.dual_encoder import TextEncoder
 
 NEIGHBORS = 3
-"""Training queries told of each passage."""
+"""Training queries shown of each passage."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A passage in a ranking.
-
-    `why`: what the graph made of it. `parts`: what its score is made of. Each where it is known.
-    """
+    """A passage in a ranking. If known, `why` has the graph's influence on it, `parts` the parts of its score."""
 
     rank: int
     passage_id: str
@@ -58,24 +55,22 @@ def examples(
     figures: Mapping[str, np.ndarray],
     hits: Mapping[str, np.ndarray],
 ) -> list[Example]:
-    """Some of a split's labelled queries in full.
+    """Some of a split's n labelled queries in full.
 
     Args:
-        dataset: where ids, texts and labels come from.
-        split: whose labelled queries, ascending, the arrays below are aligned with.
-        positions: [e] which of them.
+        positions: [e] of the queries among the split's labelled queries, ascending.
         figures: {system: [n]} one measure of each query.
-        hits: {system: [n, SHOWN]} passage rows, best first, -1 where there are fewer.
+        hits: {system: [n, SHOWN]} passage rows, best first, -1 after the last hit.
     """
     labels = dataset.split_qrels(split).positive()
     queries = labelled_queries(labels)[positions]
     ids = dataset.queries.column("query_id").take(pa.array(queries)).to_pylist()
-    made = []
+    shown = []
     for position, query, query_id, text in zip(positions, queries, ids, dataset.query_texts(queries), strict=True):
         relevant = labels.passage[labels.query == query]
         rankings = {system: _found(dataset, rows[position], relevant) for system, rows in hits.items()}
-        made.append(Example(query_id, text, {s: float(v[position]) for s, v in figures.items()}, rankings))
-    return made
+        shown.append(Example(query_id, text, {s: float(v[position]) for s, v in figures.items()}, rankings))
+    return shown
 
 
 def _found(dataset: Dataset, rows: np.ndarray, relevant: np.ndarray) -> list[Found]:
@@ -85,28 +80,32 @@ def _found(dataset: Dataset, rows: np.ndarray, relevant: np.ndarray) -> list[Fou
     return [Found(rank, *column) for rank, column in enumerate(columns, start=1)]
 
 
-class ExampleExplainer:
-    """Adds to examples what flowed into the passages that `system` ranked first."""
+def explained_by_graph(
+    artifacts: Mapping[str, Path],
+    system: str,
+    groups: Iterable[tuple[list[Example], np.ndarray]],
+    speed: Mapping[str, Any],
+) -> list[list[Example]]:
+    """Groups of examples with the graph's influence on `system`'s passages.
 
-    def __init__(self, system: str, artifacts: Mapping[str, Path], speed: Mapping[str, Any]) -> None:
-        """Open the artifacts, by name: the bundle and what explains it; `speed`: of encoding."""
-        self.system, self._speed = system, speed
-        self._sources = Sources.read(artifacts)
-        self._encoder = TextEncoder.load(Bundle.read(artifacts["bundle"]).query_encoder_path)
+    Args:
+        artifacts: name → folder of the bundle and the artifacts that explain it.
+        groups: e examples, and the system's passage rows of each [e, s], -1 after the last hit.
+        speed: settings of encoding.
+    """
+    sources, encoder = Sources.read(artifacts), TextEncoder.load(Bundle.read(artifacts["bundle"]).query_encoder_path)
+    explained: list[list[Example]] = []
+    for group, hits in groups:
+        explained.append([])
+        questions = encode_texts(encoder, [example.query for example in group], **speed)
+        for example, why in zip(group, sources.explain(questions, hits, neighbors=NEIGHBORS), strict=True):
+            found = [replace(passage, why=of) for passage, of in zip(example.rankings[system], why, strict=True)]
+            explained[-1].append(replace(example, rankings={**example.rankings, system: found}))
+    return explained
 
-    def explain(self, examples: list[Example], hits: np.ndarray) -> list[Example]:
-        """The examples [e], from the system's passage rows of each [e, s], -1 where there are fewer."""
-        questions = encode_texts(self._encoder, [example.query for example in examples], **self._speed)
-        whys = self._sources.explain(questions, hits, neighbors=NEIGHBORS)
-        explained = []
-        for example, why in zip(examples, whys, strict=True):
-            found = [replace(passage, why=of) for passage, of in zip(example.rankings[self.system], why, strict=True)]
-            explained.append(replace(example, rankings={**example.rankings, self.system: found}))
-        return explained
 
-
-def explained_by(scorer: Scorer, system: str, examples: list[Example]) -> list[Example]:
-    """The examples with what the scores of `system`'s passages are made of, by the scorer that ordered them."""
+def explained_by_scorer(scorer: Scorer, system: str, examples: list[Example]) -> list[Example]:
+    """The examples with the parts of the scores of `system`'s passages, by the scorer that ordered them."""
     explained = []
     for example in examples:
         found = [

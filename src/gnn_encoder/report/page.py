@@ -18,12 +18,10 @@ from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
 from gnn_encoder.settings.values import StepSettings
 
-TEMPLATE, ABLATION = "report.html.j2", "ablation.html.j2"
-
 
 @dataclass(frozen=True)
 class Plot:
-    """A PNG and what it shows in words."""
+    """A PNG and its caption."""
 
     image: bytes
     caption: str
@@ -47,27 +45,25 @@ def render_page(
     """The page.
 
     Args:
-        metrics: of the report.
-        headline: its one sentence.
-        plots: by name; those of the data and of the training stand in sections of their own.
+        plots: by name; those of the data and of the training have sections of their own.
         won, lost: queries of the headline split.
         manifests: of the artifacts evaluated, by name.
         history: of the steps that made them.
     """
-    template = page_environment().get_template(TEMPLATE)
-    return template.render(
+    generated = history.get("generate_queries")
+    shown = (found for each in (*won, *lost) for ranking in each.rankings.values() for found in ranking)
+    return fill(
+        "report.html.j2",
         metrics=metrics,
         headline=headline,
         plots=plots,
         examples={"won": won, "lost": lost},
         manifests=manifests,
         history=history,
-        similarity=beside_paper(generated.metrics) if (generated := history.get("generate_queries")) else None,
+        similarity=beside_paper(generated.metrics) if generated else None,
         paper_triples=PAPER_TRIPLES,
         legend=LEGEND,
-        explained_by_graph=any(found.why for each in (*won, *lost) for of in each.rankings.values() for found in of),
-        mean_name=mean_name,
-        significant=SIGNIFICANT,
+        explained_by_graph=any(found.why for found in shown),
         is_best=is_best,
         is_significant=is_significant,
     )
@@ -75,19 +71,12 @@ def render_page(
 
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
     """The page of an ablation; `settings` are the full model's."""
-    template = page_environment().get_template(ABLATION)
-    return template.render(
-        metrics=metrics,
-        headline=headline,
-        plots=plots,
-        settings=settings.model_dump(),
-        mean_name=mean_name,
-        significant=SIGNIFICANT,
-    )
+    full = settings.model_dump()
+    return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full)
 
 
-def page_environment() -> Environment:
-    """Where this room's templates are found, and how they are read: everything escaped, nothing undefined."""
+def fill(template: str, **values: Any) -> str:
+    """A template of this room with its values. All values are escaped, and one that is missing is an error."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "report"),
         autoescape=True,
@@ -96,4 +85,4 @@ def page_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
+    return environment.get_template(template).render(mean_name=mean_name, significant=SIGNIFICANT, **values)

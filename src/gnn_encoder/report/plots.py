@@ -18,7 +18,7 @@ from gnn_encoder.report.profile import DataProfile
 
 COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 SHAPES = ("s", "v", "^", "D", "o", "P", "X", "*")
-"""A system is told by shape too, for print without colour."""
+"""Each system also has a shape of its own, for print without colour."""
 WON, LOST = "#0072B2", "#D55E00"
 DOTS_PER_INCH = 150
 BINS = 40
@@ -37,7 +37,7 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
     rows = np.arange(len(measures))[::-1]
     for i, (system, values) in enumerate(systems.items()):
         colour, shape = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
-        # The later systems are the ones compared: drawn above, and a little larger.
+        # The later systems are the ones compared: they are drawn on top, and a little larger.
         axes.plot(
             [values[measure] for measure in measures], rows, shape,
             color=colour, markersize=6 + 0.5 * i, markeredgecolor="white", markeredgewidth=0.7,
@@ -53,12 +53,12 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
 
 
 def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> bytes:
-    """Per-query gains [n] of a system over the baseline, sorted; queries where they are equal are only counted."""
+    """Per-query gains [n] of a system over the baseline, sorted; queries without a gain or loss are only counted."""
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.subplots()
     differing = np.sort(gains[gains != 0])[::-1]
     won = int((differing > 0).sum())
-    # Bars without gaps between them: n may be thousands.
+    # No gaps between the bars: n may be thousands.
     edges = np.arange(len(differing) + 1)
     axes.stairs(differing[:won], edges[: won + 1], fill=True, color=WON)
     axes.stairs(differing[won:], edges[won:], fill=True, color=LOST)
@@ -67,15 +67,14 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
     axes.set_xlim(0, max(len(differing), 1))
     axes.set_ylabel(f"{measure} gained")
     axes.set_xlabel("queries whose figure differs, by gain")
-    equal = len(gains) - len(differing)
-    lost = len(differing) - won
+    equal, lost = len(gains) - len(differing), len(differing) - won
     axes.set_title(f"{system} against {baseline}: {won:,} won, {lost:,} lost, {equal:,} equal", fontsize="medium")
     open_frame(axes)
     return png(figure)
 
 
 def scatter_plot(of_baseline: np.ndarray, of_system: np.ndarray, measure: str, baseline: str, system: str) -> bytes:
-    """Each query's figures [n] under two systems; queries at the same place are one circle of their number's area."""
+    """Each query's figures [n] under two systems; a circle's area is the number of queries at its place."""
     figure = Figure(figsize=(4.2, 4.2), layout="constrained")
     axes = figure.subplots()
     places, counts = np.unique(np.stack([of_baseline, of_system], axis=1).round(3), axis=0, return_counts=True)
@@ -97,7 +96,7 @@ def sweep_plot(
     """Two measures of variants along one setting, the baseline as a dotted line of the same colour.
 
     Args:
-        results, deviations: {variant: {measure: figure}}, of the latter those that there are.
+        results, deviations: {variant: {measure: figure}}; a variant may have no deviation.
         points: (value, variant), ascending.
     """
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
@@ -141,7 +140,7 @@ def profile_plot(profile: DataProfile) -> bytes:
 
 
 def training_plot(history: History) -> bytes | None:
-    """The loss of each training, and beside it the dev figure after each epoch; None where nothing was trained."""
+    """The loss of each training, with the dev figure after each epoch; None if nothing was trained."""
     trained = {title: record for title, record in history.items() if record.curves.get(LOSS)}
     if not trained:
         return None
@@ -163,8 +162,8 @@ def _losses(axes: Axes, title: str, record: Record) -> None:
     axes.set_xlabel("steps", fontsize="small")
     axes.set_ylabel("loss", color=WON, fontsize="small")
     open_frame(axes)
-    if looks := record.curves.get(DEV):
-        epochs, figures = zip(*looks, strict=True)
+    if measured := record.curves.get(DEV):
+        epochs, figures = zip(*measured, strict=True)
         other = axes.twinx()
         other.plot([epoch * steps[-1] / epochs[-1] for epoch in epochs], figures, "D", color=LOST, markersize=5)
         other.set_ylim(0, 1)
@@ -174,15 +173,15 @@ def _losses(axes: Axes, title: str, record: Record) -> None:
 
 
 def open_frame(axes: Axes) -> None:
-    """Axes without the two lines that carry no scale."""
+    """Hide the two lines of the axes' frame that carry no scale."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=0)
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a file's contents."""
+    """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
-    # No version of the plotting library in the file: the same figures give the same bytes.
+    # The file does not name the plotting library's version: the same figures give the same bytes.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,5 +1,5 @@
-"""What the data look like to a GNN-encoder: how long texts are, how many labels there are, how many queries a passage
-has for neighbours, and whether those passages that test queries look for have any."""
+"""What a GNN-encoder gets from the data: lengths of texts, numbers of labels, numbers of queries that are a passage's
+neighbours, and the share of the dev and test labels whose passage has any."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.evaluation.measures import labelled_queries
 
 TEXTS = 20_000
-"""Texts of a kind, at most, whose words are counted: the first ones."""
+"""Texts of a kind, from the first, whose words are counted."""
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 
 @dataclass(frozen=True)
 class DataProfile:
-    """What `report.html` says of the data; `facts` is what `metrics.json` holds of it."""
+    """The facts about the data in `report.html`; `facts` are also in `metrics.json`."""
 
     words: dict[str, np.ndarray]
     """Words of each text, by kind: `passages`, and the queries of each split."""
@@ -30,9 +30,9 @@ class DataProfile:
 def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     """Counts, words and degrees.
 
-    `facts`: `passages`; `splits`, with the queries of each, those with a positive label and those labels; `words` and
-    `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, by
-    split, the share of its positive labels whose passage has one.
+    `facts`: `passages`; `splits`, each with its numbers of queries, of labelled queries and of positive labels; `words`
+    and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, by
+    split, the share of its positive labels whose passage has an edge.
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
     words = {"passages": _words(dataset.passages.take(some).texts)}

@@ -14,33 +14,29 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT
 def results_table(metrics: dict[str, Any]) -> Table:
     """Systems × measures, a block for each split (its queries in brackets), from a report's metrics.
 
-    The best figure of a column is bold; `*` marks a difference from the baseline that is
-    significant. Below a dense system stands what it gives together with BM25. 80 columns suffice.
+    The best figure of a column is bold; `*` marks a significant difference from the baseline. Below a dense system is
+    its fusion with BM25. The table fits into 80 columns.
     """
     baseline = metrics["baseline"]
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
     if metrics["fusions"]:
         lexical = next(iter(metrics["fusions"].values()))["lexical"]
-        caption += f"\n+ {lexical}: the scores of the system above and {lexical}'s together, {_weights(metrics)}"
+        tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())
+        weights = "weighed on dev" if tuned else "half and half"
+        caption += f"\n+ {lexical}: the scores of the system above and {lexical}'s together, {weights}"
     table = figures_table(metrics["measures"], caption)
     for split, systems in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
         for system, label in _rows(metrics, split):
-            table.add_row(label, *(cell(metrics, split, system, measure) for measure in systems[system]))
+            table.add_row(label, *(_cell(metrics, split, system, measure) for measure in systems[system]))
         table.add_section()
     return table
 
 
 def figures_table(measures: Iterable[str], caption: str) -> Table:
-    """An empty table with a first column for names and one for each measure, as compact as 80 columns want."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        caption=caption,
-        caption_justify="left",
-    )
+    """An empty table with a first column for names and one for each measure, compact enough for 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.caption, table.caption_justify = caption, "left"
     table.add_column("")
     for measure in measures:
         table.add_column(mean_name(measure), justify="right", no_wrap=True)
@@ -48,7 +44,7 @@ def figures_table(measures: Iterable[str], caption: str) -> Table:
 
 
 def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
-    """Systems and what they are called, a fused one after the dense one in it."""
+    """Systems and their labels, a fused one after its dense one."""
     shown, fusions = in_table(metrics, split), metrics["fusions"]
     for system in shown:
         if system not in fusions:
@@ -58,12 +54,7 @@ def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
                     yield other, f"  + {fusions[other]['lexical']}"
 
 
-def _weights(metrics: dict[str, Any]) -> str:
-    tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())
-    return "weighed on dev" if tuned else "half and half"
-
-
-def cell(metrics: dict[str, Any], split: str, system: str, measure: str) -> str:
+def _cell(metrics: dict[str, Any], split: str, system: str, measure: str) -> str:
     """One figure, in rich markup, marked if it is the best or significantly different."""
     shown = in_table(metrics, split)
     value = f"{metrics['results'][split][system][measure]:.3f}"

@@ -34,14 +34,13 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
         **statistics,
         "permutations": settings.permutations,
     }
-    curves = {setting: sweep(variants, FULL, setting) for setting in SWEEPS}
     plots = {
         setting: Plot(
-            sweep_plot(results[shown], statistics["deviations"][shown], points, SWEEPS[setting][0], BEFORE),
-            f"Along {SWEEPS[setting][0]}: means over the {shown} queries, bars are deviations over seeds.",
+            sweep_plot(results[shown], statistics["deviations"][shown], points, axis, BEFORE),
+            f"Along {axis}: means over the {shown} queries, bars are deviations over seeds.",
         )
-        for setting, points in curves.items()
-        if len(points) >= LEAST
+        for setting, (axis, _) in SWEEPS.items()
+        if len(points := sweep(variants, FULL, setting)) >= LEAST
     }
     full, before = (results[shown][name][NAMES[0]] for name in (FULL, BEFORE))
     headline = (

@@ -46,11 +46,10 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         if (name := getattr(settings, role)) not in facts:
             raise UserError(f"evaluate.{role} is {name!r}, of which there is no run: choose of {', '.join(facts)}")
 
-    order = list(facts)
     statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
-    answered = collected.answer_figures(order)
+    answered = collected.answer_figures()
     metrics: dict[str, Any] = {
-        **block(collected.figures(order, names), names, baseline=settings.baseline, **statistics),
+        **block(collected.figures(names), names, baseline=settings.baseline, **statistics),
         "baseline": settings.baseline,
         "candidate": settings.candidate,
         "headline_split": collected.shown,
@@ -58,7 +57,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: each for system, each in facts.items() if "method" in each},
         "judged": block(
-            collected.figures(order, (JUDGED,)),
+            collected.figures((JUDGED,)),
             (JUDGED,),
             baseline=settings.baseline,
             **{**statistics, "permutations": 0},
@@ -69,7 +68,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     Evaluation.write(
         evaluation,
         metrics=metrics,
-        per_query=per_query_table(data, queries, collected.figures(order, collected.measured), collected.measured),
+        per_query=per_query_table(data, queries, collected.figures(collected.measured), collected.measured),
         answers=per_query_table(data, collected.answered, answered, answers.MEASURES) if answered else None,
         first_hits=collected.hits,
     )

@@ -7,7 +7,7 @@ from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Graph, Latency, Re
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.report.examples import ExampleExplainer, examples, explained_by, most_changed
+from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, systems_plot, training_plot
 from gnn_encoder.report.profile import data_profile
@@ -75,13 +75,10 @@ def report(
     changed = most_changed(gains, EXAMPLES)
     won, lost = (examples(data, shown, positions, figures, hits) for positions in changed)
     if {"graph", "gnn_encoder", "passage_vectors", "encoding", "bundle"} <= set(inputs):
-        explainer = ExampleExplainer(candidate, inputs, settings.speed)
-        won, lost = (
-            explainer.explain(found, hits[candidate][positions])
-            for found, positions in zip((won, lost), changed, strict=True)
-        )
+        groups = zip((won, lost), (hits[candidate][positions] for positions in changed), strict=True)
+        won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
     elif scorer:
-        won, lost = (explained_by(load_scorer(scorer), candidate, found) for found in (won, lost))
+        won, lost = (explained_by_scorer(load_scorer(scorer), candidate, found) for found in (won, lost))
     headline = evaluated.manifest.metrics["headline"]
     page = render_page(
         metrics,

@@ -187,7 +187,7 @@ def test_a_server_that_accepts_and_never_answers(
     for place, words in [
         ("GET .*/healthz", "no answer within 0.2 s; check --host"),
         ("GET .*/experiments", "no answer within 0.2 s"),
-        ("POST .*/runs", "may have started all the same: look with gnn-encoder runs"),
+        ("POST .*/runs", "may have started all the same: see gnn-encoder runs"),
         ("GET .*/runs/run-0", "no answer within 0.2 s; the run goes on"),
     ]:
         server.silent = lambda asked, place=place: re.fullmatch(place, asked) is not None  # type: ignore[misc]
