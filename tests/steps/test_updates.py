@@ -1,13 +1,10 @@
 """An update equals a run from nothing, and does a part of its work."""
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from manifests import write_manifest
 from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
@@ -79,18 +76,6 @@ def test_equal_to_a_run_from_nothing(
     kept = np.flatnonzero((before := find(old, new)) >= 0)
     drift = np.abs(Bundle.read(yesterday / "bundle").vectors[before[kept]] - vectors[kept]).max(axis=1)
     assert drift.max() > 1e-3 and 0 < (drift > 1e-5).sum() <= worked["propagated"] - 4
-
-
-def test_from_a_version_that_kept_no_queries(
-    yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
-) -> None:
-    older = Path(shutil.copytree(yesterday, tmp_path / "older"))
-    manifest = json.loads((older / "passage_vectors" / "manifest.json").read_text("utf-8"))
-    del manifest["rows"]["queries"], manifest["files"]["queries.npy"]
-    write_manifest(older / "passage_vectors", manifest)
-    (older / "passage_vectors" / "queries.npy").unlink()
-    worked = read_manifest(encode(tiny_dataset.path, models, tmp_path / "update", older) / "graph").metrics
-    assert worked["encoded"] == 0 and worked["features_reused"] == 1.0 and worked["queries_encoded"] == 60
 
 
 def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:

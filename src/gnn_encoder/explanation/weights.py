@@ -113,9 +113,7 @@ class Explainer:
         edges, vectors = self._edges_into(place), self._passages[place : place + 1]
         with torch.inference_mode():
             if gnn.config.layers:
-                around = self._around(passage, edges)
-                weights, own = gnn.passage_attention.ragged_weights(vectors, *around)
-                aggregated = gnn.passage_attention.ragged(vectors, *around)
+                aggregated, weights, own = gnn.passage_attention.ragged(vectors, *self._around(passage, edges))
                 opening, interactive = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
             else:
                 weights, own = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
@@ -152,7 +150,7 @@ class Explainer:
             raise ValueError(f"no edge between graph query {query} and passage {passage}")
         with torch.inference_mode():
             vectors = self._passages[place : place + 1]
-            aggregated = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
+            aggregated, _, _ = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
             vector: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
         return vector, float(question @ vector)
 

@@ -1,4 +1,1 @@
-"""Texts → tokens, and tokens → vectors, scores or generated texts, at full speed on the devices at hand.
-
-Imports `models`, `machine`, `tracking` and the rooms below.
-"""
+"""Texts → tokens → vectors, scores or generated texts, at full speed. Imports `models`, `machine` and those below."""

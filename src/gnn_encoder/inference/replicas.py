@@ -86,52 +86,46 @@ def streamed(
 ) -> Iterator[tuple[Key, tuple[np.ndarray, ...]]]:
     """`work`'s results for each batch, in order, each one batch late, so that a GPU always has work.
 
-    A GPU works through a queue. A batch is put together in pinned memory, copied beside the work on the one before and
-    queued behind it; its results are waited for only when the next one is queued too. On a CPU nothing is copied.
-    `work` is called with a batch's arrays as tensors at `where`, and its numbers as they are.
+    A GPU works through a queue. A batch is copied from pinned memory while the batch before is worked on, and queued
+    behind it; its results are awaited only when the next batch is queued, too. `work` is called with a batch's arrays
+    as tensors on the device `where`, and its numbers as they are.
     """
-    road = _Road(where) if where.type == "cuda" else _NoRoad()
+    transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
     for key, given in batches:
-        there = (value if isinstance(value, int) else road.to_device(value) for value in given)
-        queued = key, [road.to_host(tensor) for tensor in work(*there)]
+        there = (value if isinstance(value, int) else transfer.to_device(value) for value in given)
+        queued = key, [transfer.to_host(tensor) for tensor in work(*there)]
         if waiting:
-            yield _waited_for(*waiting)
+            yield _arrived(*waiting)
         waiting = queued
     if waiting:
-        yield _waited_for(*waiting)
+        yield _arrived(*waiting)
 
 
-def _waited_for(key: Key, results: list[Arrived]) -> tuple[Key, tuple[np.ndarray, ...]]:
+def _arrived(key: Key, results: list[Arrived]) -> tuple[Key, tuple[np.ndarray, ...]]:
     return key, tuple(arrived() for arrived in results)
 
 
-class _NoRoad:
-    """Between a CPU and itself."""
-
-    def to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array)
-
-    def to_host(self, tensor: Tensor) -> Arrived:
-        return tensor.numpy
-
-
-class _Road:
-    """Between the host and a GPU."""
+class _Transfer:
+    """Copies between the host and a device; none if the device is the CPU."""
 
     def __init__(self, where: torch.device) -> None:
-        self.where, self.copies = where, torch.cuda.Stream(where)
+        self.where, self.copies = where, torch.cuda.Stream(where) if where.type == "cuda" else None
 
     def to_device(self, array: np.ndarray) -> Tensor:
+        if not self.copies:
+            return torch.from_numpy(array)
         pinned = torch.from_numpy(array).pin_memory()
         with torch.cuda.stream(self.copies):
             tensor = pinned.to(self.where, non_blocking=True)
         work = torch.cuda.current_stream(self.where)
         work.wait_stream(self.copies)
-        tensor.record_stream(work)  # else its memory would be given to the next copy while the work still reads it
+        tensor.record_stream(work)  # else the next copy could get its memory while the work still reads it
         return tensor
 
     def to_host(self, tensor: Tensor) -> Arrived:
+        if not self.copies:
+            return tensor.numpy
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
         copied = torch.cuda.current_stream(self.where).record_event()
 

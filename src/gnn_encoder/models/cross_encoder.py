@@ -19,10 +19,11 @@ class CrossEncoder(nn.Module):
 
     def __init__(self, backbone: Any, tokenizer: Any, max_length: int) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
+        self.backbone, self.tokenizer = backbone, tokenizer
+        self._has_token_types = getattr(backbone.config, "type_vocab_size", 0) > 1
+        self.width: int = backbone.config.hidden_size  # d_e, the length of a pair's [CLS] vector
         self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
-        self.head = nn.Linear(backbone.config.hidden_size, 1)
+        self.head = nn.Linear(self.width, 1)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
@@ -30,11 +31,6 @@ class CrossEncoder(nn.Module):
     def from_backbone(cls, name: str, max_length: int) -> "CrossEncoder":
         """From a pretrained encoder with a new head."""
         return cls(load_encoder(name), load_tokenizer(name), max_length)
-
-    @property
-    def width(self) -> int:
-        """d_e, the length of a pair's [CLS] vector."""
-        return int(self.backbone.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
@@ -45,10 +41,6 @@ class CrossEncoder(nn.Module):
         """Scores [b] and [CLS] vectors [b, d_e] of the pairs of a row, as `forward`."""
         row = row if self._has_token_types else replace(row, types=None)
         return self._scored(row.first(row.hidden(self.backbone)))
-
-    @property
-    def _has_token_types(self) -> bool:
-        return getattr(self.backbone.config, "type_vocab_size", 0) > 1
 
     def _scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
         cls = cls.float()

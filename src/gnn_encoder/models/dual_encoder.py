@@ -19,10 +19,10 @@ class TextEncoder(nn.Module):
 
     def __init__(self, backbone: Any, tokenizer: Any, pooling: Pooling, normalize: bool, max_length: int) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.tokenizer = tokenizer
+        self.backbone, self.tokenizer = backbone, tokenizer
         self.pooling: Pooling = pooling
         self.normalize = normalize
+        self.width: int = backbone.config.hidden_size  # d, the length of a vector
         self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
 
     @classmethod
@@ -38,11 +38,6 @@ class TextEncoder(nn.Module):
             own_normalize if normalize == "auto" else normalize == "yes",
             max_length,
         )
-
-    @property
-    def width(self) -> int:
-        """d, the length of a vector."""
-        return int(self.backbone.config.hidden_size)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Vectors fp32 [b, d] of tokens [b, l]; mask 1 for tokens, 0 for padding."""

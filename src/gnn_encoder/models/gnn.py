@@ -70,11 +70,7 @@ class GATLayer(nn.Module):
 
     def source_scalars(self, sources: Tensor) -> Tensor:
         """a_sᵀW_s h_j [..., H] of sources [..., d]."""
-        return sources @ self.folded_source()
-
-    def folded_source(self) -> Tensor:
-        """a_sᵀW_s for every head, [d, H]."""
-        return self._folded(self.source, 1)
+        return sources @ self._folded(self.source, 1)
 
     def folded_edge(self) -> Tensor | None:
         """a_eᵀW_e for every head, [d_e, H]; None without edge features."""
@@ -127,24 +123,18 @@ class GATLayer(nn.Module):
 
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
-    ) -> Tensor:
-        """[t, d] of targets with any number of edges, maybe none, and a self-loop; arguments as `ragged_weights`."""
-        source, target = edges
-        incoming, itself = self.ragged_weights(targets, sources, edges, features, loops)
-        mixed = itself[..., None] * self.project(targets)
-        return self.activate(mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source]))
-
-    def ragged_weights(
-        self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """α of the edges [e, H] and of the self-loops [t, H], as `weights`.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[t, d] of targets with any number of edges, maybe none, and a self-loop; and their weights, as `weights`.
 
         Args:
             edges: int64 [2, e], source row and target row. features: [e, d_e] or None.
         """
         source, target = edges
         arriving = self.source_scalars(sources)[source] + self.edge_scalars(features)
-        return self.weights(targets, arriving, target, loops)
+        incoming, itself = self.weights(targets, arriving, target, loops)
+        mixed = itself[..., None] * self.project(targets)
+        mixed = mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source])
+        return self.activate(mixed), incoming, itself
 
 
 class GNN(nn.Module):
@@ -202,7 +192,8 @@ class GNN(nn.Module):
         if self.config.layers == 0:
             return self.scaled(passages)
         loops = self.loops("passage", loops)
-        return self.gated(self.passage_attention.ragged(passages, queries, edges, features, loops), passages)
+        aggregated, _, _ = self.passage_attention.ragged(passages, queries, edges, features, loops)
+        return self.gated(aggregated, passages)
 
     def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
         """h'_p [t, d] from the attention's h~_p [t, d] and h_p [t, d] (eq. 9–10)."""

@@ -26,8 +26,7 @@ class QueryGenerator(nn.Module):
 
     def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int) -> None:
         super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.passage_length = min(passage_length, _positions(model, "encoder", passage_length))
         self.query_length = min(query_length, _positions(model, "decoder", query_length))
 

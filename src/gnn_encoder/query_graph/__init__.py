@@ -1,4 +1,1 @@
-"""The query–passage graph: neighbourhoods, edge features, smaller graphs for ablations, and propagation.
-
-Imports `inference`, `models`, `machine` and the rooms below.
-"""
+"""The query–passage graph: neighbourhoods, features, propagation. Imports `inference`, `machine` and those below."""

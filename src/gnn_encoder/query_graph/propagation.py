@@ -59,7 +59,6 @@ class Propagation:
             # a_eᵀW_e of both layers at once, [d_e, layers · H]: reading the features takes the time.
             folded = [part.folded_edge() for part in gnn.children() if isinstance(part, GATLayer)]
             folded_edges = torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
-            folded_sources = gnn.query_attention.folded_source() if gnn.config.layers == 2 else torch.zeros(0, 0)
 
         def propagate(start: int) -> int:
             part = slice(start, min(start + chunk, n)) if nodes is None else nodes[start : start + chunk]
@@ -73,7 +72,7 @@ class Propagation:
                 if gnn.config.layers == 2:
                     arrays = neighbour_vectors(graph, part, cached_passages)
                     passages, exists = (torch.from_numpy(array).to(where) for array in arrays)
-                    arriving = passages @ folded_sources + scalars[..., :heads]
+                    arriving = gnn.query_attention.source_scalars(passages) + scalars[..., :heads]
                     loops = tensor(features.query_loops(part), where)
                     queries = gnn.interactive_queries(queries, passages, exists, arriving, loops)
                 projected[:, part] = layer.project(queries).transpose(0, 1).cpu().numpy()

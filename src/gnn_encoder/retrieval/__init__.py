@@ -1,4 +1,1 @@
-"""Finding passages by words (BM25), by vectors, by both, or with a bundle; re-ranking the hits.
-
-Imports `query_graph`, `inference`, `models` and the rooms below.
-"""
+"""Finding passages by words, vectors or both, or with a bundle. Imports `query_graph`, `inference` and those below."""

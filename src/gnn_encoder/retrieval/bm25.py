@@ -102,11 +102,10 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
     """Rows of the `k` largest positive entries of [m], fewer if there are fewer; ties by ascending row."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > k:
-        cut = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
-        above, level = rows[scores[rows] > cut], rows[scores[rows] == cut]
-        rows = np.concatenate([above, level[: k - len(above)]])
-    order: np.ndarray = rows[np.lexsort((rows, -scores[rows]))]
-    return order
+        least = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
+        rows = rows[scores[rows] >= least]
+    best: np.ndarray = rows[np.argsort(-scores[rows], kind="stable")][:k]
+    return best
 
 
 def _tokenizer(kind: Lexical) -> Tokenizer:

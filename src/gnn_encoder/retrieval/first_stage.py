@@ -29,10 +29,7 @@ def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
     hits = run.hits(queries, 100)
     relevant = np.isin(pair_keys(queries[:, None], hits), pair_keys(labels.query, labels.passage))
     reciprocal = np.where(relevant[:, :10].any(axis=1), 1.0 / (relevant.argmax(axis=1) + 1), 0.0)
-    return {
-        "dev/R_at_100": float((relevant.sum(axis=1) / positives).mean()),
-        "dev/RR_at_10": float(reciprocal.mean()),
-    }
+    return {"dev/R_at_100": float((relevant.sum(axis=1) / positives).mean()), "dev/RR_at_10": float(reciprocal.mean())}
 
 
 def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:

@@ -1,19 +1,21 @@
-"""The first hits of a run in the order of a scorer of pairs."""
+"""Re-ranking: the first hits of a run in the order of a scorer of pairs; later hits keep their places."""
 
 from pathlib import Path
+from typing import Unpack
+
+import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.retrieval.reranking import reranked
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.inference.encoding import ReadOptions
+from gnn_encoder.inference.scorers import Scorer, load_scorer
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
-from gnn_encoder.tracking.context import Context
 
 
 @step(run="run")
 def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, scorer: Path, run: Draft) -> Metrics:
-    """Order each query's first `depth` hits by the scorer; a depth of 0 makes a run without hits."""
+    """Order each query's first `depth` hits by the scorer's scores; with a depth of 0 the run is empty."""
     data, ranking = Dataset(dataset), Run.read(first_run)
     if not settings.depth:
         ranking.of(evaluated_queries(data), 0).write(run, settings.system)
@@ -24,3 +26,21 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     result = reranked(load_scorer(scorer), data, ranking, settings.depth, progress=progress, **settings.speed)
     result.write(run, settings.system)
     return {"pairs": pairs, "headline": f"{pairs:,} pairs, {progress.rate:,.0f} pairs/s"}
+
+
+def reranked(scorer: Scorer, data: Dataset, run: Run, depth: int, **options: Unpack[ReadOptions]) -> Run:
+    """The run with each query's first `depth` hits ordered by the scorer, ties as they were.
+
+    The scores of later hits fall by 1 per rank from the lowest score of the scorer: they only keep the order.
+    """
+    first = run.rank <= depth
+    asked, query = np.unique(run.query[first], return_inverse=True)
+    score = scorer.score(data, run.query[first], run.passage[first], **options)
+    least = np.full(len(asked), np.inf, dtype=np.float32)
+    np.minimum.at(least, query, score)
+    scores = np.empty(len(run.query), dtype=np.float32)
+    scores[first] = score
+    # Each query of a later hit is in `asked`, because ranks start at 1.
+    scores[~first] = least[np.searchsorted(asked, run.query[~first])] - (run.rank[~first] - depth)
+    order = np.lexsort((run.rank, -scores, run.query))
+    return Run(run.query, run.passage[order], run.rank, scores[order])

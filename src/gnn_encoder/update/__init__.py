@@ -1,4 +1,1 @@
-"""What has changed since an earlier run, and what of that run is carried over.
-
-Imports `retrieval`, `query_graph` and what lies below them.
-"""
+"""What has changed since an earlier run, and what is carried over. Imports `retrieval`, `query_graph`, those below."""

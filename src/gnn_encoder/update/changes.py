@@ -1,9 +1,8 @@
-"""What changed since an earlier encoding, by content: neither ids nor row numbers need to have stayed.
+"""Finding texts and neighbourhoods of an earlier run again by content, whatever their ids and row numbers are now.
 
-A text's digest is 128 bits of BLAKE2b, kept as two uint64. Everything that h'_p depends on, models aside, is
-its neighbourhood: its own text, and for each query that reaches it the query's text, all that query's passages
-in their order, which of those edges are labelled, and whether its own is. (Edge features and M_de's vectors
-follow from the texts.)
+A text's digest is 128 bits of BLAKE2b, stored as two uint64. Apart from the models, h'_p depends on its neighbourhood:
+the passage's text, and of each query with an edge to it the text, all passages in their order, which of those edges are
+labelled, and whether the edge to this passage is. (Edge features and M_de's vectors follow from the texts.)
 """
 
 from collections.abc import Iterable
@@ -18,16 +17,16 @@ CHUNK = 65_536
 """Rows copied or digested at a time."""
 WORDS = np.dtype("<u8")
 ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Keeps a query's digest from cancelling a text's."""
+"""Prevents a query's digest from cancelling a text's."""
 
 
 def text_digests(texts: Iterable[str]) -> np.ndarray:
     """Digests uint64 [n, 2] of n texts."""
-    return _words(text.encode() for text in texts)
+    return _digests(text.encode() for text in texts)
 
 
 def passage_digests(passages: PassageTable) -> np.ndarray:
-    """Digests uint64 [m, 2] of all passages as models read them, a row group in memory at a time."""
+    """Digests uint64 [m, 2] of all passages, title and text, a row group in memory at a time."""
     digests = np.empty((len(passages), 2), WORDS)
     start = 0
     for batch in passages.stream():
@@ -37,41 +36,37 @@ def passage_digests(passages: PassageTable) -> np.ndarray:
 
 
 def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """Digests uint64 [m, 2] of what each passage's h'_p depends on.
-
-    Args:
-        queries: digests of the texts of the graph's queries [n, 2]. passages: of all passages [m, 2].
-    """
+    """Digests uint64 [m, 2] of all passages' neighbourhoods from text digests of queries [n, 2], passages [m, 2]."""
     nodes, k = np.empty_like(queries), graph.edges.shape[1]
     for start in range(0, len(nodes), CHUNK):
         part = slice(start, start + CHUNK)
         edges = graph.edges[part]
         around = np.where(edges[..., None] >= 0, passages[edges], np.uint64(0)).reshape(len(edges), 2 * k)
         rows = np.concatenate([queries[part], around, graph.labelled[part].astype(WORDS)], axis=1)
-        nodes[part] = _words(row.tobytes() for row in rows)
-    found = passages.copy()
-    for start in range(0, len(found), CHUNK):
-        into, positions = edges_into(graph, np.arange(start, min(start + CHUNK, len(found))))
-        # A sum, for the order of a passage's queries means nothing; digests' words are as good as random.
-        # Copies of a text are told apart by which of them is labelled: an odd factor of its own.
+        nodes[part] = _digests(row.tobytes() for row in rows)
+    digests = passages.copy()
+    for start in range(0, len(digests), CHUNK):
+        into, positions = edges_into(graph, np.arange(start, min(start + CHUNK, len(digests))))
+        # A sum, because the order of a passage's queries means nothing; the words of a digest are as good as random.
+        # A labelled edge has another odd factor, so that copies of a text differ if one of them is labelled.
         factor = ODD + 2 * graph.labelled.reshape(-1)[positions].astype(WORDS)
-        np.add.at(found, start + into, nodes[positions // k] * factor[:, None] + ODD)
-    return found
+        np.add.at(digests, start + into, nodes[positions // k] * factor[:, None] + ODD)
+    return digests
 
 
 def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Row in `known` [m, 2] of each digest of `wanted` [n, 2], int64 [n], -1 where it is not there."""
+    """The row in `known` [m, 2] of each digest of `wanted` [n, 2], int64 [n], -1 if missing."""
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(known[:, 0], kind="stable")
     place = np.minimum(np.searchsorted(known[:, 0], wanted[:, 0], sorter=order), len(known) - 1)
     rows = order[place]
-    # Two digests that share a word alone: the second counts as new, which costs work and no error.
+    # Of two known digests with the same first word only one is found; the other counts as new, which only costs work.
     return np.where((known[rows] == wanted).all(axis=1), rows, -1)
 
 
 def carry_over(rows: np.ndarray, former: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Copy `former[rows[i]]` to `out[i]` wherever rows[i] is not -1; returns the i that remain to be made."""
+    """Copy `former[rows[i]]` to `out[i]` for each rows[i] that is not -1; returns the remaining i."""
     for start in range(0, len(rows), CHUNK):
         kept = start + np.flatnonzero(rows[start : start + CHUNK] >= 0)
         if len(kept):
@@ -79,6 +74,6 @@ def carry_over(rows: np.ndarray, former: np.ndarray, out: np.ndarray) -> np.ndar
     return np.flatnonzero(rows < 0)
 
 
-def _words(contents: Iterable[bytes]) -> np.ndarray:
+def _digests(contents: Iterable[bytes]) -> np.ndarray:
     joined = b"".join(blake2b(content, digest_size=16).digest() for content in contents)
     return np.frombuffer(joined, WORDS).reshape(-1, 2)

@@ -8,7 +8,7 @@ from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.inference import scorers
 from gnn_encoder.inference.scorers import CrossEncoderScorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.steps.rerank import reranked
 
 
 @pytest.fixture(scope="module")
