@@ -27,8 +27,8 @@ from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.batches import Batch
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
-from gnn_encoder.training.prefetch import made
-from gnn_encoder.training.texts import LiveTexts
+from gnn_encoder.training.prefetch import batches_of
+from gnn_encoder.training.texts import EncodedTexts
 
 K, LENGTH = 10, 96
 
@@ -67,12 +67,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         masked, cached = job(folder, options.batch), job(folder, options.batch, cached=True)
-    texts = masked.texts
-    assert isinstance(texts, LiveTexts)
+    queries, answers = masked.queries, masked.passages
+    assert isinstance(queries, EncodedTexts) and isinstance(answers, EncodedTexts)
 
     def plain(batch: Batch) -> Tensor:
         return contrastive_loss(
-            texts.queries(masked.examples.query[batch.examples]), texts.passages(batch.passages),
+            queries.live(masked.examples.query[batch.examples]), answers.live(batch.passages),
             torch.from_numpy(batch.positive).to(device()), torch.from_numpy(batch.excluded).to(device()), 20.0,
         )  # fmt: skip
 
@@ -83,10 +83,10 @@ def main() -> None:
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     tokens: dict[str, list[int]] = {name: [] for name in sides}
-    for number, batch in zip(range(options.steps + 1), made(masked.plan(), 0), strict=False):
+    for number, batch in zip(range(options.steps + 1), batches_of(masked.plan(), 0), strict=False):
         hood = masked.neighbourhood(batch)
         asked = np.unique(masked.node[batch.examples])
-        passages = int(texts.passage_tokens.lengths[batch.passages].sum())
+        passages = int(answers.tokens.lengths[batch.passages].sum())
         for name, (training, loss) in sides.items():
             began = time.perf_counter()
             with autocast("auto"):
@@ -96,7 +96,7 @@ def main() -> None:
             if number:  # the first warms up
                 seconds[name].append(time.perf_counter() - began)
                 encoded = masked.node[batch.examples] if name == "dual encoder" else np.union1d(asked, hood.nodes)
-                tokens[name].append(passages + int(texts.query_tokens.lengths[masked.graph.queries[encoded]].sum()))
+                tokens[name].append(passages + int(queries.tokens.lengths[masked.graph.queries[encoded]].sum()))
     each = {name: statistics.median(np.divide(seconds[name], tokens[name])) * 1e6 for name in sides}
     rows = [
         (name, f"{statistics.median(seconds[name]):.2f}", f"{statistics.median(tokens[name]):,.0f}",

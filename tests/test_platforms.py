@@ -122,7 +122,7 @@ def test_batches_are_made_in_other_processes_where_forking_is_safe(
 ) -> None:
     plan = SimpleNamespace(draws=lambda epoch: iter(range(3)), batch=lambda drawn: (drawn, os.getpid()))
     monkeypatch.setattr(sys, "platform", platform)
-    batches = list(prefetch.made(plan, 0, workers=2))  # type: ignore[arg-type]
+    batches = list(prefetch.batches_of(plan, 0, workers=2))  # type: ignore[arg-type]
     assert [number for number, _ in batches] == [0, 1, 2]
     assert all((process != os.getpid()) == forked for _, process in batches)
 

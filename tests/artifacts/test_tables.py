@@ -76,16 +76,16 @@ def test_pair_scores_round_trip_and_find(tmp_path: Path) -> None:
     vectors = generator.normal(size=(80, 3)).astype(np.float16)
     with drafting(tmp_path / "pairs", "pair_scores") as draft:
         PairScores.create_cls(draft, 80, 3)[:] = vectors
-        PairScores.write(draft, query, passage, score)
+        PairScores.write(draft, query, passage, score, score / 9)
     pairs = PairScores.read(tmp_path / "pairs")
-    for mine, expected in ((pairs.query, query), (pairs.passage, passage), (pairs.score, score), (pairs.cls, vectors)):
-        np.testing.assert_array_equal(mine, expected)
+    written = {"query": query, "passage": passage, "score": score, "probability": score / 9, "cls": vectors}
+    for name, expected in written.items():
+        np.testing.assert_array_equal(getattr(pairs, name), expected)
     assert isinstance(pairs.cls, np.memmap)
-    np.testing.assert_allclose(pairs.probability(), 1 / (1 + np.exp(-score.astype(np.float64))), rtol=1e-6)
     everything = np.arange(320)
     expected_rows = [list(keys).index(key) if key in keys else -1 for key in everything]
     assert pairs.find(everything // 20, everything % 20).tolist() == expected_rows
-    empty = PairScores(query[:0], passage[:0], score[:0], vectors[:0])
+    empty = PairScores(query[:0], passage[:0], score[:0], score[:0], vectors[:0])
     assert empty.find(np.array([[1, 2]]), np.array([[3, 4]])).tolist() == [[-1, -1]]
 
 

@@ -38,7 +38,7 @@ def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.
     passage = np.tile(np.arange(20), len(query) // 20).astype(np.int32)
     with drafting(folder / "pair_scores", "pair_scores") as draft:
         PairScores.create_cls(draft, len(query), 32)[:] = 7.0
-        PairScores.write(draft, query, passage, np.zeros(len(query), np.float32))
+        PairScores.write(draft, query, passage, *np.zeros((2, len(query)), np.float32))
     names = ("dual_encoder", "cross_encoder", "pair_scores")
     return {"dataset": tiny_dataset.path, **{name: folder / name for name in names}}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores, drafting, pair_keys, read_manifest
 from gnn_encoder.inference.encoding import encode_texts
@@ -26,7 +27,8 @@ def write_pair_scores(draft: Draft, dataset: Dataset, per_query: int = 12) -> No
     pairs = np.unique(np.concatenate(keys))
     PairScores.create_cls(draft, len(pairs), 4)[:] = 0
     score = generator.normal(0, 4, len(pairs)).astype(np.float32)
-    PairScores.write(draft, (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32), score)
+    query, passage = (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32)
+    PairScores.write(draft, query, passage, score, expit(score))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from gnn_encoder.artifacts import (
     ORIGINS,
@@ -85,7 +86,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     columns = np.array(list(scores), dtype=np.int32)
     with drafting(folder / "pairs", "pair_scores") as draft:
         PairScores.create_cls(draft, len(scores), 2)[:] = 0
-        PairScores.write(draft, columns[:, 0], columns[:, 1], np.array(list(scores.values()), np.float32))
+        score = np.array(list(scores.values()), np.float32)
+        PairScores.write(draft, columns[:, 0], columns[:, 1], score, expit(score))
 
     world = World({"dataset": folder / "dataset", "pair_scores": folder / "pairs"}, scores, judged, {}, {}, groups)
     for query in range(TRAIN):

@@ -1,20 +1,24 @@
-"""The cross-encoder's figures on dev: after re-ranking, and in DPR's order."""
+"""The cross-encoder: its figures on dev, its losses, and the epoch that is kept."""
 
+import json
 from pathlib import Path
 
 import numpy as np
-import torch
+import pytest
+from safetensors.numpy import load_file
 
-from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.inference.scoring import pair_tokens
-from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
+from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.steps.train_cross_encoder import dev_figures
+from gnn_encoder.steps import train_cross_encoder as module
+from gnn_encoder.steps.train_cross_encoder import train_cross_encoder
+from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.training import loop
+from gnn_encoder.training.dev import DevCandidates
 
 
-def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
-    torch.manual_seed(0)
-    model = CrossEncoder.from_backbone(str(tiny_backbone), 48)
+def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset) -> None:
     labels = tiny_dataset.split_qrels("dev")
     queries = np.unique(labels.query)
     positive = np.array([labels.passage[labels.query == q][0] for q in queries])
@@ -22,7 +26,132 @@ def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset, tiny_backb
     others = (positive[:, None] + 1 + np.arange(6)) % 100
     dpr = np.concatenate([others[:, :3], positive[:, None]], axis=1)
     runs = [Run.from_hits(queries, hits, np.zeros(hits.shape)) for hits in (dpr, others[:, 3:])]
-    settings = TrainCrossEncoder(precision="fp32", dev_queries=20)
-    figures = dev_figures(model, pair_tokens(model, tiny_dataset), tiny_dataset, runs, settings)
-    assert figures["dev/retrieved_RR_at_10"] == 0.25
-    assert figures["dev/reranked_RR_at_10"] != 0.25
+    dev = DevCandidates(tiny_dataset, runs, TrainCrossEncoder(dev_queries=20))
+    relevant = {(q, p) for q, p in zip(queries.tolist(), positive.tolist(), strict=True)}
+
+    def score(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        """The positive in second place."""
+        first = np.diff(query, prepend=-1) != 0
+        found = [(q, p) in relevant for q, p in zip(query.tolist(), passage.tolist(), strict=True)]
+        return 2.0 * first + np.array(found)
+
+    assert dev.measure(score) == {"dev/reranked_RR_at_10": 0.5, "dev/retrieved_RR_at_10": 0.25}
+    assert not len(DevCandidates(tiny_dataset, runs, TrainCrossEncoder(dev_queries=0)))
+
+
+@pytest.fixture
+def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    generator = np.random.default_rng(0)
+    queries = np.concatenate([tiny_dataset.query_rows(split) for split in ("train", "dev", "test")])
+    labels = {split: tiny_dataset.split_qrels(split) for split in ("train", "dev", "test")}
+    positive = {q: p for each in labels.values() for q, p in zip(each.query, each.passage, strict=True)}
+    hits = np.stack([generator.permutation(100)[:8] for _ in queries])
+    hits[:, 5] = [positive[q] for q in queries]
+    for name in ("bm25_run", "dpr_run"):
+        with drafting(tmp_path / name, "run") as draft:
+            Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
+    return {"dataset": tiny_dataset.path, "bm25_run": tmp_path / "bm25_run", "dpr_run": tmp_path / "dpr_run"}
+
+
+def train(inputs: dict[str, Path], out: Path, backbone: Path, **settings: object) -> dict[str, np.ndarray]:
+    """Weights of the trained model."""
+    values = {"backbone": str(backbone), "pair_length": 48, "batch_size": 24, "negatives": 2, "precision": "fp32"}
+    chosen = TrainCrossEncoder.model_validate({**values, "learning_rate": 3e-3, "dev_queries": 20, **settings})
+    train_cross_encoder(chosen, **inputs, cross_encoder=out)
+    return load_file(out / "model.safetensors") | load_file(out / "head.safetensors")
+
+
+def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> bool:
+    assert one.keys() == two.keys()
+    return all(np.array_equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("loss", "margin", "first", "share"),
+    [
+        ("pointwise", 0.2, np.log(2), 0.97),  # one of three is relevant: -log 1/3 / 3 - 2 log 2/3 / 3 is 0.92 of it
+        ("pairwise_margin", 0.2, 0.2, 0.8),
+        ("pairwise_margin", 3.0, 3.0, 0.8),
+        ("pairwise_softmax", 0.2, np.log(3), 0.8),
+    ],
+)
+def test_each_loss_begins_as_for_equal_scores_and_falls(
+    loss: str, margin: float, first: float, share: float, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    train(inputs, tmp_path / "out", tiny_backbone, loss=loss, margin=margin, epochs=8, dropout=0.0)
+    curve = [value for _, value in read_history(tmp_path / "out")["train_cross_encoder"].curves["loss"]]
+    assert curve[0] == pytest.approx(first, abs=0.05)
+    assert np.mean(curve[-5:]) < share * first
+
+
+def test_the_best_epoch_is_kept_and_after_an_interruption_too(
+    inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = iter([0.2, 0.7, 0.7, 0.1, 0.7])  # of four epochs; and of the kept model, for the report
+    monkeypatch.setattr(DevCandidates, "measure", lambda *_: {"dev/reranked_RR_at_10": next(figures)})
+    best = train(inputs, tmp_path / "best", tiny_backbone, epochs=4, keep="best")
+    metrics = read_manifest(tmp_path / "best").metrics
+    assert metrics["kept_epoch"] == 2 and metrics["dev/reranked_RR_at_10"] == 0.7
+    figures = iter([0.2, 0.7, 0.7, 0.1, 0.1])
+    last = train(inputs, tmp_path / "last", tiny_backbone, epochs=4)
+    assert not same(best, last) and "kept_epoch" not in read_manifest(tmp_path / "last").metrics
+
+    # The weights of the second epoch, of a training that ends with them but for its schedule.
+    weights = []
+    figures = iter([0.2, 0.7, 0.7, 0.1, 0.7])
+    real = loop.Objective
+
+    def spying(model, *rest):
+        monkeypatch.setattr(
+            DevCandidates,
+            "measure",
+            lambda *_: (
+                weights.append({n: p.detach().numpy().copy() for n, p in model.named_parameters()})
+                or {"dev/reranked_RR_at_10": next(figures)}
+            ),
+        )
+        return real(model, *rest)
+
+    monkeypatch.setattr(module, "Objective", spying)
+    train(inputs, tmp_path / "seen", tiny_backbone, epochs=4, keep="best", seed=0)
+    assert len(weights) == 5 and same(weights[1], weights[4]) and not same(weights[1], weights[2])
+
+
+@pytest.mark.parametrize("stop", [25, 40, 55])
+def test_a_resumed_training_keeps_the_same_epoch(
+    stop: int, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight steps an epoch: killed in the fourth, the sixth and the seventh; the second is the best."""
+    measured = {1: 0.3, 2: 0.8, 3: 0.8, 4: 0.2, 5: 0.5, 6: 0.7, 7: 0.1, 8: 0.1}
+    steps, real = 0, module.pair_loss
+
+    def counted(*arguments, **named):
+        nonlocal steps
+        if steps == stop:
+            raise InterruptedError
+        steps += 1
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(module, "pair_loss", counted)
+    monkeypatch.setattr(DevCandidates, "measure", lambda *_: {"dev/reranked_RR_at_10": measured[steps // 8]})
+    wanted = {"epochs": 7, "keep": "best", "checkpoint_seconds": 1e-9}
+    with pytest.raises(InterruptedError):
+        train(inputs, tmp_path / "cut", tiny_backbone, **wanted)
+    stop, interrupted_at = -1, stop
+    resumed = train(inputs, tmp_path / "cut", tiny_backbone, **wanted)
+    assert steps == 56, f"{interrupted_at} steps were not taken again"
+    steps = 0
+    whole = train(inputs, tmp_path / "whole", tiny_backbone, **wanted)
+    assert same(resumed, whole)
+    curves, metrics = (
+        [read_history(tmp_path / name)["train_cross_encoder"].curves for name in ("cut", "whole")],
+        [read_manifest(tmp_path / name).metrics["kept_epoch"] for name in ("cut", "whole")],
+    )
+    assert metrics == [2, 2] and json.dumps(curves[0]) == json.dumps(curves[1])
+
+
+def test_without_dev_figures_no_epoch_is_the_best(inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^train_cross_encoder.keep = best needs figures on dev: .* dev_queries is 0$"):
+        train(inputs, tmp_path / "out", tiny_backbone, keep="best", dev_queries=0)

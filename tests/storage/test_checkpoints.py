@@ -17,7 +17,7 @@ from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
-from gnn_encoder.training.loop import fit
+from gnn_encoder.training.loop import Objective, fit
 
 ROOT = "s3://bucket/runs"
 
@@ -88,7 +88,7 @@ def train(after: Callable[[int], object] = lambda step: None) -> int:
         return net(batch).square().mean()
 
     settings = Optimization(epochs=1, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
-    fit(net, Batches(), loss, settings, Context("train", StepLog(), "key"))
+    fit(Objective(net, Batches(), loss), settings, Context("train", StepLog(), "key"))
     return steps
 
 
@@ -239,5 +239,5 @@ def _killed_at(name: str, replace):
 def test_how_far_a_state_is(tmp_path: Path) -> None:
     assert checkpoint.steps_done(tmp_path) == -1
     model = torch.nn.Linear(2, 2)
-    checkpoint.save(tmp_path, model, torch.optim.AdamW(model.parameters()), Position(step=7))
+    checkpoint.save(tmp_path, model, torch.optim.AdamW(model.parameters()), Position(step=7), {})
     assert checkpoint.steps_done(tmp_path) == 7

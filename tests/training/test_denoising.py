@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
 from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
@@ -17,7 +18,7 @@ def random_candidates(seed: int, queries: int = 6, passages: int = 12) -> tuple[
     labelled = np.flatnonzero(generator.random(len(rows)) < 0.3)
     relevance = generator.integers(0, 3, len(labelled)).astype(np.int32)
     return (
-        PairScores(query, passage, score, np.zeros((len(rows), 1), np.float16)),
+        PairScores(query, passage, score, expit(score), np.zeros((len(rows), 1), np.float16)),
         Qrels(query[labelled], passage[labelled], relevance),
     )
 
@@ -54,10 +55,10 @@ def test_rule_equals_a_loop(seed: int, twins: bool) -> None:
 
 
 def test_between_the_thresholds_is_neither_and_thresholds_matter() -> None:
+    score = np.array([-4.0, 0.0, 4.0], np.float32)
     pairs = PairScores(
-        np.array([0, 0, 0], np.int32), np.array([1, 2, 3], np.int32),
-        np.array([-4.0, 0.0, 4.0], np.float32), np.zeros((3, 1), np.float16),
-    )  # fmt: skip
+        np.zeros(3, np.int32), np.array([1, 2, 3], np.int32), score, expit(score), np.zeros((3, 1), np.float16)
+    )
     none, groups = Qrels(*(np.zeros(0, np.int32) for _ in range(3))), np.arange(1)
     known = KnownPositives(none.query, none.passage)
     assert listed(hard_negatives(pairs, known, 0.1)) == [(0, 1)]

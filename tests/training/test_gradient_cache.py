@@ -18,12 +18,12 @@ from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import embed as embedding
-from gnn_encoder.training import gradient_cache, losses, masked_graph
+from gnn_encoder.training import losses, masked_graph
 from gnn_encoder.training.contrastive import train_contrastive
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.losses import contrastive_loss
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.prefetch import batches_of
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_of_the_dual_encoder(encoders, tiny_dataset: Dataset, monkeypatch, preci
     assert largest_difference(plain, cached) < (1e-5 if precision == "fp32" else 1e-3)
     # Control: without the first pass's random state dropout draws anew, and the gradients are another function's.
     forgetful = partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False)
-    monkeypatch.setattr(gradient_cache, "checkpoint", forgetful)
+    monkeypatch.setattr(embedding, "checkpoint", forgetful)
     _, wrong = gradients(encoders, partial(loss, True))
     assert largest_difference(plain, wrong) > 1e-2
 
@@ -108,8 +108,8 @@ def test_memory_is_given_back_before_the_backward_pass(encoders, tiny_dataset: D
         nonlocal given
         given += 1
 
-    monkeypatch.setattr(gradient_cache, "give_back", counted)
-    monkeypatch.setattr(gradient_cache, "TRIMMED", 10**9)
+    monkeypatch.setattr(embedding, "give_back", counted)
+    monkeypatch.setattr(embedding, "TRIMMED", 10**9)
     tokens = Tokens.of(encoders.query_encoder.tokenizer, tiny_dataset.query_texts(np.arange(9)), 32)
     vectors = embed(encoders.query_encoder, tokens, np.arange(9), cached=True)
     assert given == 0
@@ -121,13 +121,13 @@ def test_memory_is_given_back_before_the_backward_pass(encoders, tiny_dataset: D
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the functions that were checkpointed; `_part` stands for an encoder."""
     seen: list[str] = []
-    real = gradient_cache.checkpoint
+    real = embedding.checkpoint
 
     def noted(function, *arguments, **options):
         seen.append(function.__name__)
         return real(function, *arguments, **options)
 
-    monkeypatch.setattr(gradient_cache, "checkpoint", noted)
+    monkeypatch.setattr(embedding, "checkpoint", noted)
     return seen
 
 
@@ -149,7 +149,7 @@ def test_through_the_gnn(encoders, tiny_dataset: Dataset, layers, parts: list[st
         MaskedGraphTraining(model, tiny_dataset, examples, graph, vectors, chosen)
         for chosen in (settings, settings.model_copy(update={"gradient_cache": True}))
     )
-    batch = next(made(plain.plan(), 0))
+    batch = next(batches_of(plain.plan(), 0))
     value, expected = gradients(model, lambda: plain.loss(batch))
     assert not parts
     cached_value, found = gradients(model, lambda: cached.loss(batch))

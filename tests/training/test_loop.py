@@ -16,7 +16,7 @@ from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training import checkpoint
-from gnn_encoder.training.loop import fit, linear_schedule, set_dropout
+from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout
 
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
 
@@ -58,7 +58,7 @@ def train(
 
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        result = fit(net, Batches(), loss, SETTINGS.model_copy(update={"workers": workers}), context)
+        result = fit(Objective(net, Batches(), loss), SETTINGS.model_copy(update={"workers": workers}), context)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
     return net.state_dict() | {"loss": torch.tensor(result.loss)} | curves
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Dataset, KnownPositives, TrainingSet
+from gnn_encoder.artifacts import Dataset, KnownPositives, Qrels, TrainingSet
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.settings.graph import TrainGnn
+from gnn_encoder.training import embed
 from gnn_encoder.training.batches import ExampleBatches, MaskedBatches, draw_negatives
-from gnn_encoder.training.losses import contrastive_loss, loss_scale
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.losses import contrastive_loss, loss_scale, pairwise_margin, pairwise_softmax
+from gnn_encoder.training.pairs import PairBatches, pair_loss
+from gnn_encoder.training.prefetch import batches_of
 
 NOTHING = torch.empty(2, 0, dtype=torch.int64)
 """No pair is left out."""
@@ -113,14 +118,18 @@ def random_examples(count: int, seed: int = 0) -> TrainingSet:
 def test_an_epoch_visits_every_example_once_and_is_reproducible():
     examples = random_examples(53)
     plan = ExampleBatches(examples, 8, 2, KnownPositives(examples.query, examples.positive), seed=1)
-    batches = list(made(plan, 3))
+    batches = list(batches_of(plan, 3))
     assert len(batches) == plan.steps_per_epoch
     assert sorted(np.concatenate([b.examples for b in batches])) == list(range(53))
-    again = list(made(plan, 3))
+    again = list(batches_of(plan, 3))
     assert all(np.array_equal(a.passages, b.passages) for a, b in zip(batches, again, strict=True))
-    assert not np.array_equal(batches[0].examples, next(made(plan, 4)).examples)
+    assert not np.array_equal(batches[0].examples, next(batches_of(plan, 4)).examples)
     for batch in batches:
         assert np.array_equal(batch.passages[batch.positive], examples.positive[batch.examples])
+
+
+def masking(schedule: str, fraction: float, negatives: int = 1, seed: int = 0) -> TrainGnn:
+    return TrainGnn(mask=schedule, mask_fraction=fraction, batch_size=5, negatives=negatives, seed=seed)
 
 
 def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
@@ -128,35 +137,15 @@ def test_folds_are_disjoint_and_train_exactly_the_masked_queries():
     nodes = np.unique(examples.query)
     node = np.searchsorted(nodes, examples.query)
     known = KnownPositives(examples.query, examples.positive)
-    plan = MaskedBatches(
-        examples,
-        node,
-        np.arange(len(nodes)),
-        schedule="folds",
-        fraction=0.2,
-        batch_size=5,
-        negatives=1,
-        known=known,
-        seed=0,
-    )
-    batches = list(made(plan, 0))
+    plan = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("folds", 0.2))
+    batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch
     assert sorted(np.concatenate([b.examples for b in batches])) == list(range(60))
     for batch in batches:
         assert batch.masked[node[batch.examples]].all()
         assert 0.5 < batch.masked.mean() / 0.2 < 1.5
-    none = MaskedBatches(
-        examples,
-        node,
-        np.arange(len(nodes)),
-        schedule="none",
-        fraction=0.2,
-        batch_size=5,
-        negatives=1,
-        known=known,
-        seed=0,
-    )
-    assert not any(b.masked.any() for b in made(none, 0))
+    none = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("none", 0.2))
+    assert not any(b.masked.any() for b in batches_of(none, 0))
 
 
 @pytest.mark.parametrize("fraction", [0.15, 0.5, 0.8])
@@ -165,22 +154,12 @@ def test_a_sampled_round_masks_beta_of_the_queries_and_trains_on_those(fraction)
     nodes = np.unique(examples.query)
     node = np.searchsorted(nodes, examples.query)
     known = KnownPositives(examples.query, examples.positive)
-    plan = MaskedBatches(
-        examples,
-        node,
-        np.arange(len(nodes)),
-        schedule="sample",
-        fraction=fraction,
-        batch_size=5,
-        negatives=1,
-        known=known,
-        seed=0,
-    )
-    batches = list(made(plan, 0))
+    plan = MaskedBatches(examples, node, np.arange(len(nodes)), known, masking("sample", fraction))
+    batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch
     assert {b.masked.sum() for b in batches} == {round(fraction * len(nodes))}
     assert all(b.masked[node[b.examples]].all() for b in batches)
-    drawn = {b.masked.tobytes() for b in [*batches, *made(plan, 1)]}
+    drawn = {b.masked.tobytes() for b in [*batches, *batches_of(plan, 1)]}
     assert len(drawn) > 1
 
 
@@ -210,10 +189,7 @@ def test_without_twins_folds_and_batches_are_drawn_as_if_there_were_no_groups(sc
     if twins:
         groups[nodes[-1]] = groups[0]
     known = KnownPositives(examples.query, examples.positive)
-    plan = MaskedBatches(
-        examples, examples.query, groups, schedule=schedule, fraction=0.2, batch_size=5, negatives=2, known=known,
-        seed=3,
-    )  # fmt: skip
+    plan = MaskedBatches(examples, examples.query, groups, known, masking(schedule, 0.2, negatives=2, seed=3))
     same = []
     for epoch in (0, 1):
         expected = plain_draws(examples, examples.query, 40, schedule, plan.batches_per_round, epoch)
@@ -230,3 +206,97 @@ def test_drawn_negatives_are_distinct_members_of_their_row():
     drawn = draw_negatives(pool, 2, np.random.default_rng(0))
     assert set(drawn[0]) <= {3, 4, 5} and len(set(drawn[0])) == 2
     assert sorted(drawn[1]) == [-1, 9] and (drawn[2] == -1).all()
+
+
+def groups_by_hand(loss: str, groups: list[tuple[float, list[float]]], margin: float) -> float:
+    """The losses of positives, each with its negatives, in float64."""
+    pairs = [(positive, negative) for positive, negatives in groups for negative in negatives]
+    if loss == "pairwise_margin":
+        return sum(max(0.0, margin - positive + negative) for positive, negative in pairs) / len(pairs)
+    if loss == "pairwise_softmax":
+        shares = [math.exp(p) / (math.exp(p) + sum(math.exp(n) for n in negatives)) for p, negatives in groups]
+        return -sum(map(math.log, shares)) / len(groups)
+    likelihoods = [1 / (1 + math.exp(-p)) for p, _ in groups] + [1 / (1 + math.exp(n)) for _, n in pairs_once(groups)]
+    return -sum(map(math.log, likelihoods)) / len(likelihoods)
+
+
+def pairs_once(groups: list[tuple[float, list[float]]]) -> list[tuple[float, float]]:
+    return [(positive, negative) for positive, negatives in groups for negative in negatives]
+
+
+def pair_plan(loss: str, negatives: int = 3) -> tuple[PairBatches, np.ndarray]:
+    """20 labelled pairs of 20 queries, with 0 to 5 candidates each."""
+    generator = np.random.default_rng(0)
+    pool = generator.integers(20, 60, (20, 5)).astype(np.int32)
+    pool[np.arange(5) >= (np.arange(20) % 6)[:, None]] = -1
+    rows = np.arange(20, dtype=np.int32)
+    settings = TrainCrossEncoder.model_validate({"loss": loss, "batch_size": 32, "negatives": negatives})
+    return PairBatches(Qrels(rows, rows, np.ones(20, np.int32)), pool, settings), pool
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "pairwise_margin", "pairwise_softmax"])
+def test_losses_of_pairs_equal_a_plain_loop(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "TOKENS_PER_PASS", {"cpu": 64, "cuda": 64})
+    plan, _ = pair_plan(loss)
+    table = 3 * torch.randn(20, 60, generator=torch.Generator().manual_seed(1))
+    lengths = np.random.default_rng(2).integers(5, 20, (20, 60))
+    parts = []
+
+    def score(query: np.ndarray, passage: np.ndarray) -> torch.Tensor:
+        parts.append(len(query))
+        return live[torch.from_numpy(query), torch.from_numpy(passage)]
+
+    for batch in batches_of(plan, 0):
+        live = table.clone().requires_grad_()
+        value = pair_loss(score, lambda query, passage: lengths[query, passage], batch, loss=loss, margin=0.7)
+        value.backward()
+        # By hand: the pairs of a query are its group, its own passage is the positive.
+        pairs = list(zip(batch.query.tolist(), batch.passage.tolist(), strict=True))
+        groups = [(q, [p for other, p in pairs if other == q and p != q]) for q, p in pairs if p == q]
+        scored = [(float(table[q, q]), [float(table[q, n]) for n in negatives]) for q, negatives in groups]
+        assert value.item() == pytest.approx(groups_by_hand(loss, scored, 0.7), abs=1e-5)
+        # Control: with a positive and one of its negatives in each other's place the loss is another.
+        turned = [
+            (negatives[0], [positive, *negatives[1:]]) if negatives else (positive, [])
+            for positive, negatives in scored
+        ]
+        assert abs(value.item() - groups_by_hand(loss, turned, 0.7)) > 1e-2
+        assert live.grad is not None and {tuple(place) for place in live.grad.nonzero().tolist()} <= set(pairs)
+        assert torch.isfinite(live.grad).all()
+    assert len(parts) > 2 * plan.steps_per_epoch, "groups are spread over parts"
+
+
+def test_losses_of_full_groups_equal_torchs_own() -> None:
+    scores = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    positive, negative = scores[:, :1].expand(9, 3), scores[:, 1:]
+    margin = torch.nn.functional.margin_ranking_loss(positive, negative, torch.ones(9, 3), margin=0.2)
+    assert torch.allclose(pairwise_margin(scores, 0.2), margin)
+    assert not torch.allclose(pairwise_margin(scores, 0.3), margin)
+    likelihood = torch.nn.functional.nll_loss(scores.log_softmax(1), torch.zeros(9, dtype=torch.int64))
+    assert torch.allclose(pairwise_softmax(scores), likelihood)
+    assert not torch.allclose(pairwise_softmax(scores.flip(1)), likelihood)
+    # With one negative it is the logistic loss of the difference.
+    assert torch.allclose(
+        pairwise_softmax(scores[:, :2]), torch.nn.functional.softplus(negative[:, 0] - positive[:, 0]).mean()
+    )
+
+
+@pytest.mark.parametrize("loss", ["pointwise", "pairwise_margin"])
+def test_pairwise_losses_leave_out_positives_without_a_candidate(loss: str) -> None:
+    plan, pool = pair_plan(loss)
+    seen = np.concatenate([batch.query[batch.column == 0] for batch in batches_of(plan, 0)])
+    with_candidates = (pool >= 0).any(axis=1)
+    assert sorted(seen) == np.flatnonzero(with_candidates | (loss == "pointwise")).tolist()
+    assert not with_candidates.all()
+    for batch in batches_of(plan, 1):
+        for group in range(batch.group.max() + 1):
+            query, columns = batch.query[batch.group == group], batch.column[batch.group == group]
+            assert len(set(query.tolist())) == 1 and columns.tolist() == list(range(len(columns)))
+            assert set(batch.passage[(batch.group == group) & (batch.column > 0)]) <= set(pool[query[0]])
+
+
+def test_pairwise_losses_need_a_candidate() -> None:
+    labels, none = Qrels(*(np.zeros(3, np.int32) for _ in range(3))), np.full((3, 5), -1, np.int32)
+    with pytest.raises(UserError, match="loss = pairwise_softmax needs negatives"):
+        PairBatches(labels, none, TrainCrossEncoder(loss="pairwise_softmax"))
+    assert PairBatches(labels, none, TrainCrossEncoder()).steps_per_epoch == 1

@@ -13,7 +13,7 @@ from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.prefetch import batches_of
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def interactive(job: MaskedGraphTraining, batch, node_vectors: torch.Tensor) -> 
 def test_no_gradient_from_a_training_query_into_any_passage_of_its_loss(parts, mask):
     job = training(parts, mask)
     leaks = 0
-    for batch in list(made(job.plan(), 0))[:6]:
+    for batch in list(batches_of(job.plan(), 0))[:6]:
         vectors = torch.randn(60, 32, requires_grad=True)
         interactive(job, batch, vectors).sum().backward()
         leaks += int((vectors.grad[torch.from_numpy(job.node[batch.examples])].abs().sum(1) > 0).sum())
@@ -76,7 +76,7 @@ def test_what_is_dropped_is_the_edges_to_positives(parts):
     assert np.array_equal(dropping.dropped, expected) and 0 < dropping.dropped.sum() < graph.edges.size
     for job, sees in ((dropping, False), (whole, True)):
         seen = set()
-        for batch in made(job.plan(), 0):
+        for batch in batches_of(job.plan(), 0):
             hood = job.neighbourhood(batch)
             reached = zip(graph.queries[hood.nodes[hood.edges[0]]], batch.passages[hood.edges[1]], strict=True)
             seen |= {pair in known for pair in reached}
@@ -88,7 +88,7 @@ def test_what_is_dropped_is_the_edges_to_positives(parts):
     for mask, changes in (("drop_positives", False), ("none", True)):
         jobs = [training(parts, mask, each) for each in (graph, other)]
         with torch.no_grad():
-            found = [[interactive(job, batch, vectors) for batch in made(job.plan(), 0)] for job in jobs]
+            found = [[interactive(job, batch, vectors) for batch in batches_of(job.plan(), 0)] for job in jobs]
         assert any(not torch.equal(*pair) for pair in zip(*found, strict=True)) == changes
 
 
@@ -97,7 +97,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
     *_, graph, _ = parts
     job = training(parts, mask)
     changed = 0
-    for batch in list(made(job.plan(), 0))[:6]:
+    for batch in list(batches_of(job.plan(), 0))[:6]:
         trained = job.node[batch.examples]
         features, edges = np.array(graph.features), np.array(graph.edges)
         features[trained] += 3.0
@@ -117,7 +117,7 @@ def test_perturbing_a_training_querys_embedding_edges_and_features_changes_nothi
 def test_loss_equals_equation_12_from_its_parts(parts):
     job = training(parts, "folds")
     model, _, examples, graph, cached = parts
-    batch = next(made(job.plan(), 0))
+    batch = next(batches_of(job.plan(), 0))
     with torch.no_grad():
         loss = job.loss(batch).item()
         # By hand: a graph without the masked queries, propagated whole, in other code.
@@ -127,8 +127,8 @@ def test_loss_equals_equation_12_from_its_parts(parts):
                 [encoder(*(torch.from_numpy(a) for a in tokens.padded(np.array([i]), 0))) for i in range(len(tokens))]
             ).numpy()
             for encoder, tokens in (
-                (encoders.query_encoder, job.texts.query_tokens.take(graph.queries)),
-                (encoders.passage_encoder, job.texts.passage_tokens),
+                (encoders.query_encoder, job.queries.tokens.take(graph.queries)),
+                (encoders.passage_encoder, job.passages.tokens),
             )
         )
         edges = np.where(batch.masked[:, None], -1, graph.edges)
@@ -171,7 +171,7 @@ def test_a_batch_whose_passages_have_no_neighbour_left(parts):
     graph = parts[3]
     edges = np.full_like(graph.edges, -1)
     alone = training(parts, "folds", Graph(graph.queries, edges, edges < -1, graph.features, *reverse_csr(edges, 100)))
-    batch = next(made(alone.plan(), 0))
+    batch = next(batches_of(alone.plan(), 0))
     assert len(alone.neighbourhood(batch).nodes) == 0
     loss = alone.loss(batch)
     loss.backward()

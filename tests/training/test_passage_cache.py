@@ -18,7 +18,7 @@ from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, SampledBatches
 from gnn_encoder.training.passage_cache import PassageCache
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.prefetch import batches_of
 
 SETTINGS = TrainGnn(
     epochs=2, cache_refreshes=2, batch_size=15, mask_fraction=0.5, learning_rate=1e-3, gnn_learning_rate=1e-2,
@@ -68,29 +68,29 @@ def stop_before(job: MaskedGraphTraining, step: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(job, "loss", failing)
 
 
-@pytest.mark.parametrize(("makings", "due"), [(0, [0] * 8), (1, [0] * 4 + [1] * 4), (2, [0, 0, 1, 1, 2, 2, 3, 3])])
-def test_makings_are_spread_over_the_epochs(job: MaskedGraphTraining, makings: int, due: list[int]) -> None:
-    plan = SampledBatches(job.plan(), job.neighbourhood, makings)
+@pytest.mark.parametrize(("versions", "due"), [(0, [0] * 8), (1, [0] * 4 + [1] * 4), (2, [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_versions_are_spread_over_the_epochs(job: MaskedGraphTraining, versions: int, due: list[int]) -> None:
+    plan = SampledBatches(job.plan(), job.neighbourhood, versions)
     assert plan.steps_per_epoch == 4
-    assert [making for epoch in range(2) for *_, making in made(plan, epoch)] == due
+    assert [version for epoch in range(2) for *_, version in batches_of(plan, epoch)] == due
 
 
-def test_each_making_is_the_encoders_of_its_time(
+def test_each_version_is_the_encoders_of_its_time(
     job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
     given, seen, advance = job.cache.vectors, {}, job.cache.advance
     reached = np.isin(np.arange(100), job.graph.edges)
 
-    def watched(making: int, *rest: object) -> None:
-        if making not in seen:
-            seen[making] = copy.deepcopy(job.model.dual_encoder)
-            advance(making, *rest)
-            job.texts.encoders, now = seen[making], job.texts.encoders
-            expected = given if making == 0 else job.texts.passage_vectors(np.arange(100))
-            job.texts.encoders = now
+    def watched(version: int, *rest: object) -> None:
+        if version not in seen:
+            seen[version] = copy.deepcopy(job.model.dual_encoder)
+            advance(version, *rest)
+            job.passages.encoder, now = seen[version].passage_encoder, job.passages.encoder
+            expected = given if version == 0 else job.passages.vectors(np.arange(100))
+            job.passages.encoder = now
             np.testing.assert_allclose(job.cache.vectors[reached], expected[reached], atol=1e-6)
-            assert making == 0 or not job.cache.vectors[~reached].any(), "of passages without an edge nothing is made"
+            assert version == 0 or not job.cache.vectors[~reached].any(), "of passages without an edge nothing is made"
 
     monkeypatch.setattr(job.cache, "advance", watched)
     fit(job)
@@ -109,12 +109,12 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
 
     def again() -> MaskedGraphTraining:
         job.model.load_state_dict(start)
-        job.cache.vectors, job.cache.making = stored, 0
+        job.cache.vectors, job.cache.version = stored, 0
         return job
 
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "cut"))
     with monkeypatch.context() as patch:
-        stop_before(again(), 3, patch)  # the first making was due before the third step
+        stop_before(again(), 3, patch)  # the first version was due before the third step
         with pytest.raises(Interrupted):
             fit(job)
     (made,) = (tmp_path / "cut").rglob("passages-1.npy")
@@ -125,25 +125,25 @@ def test_a_resumed_training_has_the_vectors_that_it_had(
     assert "damaged" not in capsys.readouterr().err
 
 
-def test_a_making_stays_as_long_as_a_checkpoint_may_need_it(
+def test_a_version_stays_as_long_as_a_checkpoint_may_need_it(
     job: MaskedGraphTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
     rare = SETTINGS.model_copy(update={"checkpoint_seconds": 1e9})
-    monkeypatch.setattr(job, "settings", rare)  # one at the end of the first epoch, when making 1 is in use
+    monkeypatch.setattr(job, "settings", rare)  # one at the end of the first epoch, when version 1 is in use
     fit(job)
     assert sorted(file.name for file in tmp_path.rglob("passages-*")) == [f"passages-{i}.npy" for i in (1, 2, 3)]
 
 
 def test_what_an_attempt_left_that_came_further_outdates_nothing(tmp_path: Path) -> None:
-    """Making 2 is of an attempt that was killed before a checkpoint; the next ones checkpoint while 1 is in use."""
+    """Version 2 is of an attempt that was killed before a checkpoint; the next ones checkpoint while 1 is in use."""
     checkpoint = tmp_path / "checkpoint.safetensors"
 
     def started(encoder: float) -> PassageCache:
         return PassageCache(np.zeros((4, 2), np.float32), np.arange(4), lambda rows: np.full((len(rows), 2), encoder))
 
-    def advance(cache: PassageCache, making: int) -> None:
-        cache.advance(making, tmp_path, lambda total: Progress("test", "making", total, "passages"))
+    def advance(cache: PassageCache, version: int) -> None:
+        cache.advance(version, tmp_path, lambda total: Progress("test", "version", total, "passages"))
         time.sleep(0.01)
 
     cache = started(1.0)

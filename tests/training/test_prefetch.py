@@ -14,9 +14,10 @@ import torch
 
 from gnn_encoder.artifacts import Graph, KnownPositives, TrainingSet, reverse_csr
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
+from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.batches import Batch, ExampleBatches, MaskedBatches
 from gnn_encoder.training.masked_graph import SampledBatches
-from gnn_encoder.training.prefetch import BatchPlan, made, prefetched
+from gnn_encoder.training.prefetch import BatchPlan, batches_of, prefetched
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -72,10 +73,8 @@ def plan(kind: str) -> BatchPlan:
         drawn = np.random.default_rng(batch.seed)
         return neighbourhood(graph, batch.passages, masked=batch.masked, dropped=None, limit=2, generator=drawn)
 
-    masked = MaskedBatches(
-        examples, np.searchsorted(nodes, query), np.arange(len(nodes)), schedule=kind, fraction=0.2, batch_size=5,
-        negatives=2, known=known, seed=1,
-    )  # fmt: skip
+    settings = TrainGnn.model_validate({"mask": kind, "mask_fraction": 0.2, "batch_size": 5, "negatives": 2, "seed": 1})
+    masked = MaskedBatches(examples, np.searchsorted(nodes, query), np.arange(len(nodes)), known, settings)
     return SampledBatches(masked, sample, 3)
 
 
@@ -89,12 +88,12 @@ def arrays(batch: Any) -> list[Any]:
 @pytest.mark.parametrize("kind", ["examples", "folds", "sample", "none"])
 def test_workers_make_the_same_batches(kind: str) -> None:
     state = torch.get_rng_state()
-    alone, next_epoch = ([arrays(batch) for batch in made(plan(kind), epoch)] for epoch in (1, 2))
+    alone, next_epoch = ([arrays(batch) for batch in batches_of(plan(kind), epoch)] for epoch in (1, 2))
     assert len(alone) == plan(kind).steps_per_epoch and alone != next_epoch
     for workers in (1, 2):
-        assert [arrays(batch) for batch in made(plan(kind), 1, workers=workers)] == alone
+        assert [arrays(batch) for batch in batches_of(plan(kind), 1, workers=workers)] == alone
     for workers in (0, 2):
-        assert [arrays(batch) for batch in made(plan(kind), 1, skip=4, workers=workers)] == alone[4:]
+        assert [arrays(batch) for batch in batches_of(plan(kind), 1, skip=4, workers=workers)] == alone[4:]
     assert torch.equal(torch.get_rng_state(), state)  # dropout comes from there
 
 
@@ -112,12 +111,12 @@ class Numbers:
 
 def test_skipped_batches_are_not_made() -> None:
     numbers: list[int] = []
-    list(made(Numbers(numbers.append), 0, skip=7))
+    list(batches_of(Numbers(numbers.append), 0, skip=7))
     assert numbers == [7, 8, 9]
 
 
 def test_workers_are_other_processes_and_end_with_the_batches() -> None:
-    batches = made(Numbers(lambda number: os.getpid()), 0, workers=2)
+    batches = batches_of(Numbers(lambda number: os.getpid()), 0, workers=2)
     first = next(batches)
     assert len(multiprocessing.active_children()) == 2
     assert len({first, *batches} - {os.getpid()}) == 2
@@ -130,7 +129,7 @@ def test_a_workers_error_keeps_its_place_and_its_message() -> None:
             raise ValueError("no third")
         return number
 
-    batches = made(Numbers(make), 0, workers=2)
+    batches = batches_of(Numbers(make), 0, workers=2)
     assert [next(batches) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="no third"):
         next(batches)
@@ -139,13 +138,13 @@ def test_a_workers_error_keeps_its_place_and_its_message() -> None:
 
 def test_a_killed_worker_is_told() -> None:
     with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed"):
-        list(made(Numbers(lambda number: os._exit(9)), 0, workers=1))
+        list(batches_of(Numbers(lambda number: os._exit(9)), 0, workers=1))
     assert not multiprocessing.active_children()
 
 
 def test_mapped_arrays_stay_shared(tmp_path: Path) -> None:
     mapped = np.memmap(tmp_path / "array", np.int64, mode="w+", shape=10)
-    batches = made(Numbers(lambda number: int(mapped[number])), 0, workers=1)
+    batches = batches_of(Numbers(lambda number: int(mapped[number])), 0, workers=1)
     assert next(batches) == 0
     mapped[9] = 7  # after the worker began; of a copy it would see nothing
     assert list(batches)[-1] == 7

@@ -91,6 +91,19 @@ def test_two_processes_train_what_one_trains(
     assert max(float((other[name] - alone[name]).abs().max()) for name in alone) > 1e-3
 
 
+def test_a_parameter_that_no_process_uses_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would decay, as it does in no training of one process."""
+    monkeypatch.setattr(ranks, "world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2))  # the other process has the same
+    used, unused = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(3))
+    used.grad = torch.arange(4.0).reshape(2, 2)
+    ranks.average_gradients([unused, used])
+    assert unused.grad is None and torch.equal(used.grad, torch.arange(4.0).reshape(2, 2))
+    monkeypatch.setattr(dist, "all_reduce", lambda flat: flat.mul_(2).add_(1))  # control: only the other process has it
+    ranks.average_gradients([unused, used])
+    assert unused.grad is not None
+
+
 def half(embed, rows: np.ndarray, none: torch.Tensor) -> torch.Tensor:
     """Gradient into every other text only."""
     vectors = embed(rows)

@@ -12,24 +12,25 @@ from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
-from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts
+from gnn_encoder.training.texts import FrozenGnnEncoder
 
 
 def test_starts_as_the_stored_vectors_and_maps_queries_alone() -> None:
     generator = np.random.default_rng(0)
     queries, passages = (generator.standard_normal((9, 8)).astype(np.float32) for _ in range(2))
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    texts = FrozenTexts(queries, passages.astype(np.float16), unit_length=True, rate=1e-3)
+    gnn = GNN(GnnConfig(width=8, edge_width=0, heads=2))
+    model = FrozenGnnEncoder(gnn, queries, passages.astype(np.float16), unit_length=True, rate=1e-3)
     rows = np.array([3, 3, 0])
-    np.testing.assert_allclose(texts.query_vectors(rows), queries[rows], atol=1e-6)
-    assert np.array_equal(texts.passage_vectors(rows), passages.astype(np.float16)[rows].astype(np.float32))
+    np.testing.assert_allclose(model.queries.vectors(rows), queries[rows], atol=1e-6)
+    assert np.array_equal(model.passages.vectors(rows), passages.astype(np.float16)[rows].astype(np.float32))
     weight = torch.randn(8, 8)
-    texts.query_map.weight.data = weight
+    model.query_map.weight.data = weight
     mapped = queries[rows].astype(float) @ weight.numpy().T.astype(float)
     np.testing.assert_allclose(
-        texts.query_vectors(rows), mapped / np.linalg.norm(mapped, axis=1, keepdims=True), atol=1e-5
+        model.queries.vectors(rows), mapped / np.linalg.norm(mapped, axis=1, keepdims=True), atol=1e-5
     )
-    assert texts.queries(rows).requires_grad and not texts.passages(rows).requires_grad
+    assert model.queries.live(rows).requires_grad and not model.passages.live(rows).requires_grad
 
 
 def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +55,8 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
     def fitted(rate: float) -> tuple[float, dict[str, float]]:
         torch.manual_seed(0)
         gnn = GNN(GnnConfig(width=16, edge_width=0, heads=2, normalize_passages=True))
-        texts = FrozenTexts(queries, vectors, unit_length=True, rate=rate)
-        training = MaskedGraphTraining(
-            FrozenGnnEncoder(texts, gnn), tiny_dataset, examples, graph, vectors, settings
-        )  # fmt: skip
+        model = FrozenGnnEncoder(gnn, queries, vectors, unit_length=True, rate=rate)
+        training = MaskedGraphTraining(model, tiny_dataset, examples, graph, vectors, settings)
         seen: dict[str, float] = {}
         with mlflow_runs.step_log("test", params={}, tags={}) as run:
             context = Context("test", run, f"{rate}")

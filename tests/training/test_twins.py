@@ -18,7 +18,7 @@ from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.steps.train_dpr import lexical_examples
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, training_examples
-from gnn_encoder.training.prefetch import made
+from gnn_encoder.training.prefetch import batches_of
 
 N, M = 30, 40
 TEXTS = [f"what is the old stone number {i}" for i in range(20)]
@@ -97,7 +97,7 @@ def test_no_gradient_from_a_trained_querys_text_into_any_passage_of_its_loss(
 ) -> None:
     job = training(dataset, graph, examples, tiny_backbone, mask)
     leaks, reached = 0, 0
-    for batch in made(job.plan(), 0):
+    for batch in batches_of(job.plan(), 0):
         vectors, hood = torch.randn(N, 32, requires_grad=True), job.neighbourhood(batch)
         passages = torch.ones(len(batch.passages), 32)
         nodes = torch.from_numpy(hood.nodes)
@@ -114,13 +114,13 @@ def test_a_round_masks_whole_groups_and_an_epoch_of_folds_every_query_once(
     mask: str, dataset: Dataset, graph: Graph, examples: TrainingSet, tiny_backbone: Path
 ) -> None:
     plan = training(dataset, graph, examples, tiny_backbone, mask).plan()
-    rounds = {batch.masked.tobytes(): batch.masked for batch in made(plan, 0)}
+    rounds = {batch.masked.tobytes(): batch.masked for batch in batches_of(plan, 0)}
     for masked in rounds.values():
         out = set(np.flatnonzero(masked).tolist())
         assert out == {twin for query in out for twin in asking(query)} and 0 < len(out) < N / 2
     times = np.sum(list(rounds.values()), axis=0)
     assert (times == 1).all() == (mask == "folds")
-    seen = np.bincount(np.concatenate([batch.examples for batch in made(plan, 0)]), minlength=N - 1)
+    seen = np.bincount(np.concatenate([batch.examples for batch in batches_of(plan, 0)]), minlength=N - 1)
     assert (seen == 1).all() == (mask == "folds")
 
 
@@ -129,7 +129,7 @@ def test_a_twins_positive_is_no_in_batch_negative(
 ) -> None:
     """A batch without masking has both of a group; what is left out is the twin's positive and nothing else."""
     of_twins = 0
-    for batch in made(training(dataset, graph, examples, tiny_backbone, "none").plan(), 0):
+    for batch in batches_of(training(dataset, graph, examples, tiny_backbone, "none").plan(), 0):
         passages = batch.passages.tolist()
         expected = [
             (row, passages.index(passage))

@@ -117,12 +117,14 @@ class Run:
 class PairScores:
     """Cross-encoder results, one row per distinct pair, sorted by (query, passage).
 
-    `query`, `passage` int32 [r]; `score` float32 [r], a logit; `cls` fp16 [r, d_e], memory-mapped.
+    `query`, `passage` int32 [r]; `score` float32 [r]; `probability` float32 [r] of relevance, as the scorer gives it;
+    `cls` fp16 [r, d_e], memory-mapped.
     """
 
     query: np.ndarray
     passage: np.ndarray
     score: np.ndarray
+    probability: np.ndarray
     cls: np.ndarray
 
     @classmethod
@@ -130,8 +132,9 @@ class PairScores:
         """Read a pair_scores artifact."""
         read_manifest(path, "pair_scores")
         table = pq.read_table(Path(path) / PAIRS)
-        query, passage, score = (table.column(name).to_numpy() for name in ("query", "passage", "score"))
-        return cls(query, passage, score, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
+        names = ("query", "passage", "score", "probability")
+        query, passage, score, probability = (table.column(name).to_numpy() for name in names)
+        return cls(query, passage, score, probability, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
 
     @staticmethod
     def create_cls(draft: Draft, pairs: int, width: int) -> np.memmap:
@@ -139,14 +142,11 @@ class PairScores:
         return np.lib.format.open_memmap(draft / CLS_VECTORS, mode="w+", dtype=np.float16, shape=(pairs, width))
 
     @staticmethod
-    def write(draft: Draft, query: np.ndarray, passage: np.ndarray, score: np.ndarray) -> None:
+    def write(draft: Draft, query: np.ndarray, passage: np.ndarray, score: np.ndarray, probability: np.ndarray) -> None:
         """Write the pairs beside the vectors."""
-        pq.write_table(pa.table({"query": query, "passage": passage, "score": score}), draft / PAIRS)
+        columns = {"query": query, "passage": passage, "score": score, "probability": probability.astype(np.float32)}
+        pq.write_table(pa.table(columns), draft / PAIRS)
         draft.rows(pairs=len(query))
-
-    def probability(self) -> np.ndarray:
-        """sigmoid(score), float32 [r]."""
-        return (1.0 / (1.0 + np.exp(-self.score.astype(np.float64)))).astype(np.float32)
 
     @cached_property
     def _keys(self) -> np.ndarray:
@@ -229,6 +229,11 @@ class TrainingSet:
             negatives.flatten().to_numpy().reshape(len(table), -1),
             table.column("origin").to_numpy(),
         )
+
+    def take(self, rows: np.ndarray) -> "TrainingSet":
+        """The examples at `rows`, in that order."""
+        columns = (self.query, self.positive, self.negatives, self.origin)
+        return TrainingSet([self.query_text[row] for row in rows], *(column[rows] for column in columns))
 
     def write(self, draft: Draft) -> None:
         """Write a training_set artifact."""

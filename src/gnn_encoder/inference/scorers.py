@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, Unpack
 
 import numpy as np
-from scipy.special import expit
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
@@ -67,8 +66,8 @@ class CrossEncoderScorer:
         return scores
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
-        """The logistic function of each logit."""
-        probabilities: np.ndarray = expit(scores)
+        """The logistic function of each logit, float64."""
+        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
         return probabilities
 
     def explain(self, query: str, passage: str) -> list[Contribution]:

@@ -25,20 +25,17 @@ STEPS_LOCK = "GNN_ENCODER_STEPS_LOCK"
 GRACE_SECONDS = 3.0
 """How long a beginning run waits for the processes of a killed one to be gone."""
 
+STEPS_FILE = ".lock-steps"
+"""Name of that file in a root."""
 _held: list[IO[str]] = []
 """Files whose locks this process holds until it ends."""
-
-
-def steps_lock(root: Path) -> Path:
-    """The lock file that the steps of a root share."""
-    return root / ".lock-steps"
 
 
 def take(root: Path) -> IO[str]:
     """Lock a root, where no run and no step may be going on, until the returned file is closed or this process ends."""
     deadline = time.monotonic() + GRACE_SECONDS
     file = _lock(root / ".lock", deadline)
-    _lock(steps_lock(root), deadline).close()
+    _lock(root / STEPS_FILE, deadline).close()
     return file
 
 

@@ -17,7 +17,7 @@ from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline
 from gnn_encoder.runs.containers import Containers
-from gnn_encoder.runs.supervision import Event, Interrupted, Show, supervise
+from gnn_encoder.runs.supervision import Event, Show, supervise
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS
 from gnn_encoder.tracking.pipeline_run import PipelineLog
 from gnn_encoder.tracking.progress import EVENTS
@@ -33,7 +33,6 @@ class Outcome:
     status: str = "FINISHED"
     """FINISHED, FAILED or KILLED, in MLflow's words."""
     log: Path = Path()
-    tracking_uri: str = ""
     failed_step: str = ""
     message: str = ""
     user_error: bool = False
@@ -67,7 +66,7 @@ def run_pipeline(
         if shutil.disk_usage(root).free < FULL_BYTES:
             raise UserError(f"No space left on device: {root}; free space, or give another --root")
         parent = PipelineLog(root, name, params, {"log": str(log)})
-        outcome = Outcome("KILLED", log, parent.uri)
+        outcome = Outcome("KILLED", log)
         job = {
             "pipeline": str(pipeline),
             "arguments": dict(arguments),
@@ -77,9 +76,11 @@ def run_pipeline(
         try:
             _execute(job, root, name, parent, outcome, show)
             if outcome.status == "FINISHED" and "report" in outcome.outputs:
-                decision = outcome.outputs.get("decision")
-                note = Decision.read(decision).card if decision else ""
-                parent.results(_headline_figures(outcome.outputs["report"]), note)
+                metrics, decision = Report.read(outcome.outputs["report"]).metrics, outcome.outputs.get("decision")
+                split = metrics["headline_split"]
+                systems = metrics["results"][split].items()
+                figures = {f"{split}/{system}/{k}": v for system, means in systems for k, v in means.items()}
+                parent.results(figures, Decision.read(decision).card if decision else "")
         finally:
             parent.finish(outcome.status)
     return outcome
@@ -115,12 +116,11 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
     command = [sys.executable, "-m", "gnn_encoder.runs.launch", str(temporary / "job.json")]
     try:
         code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle)
-    except Interrupted:
-        return
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    outcome.status = "FINISHED" if code == 0 else "FAILED"
-    if code == 0:
+    if code is not None:
+        outcome.status = "FINISHED" if code == 0 else "FAILED"
+    if not code:
         return
     outcome.failed_step = begun[-1] if begun else ""
     if failure:
@@ -153,7 +153,7 @@ def _environment(root: Path, name: str) -> dict[str, str]:
         TOKENS: str(root / "tokens"),
         EVENTS: str(root / "logs" / f"{name}.events.jsonl"),
         lifeline.LAUNCHER: str(os.getpid()),
-        lifeline.STEPS_LOCK: str(lifeline.steps_lock(root)),
+        lifeline.STEPS_LOCK: str(root / lifeline.STEPS_FILE),
     }
     package = Path(__file__).parents[2]
     if package.name != "site-packages":  # steps run the code that their digests are of
@@ -161,11 +161,3 @@ def _environment(root: Path, name: str) -> dict[str, str]:
     for injected in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"):
         environment.pop(injected, None)  # of another program in the user's shell
     return environment
-
-
-def _headline_figures(report: Path) -> dict[str, float]:
-    """Every system's measures on the report's headline split, as `split/system/measure`."""
-    metrics = Report.read(report).metrics
-    split = metrics["headline_split"]
-    systems = metrics["results"][split].items()
-    return {f"{split}/{system}/{name}": value for system, means in systems for name, value in means.items()}

@@ -40,11 +40,6 @@ class Training:
     settings: Settings
     root: Path
 
-    @property
-    def tracking_uri(self) -> str:
-        """Of its tracking store."""
-        return tracking_uri(self.root)
-
     def models(self) -> Registry:
         """The registry of its versions; a UserError if the store cannot be used, `Missing` if nothing ran there yet."""
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
@@ -54,7 +49,8 @@ class Training:
 
         When `registry`, the registered versions in any words, changes, `promote` decides anew.
         """
-        return step_arguments(self.settings, PIPELINES["train"], registry=f"{self.tracking_uri} {registry}".strip())
+        uri = tracking_uri(self.root)
+        return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip())
 
     def run(
         self, show: Show, arguments: Mapping[str, str] | None = None, runner: str = PROCESSES, memory: str = ""

@@ -29,6 +29,8 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
 from gnn_encoder.tracking.progress import emit
 
+__all__ = ["Context", "Metrics", "step"]
+
 Metrics = dict[str, Any]
 Paths = str | Path | Sequence[str | Path]
 

@@ -20,15 +20,11 @@ PATIENCE_SECONDS = 60.0
 """Time for an interrupted step to end in order before it is killed."""
 
 
-class Interrupted(Exception):
-    """The user, or whoever stops this machine, ended the run."""
-
-
-def supervise(command: list[str], environment: Mapping[str, str], log: Path, events: Path, show: Show) -> int:
-    """Run `command` to its end in a session of its own and show its events; returns its exit code.
+def supervise(command: list[str], environment: Mapping[str, str], log: Path, events: Path, show: Show) -> int | None:
+    """Run `command` to its end in a session of its own and show its events; returns its exit code, None after a signal.
 
     Ctrl-C and SIGTERM are sent on to all its processes, once. A second one kills them, and so does a minute without an
-    end. When all have ended after a signal, `Interrupted` is raised.
+    end.
     """
     events.touch()
     with log.open("ab") as output, events.open("rb") as lines:
@@ -49,9 +45,7 @@ def supervise(command: list[str], environment: Mapping[str, str], log: Path, eve
         finally:
             _signal_group(engine.pid, signal.SIGKILL)  # whatever it may have left behind
             engine.wait()
-    if interrupted_at:
-        raise Interrupted
-    return code
+    return None if interrupted_at else code
 
 
 @contextmanager

@@ -6,8 +6,9 @@ same inputs, with outputs that are thrown away, and ends where the training ends
 process has one; on a CPU they share the cores.
 
 A process that waits for the others in NCCL does not notice that one of them is dead. A parent that only watches does,
-by the end of a pipe: it ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same
-design, but it sets the step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
+by the end of a pipe, 0.2 s later (5 s with `workers`, which hold the pipe open until they notice it themselves). It
+ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same design, but it sets the
+step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
 """
 
 import os
@@ -50,7 +51,7 @@ def train_together(
     """The leader's metrics, after `size` processes have called the step's function and trained together.
 
     Args:
-        run_step: what `@step` made of the function.
+        run_step: the step (`@step`), which can be pickled.
 
     Raises:
         UserError: there are fewer GPUs than processes, or a process raised it.

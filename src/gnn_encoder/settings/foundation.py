@@ -2,7 +2,15 @@
 
 from typing import Literal
 
-from gnn_encoder.settings.shared import MINILM, Backbone, ContrastiveTraining, Inference, Lexical, Optimization
+from gnn_encoder.settings.shared import (
+    MINILM,
+    Backbone,
+    ContrastiveTraining,
+    Inference,
+    Lexical,
+    MeasuredTraining,
+    Optimization,
+)
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -55,8 +63,8 @@ class DenseRetrieve(Inference):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(Optimization):
-    """M_ce: a linear head on [CLS], trained pointwise on positives and retrieved negatives."""
+class TrainCrossEncoder(MeasuredTraining):
+    """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
     head_learning_rate: PositiveFloat = 1e-3
@@ -67,8 +75,13 @@ class TrainCrossEncoder(Optimization):
     """Negatives per positive, drawn again in each epoch."""
     negative_depth: PositiveInt = 50
     """They are drawn from this many first hits of DPR and of BM25."""
-    dev_queries: Count = 200
-    """Dev queries whose candidates are re-ranked after each epoch. 0: none."""
+    loss: Literal["pointwise", "pairwise_margin", "pairwise_softmax"] = "pointwise"
+    """`pointwise`: binary cross-entropy of each pair. `pairwise_margin`: a positive's score has to exceed that of
+    each of its negatives by the margin (BERT-DMN eq. 4). `pairwise_softmax`: negative log-likelihood of a positive
+    among its negatives (ColBERT). Pairwise scores order a query's passages; they are not calibrated as the
+    probabilities by which `generate_queries` and `select_training_set` choose."""
+    margin: PositiveFloat = 0.2
+    """Of `pairwise_margin`, in units of the score (here a logit). 0.2 is BERT-DMN's, whose scores lie in [0, 1]."""
 
 
 class ScoreCandidates(Inference):
@@ -88,8 +101,7 @@ class TrainQueryGenerator(Optimization):
     max_pairs: Count = 0
     """Most labelled pairs that are trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
-    """Share of the positive passages whose pairs are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are
-    one)."""
+    """Share of the positive passages that are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are one)."""
     rouge_pairs: PositiveInt = 200
     """Held-out pairs that ROUGE is computed on."""
 

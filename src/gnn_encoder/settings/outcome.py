@@ -35,8 +35,7 @@ class EncodeCorpus(Inference, Lexical, IndexKind):
     """
 
     previous: str = ""
-    """Folder of an earlier run, such as ROOT/latest, with its `encoding` and `bundle`. What the same models computed
-    for texts that have not changed is taken from there. Empty: everything is computed."""
+    """As in `build_graph`: folder of an earlier run, here with its `encoding` and `bundle`."""
     chunk: PositiveInt = 2048
     """Passages that a core propagates at a time. The result does not depend on it."""
     bm25: bool = True
@@ -47,7 +46,7 @@ class Evaluate(Inference):
     """Dev and test figures of every system."""
 
     untrained_backbone: str = MINILM
-    """Another row of the table. Empty: no such row."""
+    """A pretrained encoder as another row of the table. Empty: no such row."""
     depth: Annotated[int, Field(ge=1000, strict=True)] = 1000
     """Hits of each system that are evaluated; R@1000 needs 1000."""
     measures: Measures = DEFAULT

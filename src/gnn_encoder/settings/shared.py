@@ -84,13 +84,21 @@ class Optimization(StepSettings):
     where a GPU waits for the neighbours to be sampled."""
 
 
-class WatchedTraining(Optimization):
-    """Training of a retriever that is evaluated on dev queries after each epoch."""
+class MeasuredTraining(Optimization):
+    """Training that is evaluated on dev queries after each epoch."""
 
     dev_queries: Count = 200
-    """Dev queries that are ranked after each epoch. 0: none."""
+    """Dev queries that are ranked, or whose candidates are re-ranked, after each epoch. 0: none."""
+    keep: Literal["last", "best"] = "last"
+    """The epoch whose weights are kept: the last, or the earliest of those with the highest MRR@10 on the dev queries
+    (BERT-DMN 5.2 validates by MAP)."""
+
+
+class WatchedTraining(MeasuredTraining):
+    """Training of a retriever."""
+
     dev_pool: PositiveInt = 2000
-    """Passages that they rank: their positives and a seeded draw of others. Figures lie above the whole corpus's."""
+    """Passages that they rank: their positives and a seeded draw of others; over all passages figures are lower."""
     processes: Annotated[PositiveInt, Field(le=1024)] = 1
     """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each encodes its
     share of a batch; a query's negatives are the whole batch's (cross-device negatives)."""

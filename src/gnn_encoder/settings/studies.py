@@ -14,10 +14,7 @@ from gnn_encoder.settings.values import LARGEST
 FULL, BEFORE = "full", "dual encoder"
 """The variants that others are compared with: the preset as it is, and M_de without the GNN."""
 
-Changes = dict[str, Any]
-"""`step.setting` → value, of `build_graph`, `train_gnn` or `try_variant`."""
-
-STUDIES: dict[str, dict[str, Changes]] = {
+STUDIES: dict[str, dict[str, dict[str, Any]]] = {
     "parts": {
         "without GNN": {"train_gnn.layers": 0},
         "without edges": {"build_graph.edges": "none"},
@@ -48,8 +45,8 @@ STUDIES: dict[str, dict[str, Changes]] = {
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
 }
-"""Study → variant → its changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask` Fig. 4; `edges`
-are this project's own choices."""
+"""Study → variant → the settings that it changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask`
+Fig. 4; `edges` are this project's own choices."""
 
 SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
 """Setting of a variant → the step in whose section it is."""
@@ -62,7 +59,7 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
 
     A user's variant is written `NAME: step.setting=value step.setting=value`.
     """
-    wanted: dict[str, Changes] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
+    wanted: dict[str, dict[str, Any]] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
         if study not in STUDIES:
             raise UserError(f"no study {study!r}: choose of {', '.join(STUDIES)}")
@@ -95,7 +92,7 @@ def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGr
     })  # fmt: skip
 
 
-def _parsed(text: str) -> tuple[str, Changes]:
+def _parsed(text: str) -> tuple[str, dict[str, Any]]:
     name, colon, rest = text.partition(":")
     changes = dict(part.partition("=")[::2] for part in rest.split())
     if not (colon and name.strip() and changes and all(changes.values())):
@@ -106,7 +103,7 @@ def _parsed(text: str) -> tuple[str, Changes]:
         raise UserError(f"--variant {text!r}: a value in it is not YAML") from None
 
 
-def _variant(settings: Settings, name: str, changes: Changes) -> TryVariant:
+def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVariant:
     tree: dict[str, dict[str, Any]] = {step: getattr(settings, step).model_dump() for step in set(SHARED.values())}
     tree["try_variant"] = settings.try_variant.model_dump(include=OWN)
     for key, value in changes.items():

@@ -5,9 +5,8 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
-from gnn_encoder.tracking.context import Context
 
 
 @step(bm25_run="run")

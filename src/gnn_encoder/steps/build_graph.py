@@ -1,7 +1,7 @@
 """Step 11: the query–passage graph, each training query's top-k under M_de (GNN-encoder 3.2).
 
 Edge features are the cross-encoder's [CLS] vectors: those already computed for the candidates are
-reused, the rest are computed here, each pair once. M_de's vectors of the graph's queries are kept beside the
+reused, the rest are computed here, once per pair. M_de's vectors of the graph's queries are kept beside the
 passages', for the next update.
 """
 
@@ -28,9 +28,8 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.update.former import FormerGraph
 
@@ -91,10 +90,8 @@ def build_graph(
         reused = write_features(context, settings, graph, model, data, scores, former, queries, edges)
         if settings.self_loop_features == "cross_encoder":
             tokens = pair_tokens(model, data)
-            for name, texts, rows in (
-                (QUERY_LOOPS, tokens.first, queries),
-                (PASSAGE_LOOPS, tokens.second, np.arange(m)),
-            ):
+            sides = ((QUERY_LOOPS, tokens.first, queries), (PASSAGE_LOOPS, tokens.second, np.arange(m)))
+            for name, texts, rows in sides:
                 pairs = PairTokens(model.tokenizer, texts, texts, model.max_length)
                 loops = Graph.create_features(graph, name, (len(rows), model.width))
                 loop_progress = context.progress("self-loops", len(rows), "pairs")
@@ -145,7 +142,7 @@ def write_features(
     queries: np.ndarray,
     edges: np.ndarray,
 ) -> float:
-    """Fill the edges' [n, k, d_e] features; returns the share that was taken from `scores` and `former`."""
+    """Fill the edges' features [n, k, d_e]; returns the share taken from `scores` and `former`."""
     features = EdgeFeatureWriter(draft, (*edges.shape, model.width), settings.edge_feature_type)
     exists = np.flatnonzero(edges.ravel() >= 0)
     left = []

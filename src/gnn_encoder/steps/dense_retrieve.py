@@ -10,17 +10,16 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import search
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import DenseRetrieve
-from gnn_encoder.tracking.context import Context
 
 
 @step(dpr_run="run")
 def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr: Path, dpr_run: Draft) -> Metrics:
-    """Write DPR's run; the passage vectors are kept on disk while it is made, and dropped after."""
+    """Write DPR's run; the passage vectors lie on disk while the step runs."""
     data, model = Dataset(dataset), DualEncoder.load(dpr)
     m = len(data.passages)
-    # Inside the draft: whatever ends the step early takes the vectors away with it.
+    # Inside the draft, which is removed with the vectors if the step ends early.
     with TemporaryDirectory(dir=dpr_run.path) as folder:
         vectors = np.lib.format.open_memmap(
             Path(folder) / "passages.npy", mode="w+", dtype=np.float32, shape=(m, model.passage_encoder.width)
@@ -30,11 +29,11 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
         encoding_rate = encoding.rate
         searching = context.progress("searching", 2 * m, "passages")
 
-        def find(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-            asked = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
-            return search(vectors, asked, k, progress=searching)
+        def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+            vectors_of_queries = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
+            return search(vectors, vectors_of_queries, k, progress=searching)
 
-        run = search_splits(data, find, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
+        run = search_splits(data, search_dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
     run.write(dpr_run, "DPR")
     figures = dev_figures(data, run)
     quality = f"dev R@100 {figures['dev/R_at_100']:.3f}, " if figures else ""

@@ -1,9 +1,8 @@
 """Step 13: h'_p of every passage by the full graph, streamed, and the bundle that search loads.
 
 All training queries are in the graph now. Eq. 6 uses M_de's cached passage vectors (the trained encoder's with
-`train_gnn.cache_refreshes`), eq. 7–10 the jointly trained encoders. What an earlier run made by the same models is
-carried over: only texts that were not in it are encoded, and only passages whose neighbourhood was not in it are
-propagated.
+`train_gnn.cache_refreshes`), eq. 7–10 the jointly trained encoders. Vectors of an earlier run with the same models are
+carried over: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
 """
 
 import time
@@ -33,9 +32,8 @@ from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import EncodeCorpus
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
 
 RECALL_QUERIES = 256
@@ -53,13 +51,13 @@ def encode_corpus(
     bundle: Draft,
     encoding: Draft,
 ) -> Metrics:
-    """Encode, propagate, index."""
+    """Encode the corpus, propagate over the graph, index, write the bundle."""
     data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
     model.to(device()).eval()
     encoders = model.dual_encoder
     m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
     of_passages, of_graph = Contents.read(passage_vectors), Contents.read(graph)
-    # Of what is carried over these must be the same: all that a vector depends on beside texts.
+    # All that a vector depends on besides texts: where it differs, nothing is carried over.
     models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
     for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
         models |= {f"{name}.{key}": value for key, value in contents.models.items()}
@@ -125,16 +123,16 @@ class _Former:
 
     @classmethod
     def read(cls, folder: str, models: dict[str, str]) -> "_Former":
-        """What lies in `folder`, or nothing where other models made it."""
+        """The encoding in `folder`, or an empty one where other models made it."""
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
         return cls(encoding, bundle.vectors) if encoding.contents.models == models else cls.nothing()
 
     @classmethod
     def nothing(cls) -> "_Former":
-        """No passage, no query."""
+        """An encoding without passages and queries."""
         none = np.empty((0, 0), np.float32)
         return cls(Encoding(none, none, Contents({}, {})), none)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Its digests of that name."""
+        """Digests uint64 [n, 2] by name, empty where there are none."""
         return self.encoding.contents.digests.get(name, np.empty((0, 2), np.uint64))

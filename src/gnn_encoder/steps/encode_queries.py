@@ -8,9 +8,8 @@ from gnn_encoder.artifacts import Contents, Dataset, Draft, create_vectors, read
 from gnn_encoder.inference.encoding import encode_texts, inference_dtype
 from gnn_encoder.inference.tokens import SHARD
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import EncodeQueries
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.update.changes import text_digests
 
 
@@ -18,7 +17,7 @@ from gnn_encoder.update.changes import text_digests
 def encode_queries(
     context: Context, settings: EncodeQueries, dataset: Path, dual_encoder: Path, query_vectors: Draft
 ) -> Metrics:
-    """Encode."""
+    """Encode all queries, with digests of their texts."""
     data, encoder = Dataset(dataset), DualEncoder.load(dual_encoder).query_encoder
     n = len(data.queries)
     vectors, digests = create_vectors(query_vectors, n, encoder.width), []

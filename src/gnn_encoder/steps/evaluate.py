@@ -9,17 +9,16 @@ from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import block, flat, headline_of, per_query_table, split_digest
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.tracking.context import Context
 
 
 @step(evaluation="evaluation")
 def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Path], evaluation: Draft) -> Metrics:
-    """Measure runs one after the other, so that few are in memory at a time, and compare each with the baseline.
+    """Measure the runs one after the other, so that few are in memory, and compare each with the baseline.
 
     Queries without a positive label are left out (and counted); a query without a hit counts 0. A run without any hit
-    is of a system that was not asked for, and is left out.
+    is of a system that the settings leave out.
 
     Raises:
         UserError: no labelled dev or test query; two runs of one system; no run of the baseline or the candidate.

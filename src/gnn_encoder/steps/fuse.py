@@ -9,10 +9,9 @@ from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Dataset, Draft, Run, Syste
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.settings.outcome import Fuse
-from gnn_encoder.tracking.context import Context
 
 TUNING_QUERIES = 1000
 """Dev queries, at most, that the weight is tuned on, evenly taken from all."""

@@ -1,4 +1,4 @@
-"""Step 8: what would each hard negative be the answer to, and how far is that from the query? (SS-BERT 3.2)
+"""Step 8: a query for each hard negative, and its similarity to the queries with that negative (SS-BERT 3.2).
 
 One query q_G per distinct negative, shared by all triples it is in. sim(q, q_G) is the cosine of
 their sentence embeddings; the report has its distribution beside SS-BERT's Table 5.
@@ -15,9 +15,8 @@ from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.denoising import Pairs, hard_negatives
 
 
@@ -30,7 +29,7 @@ def generate_queries(
     query_generator: Path,
     generated_queries: Draft,
 ) -> Metrics:
-    """Write a query for every distinct hard negative and compare it with the queries it is a negative of."""
+    """Generate a query for every distinct hard negative, and compare it with the queries that have the negative."""
     data = Dataset(dataset)
     negatives = hard_negatives(PairScores.read(pair_scores), KnownPositives.of(data, "train"), settings.negative_below)
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)

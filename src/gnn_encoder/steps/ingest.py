@@ -8,9 +8,8 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.data import canonicalize, open_source
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Ingest
-from gnn_encoder.tracking.context import Context
 
 
 @step(dataset="dataset")

@@ -11,9 +11,8 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import load_index, search_index
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rank
-from gnn_encoder.tracking.context import Context
 
 
 @step(run="run")
@@ -28,7 +27,7 @@ def rank(
 ) -> Metrics:
     """Rank by a bundle, by a dual encoder over its passage vectors, or by the backbone that the settings name.
 
-    Where none is given the run is empty: the system was not asked for, and no table has it.
+    Where none is given, the run is empty and no table shows the system.
     """
     data = Dataset(dataset)
     asked = evaluated_queries(data)
@@ -47,7 +46,7 @@ def rank(
         scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
     elif settings.backbone:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
-        # The file is inside the draft: it is gone when the step ends, whatever ends it.
+        # Inside the draft: the file is removed however the step ends.
         with tempfile.NamedTemporaryFile(dir=run.path) as file:
             shape = (len(data.passages), encoder.width)
             vectors = np.memmap(file.name, dtype=np.float32, mode="w+", shape=shape)

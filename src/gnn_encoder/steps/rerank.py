@@ -9,14 +9,13 @@ from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import ReadOptions
 from gnn_encoder.inference.scorers import Scorer, load_scorer
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
-from gnn_encoder.tracking.context import Context
 
 
 @step(run="run")
 def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, scorer: Path, run: Draft) -> Metrics:
-    """Order each query's first `depth` hits by the scorer; a depth of 0 makes a run without hits."""
+    """Order each query's first `depth` hits by the scorer's scores; with a depth of 0 the run is empty."""
     data, ranking = Dataset(dataset), Run.read(first_run)
     if not settings.depth:
         ranking.of(evaluated_queries(data), 0).write(run, settings.system)

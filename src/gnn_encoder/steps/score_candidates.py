@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, pair_keys
+from gnn_encoder.inference.scorers import CrossEncoderScorer
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import merge_candidates
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import ScoreCandidates
-from gnn_encoder.tracking.context import Context
 
 
 @step(pair_scores="pair_scores")
@@ -36,9 +36,9 @@ def score_candidates(
         progress=progress, **settings.speed,
     )  # fmt: skip
     cls.flush()
-    PairScores.write(pair_scores, query, passage, scores)
+    probability = CrossEncoderScorer(model).probability(scores)
+    PairScores.write(pair_scores, query, passage, scores, probability)
     labelled = KnownPositives.of(data, "train").contains(query, passage)
-    probability = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
     return {
         "pairs": len(query),
         "pairs_per_second": len(query) / max(time.monotonic() - began, 1e-9),

@@ -5,14 +5,14 @@ denoised    (q, p, N): every unlabelled candidate p that M_ce is sure of
 selected    (q, p, N_H): an example of the above with those of its negatives whose generated query
             resembles q, sim(q, q_G(n)) ≥ t_G. SS-BERT mixes the triples T(q, p, n_H) with the
             originals T(q, p, n) in a 1:1 ratio; here all originals stay, and as many selected ones
-            join them (`selection_mix: equal`): each as often as the others, the remainder by a
-            seeded draw
-generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, turned round
+            are added (`selection_mix: equal`): each equally often, the remainder by a seeded draw
+generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, reversed
 
-N are the query's hard negatives, highest score first; a positive of its twin is none. A query may have
-few or none: then so has its example, and it is counted.
+N are the query's hard negatives, highest score first, without positives of its twins. A query with few or none has
+examples with few or none; the figures count them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,9 +29,8 @@ from gnn_encoder.artifacts import (
     pair_keys,
 )
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
 
 LABELLED, DENOISED, SELECTED, GENERATED = range(len(ORIGINS))
@@ -46,7 +45,7 @@ def select_training_set(
     generated_queries: Path,
     training_set: Draft,
 ) -> Metrics:
-    """Denoise, select, augment."""
+    """Denoise the candidates, select triples, augment, and write the examples."""
     data, pairs = Dataset(dataset), PairScores.read(pair_scores)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
@@ -60,13 +59,23 @@ def select_training_set(
     parts = [original_examples(data, labelled, negatives, LABELLED, width)]
     parts.append(original_examples(data, denoised, negatives, DENOISED, width))
     if settings.selection:
-        alike = resembling(negatives, triples, settings.selection_threshold)
+        resembling = triples.similarity >= settings.selection_threshold
+        wanted = pair_keys(triples.query[resembling], triples.negative[resembling])
+        alike = negatives.where(np.isin(pair_keys(negatives.query, negatives.passage), wanted))
         parts.append(selected_examples(concatenate(parts), alike, width, settings))
     if settings.augmentation:
         parts.append(generated_examples(labelled, negatives, triples, settings.augmentation_threshold, width))
     examples = concatenate(parts)
     examples.write(training_set)
-    counts = count(examples, negatives, pairs)
+    originals = examples.origin <= DENOISED
+    counts = {
+        "examples": len(examples.query),
+        **dict(zip(ORIGINS, np.bincount(examples.origin, minlength=len(ORIGINS)).tolist(), strict=True)),
+        "without_negatives": int((examples.negatives < 0).all(axis=1).sum()),
+        "queries": len(np.unique(examples.query[originals])),
+        "candidates": len(pairs.query),
+        "hard_negatives": len(negatives),
+    }
     with TemporaryDirectory() as folder:
         path = Path(folder) / "training_set.md"
         path.write_text(counts_table(counts), encoding="utf-8")
@@ -85,13 +94,6 @@ def original_examples(dataset: Dataset, positives: Pairs, negatives: Pairs, orig
     )
 
 
-def resembling(negatives: Pairs, triples: GeneratedQueries, threshold: float) -> Pairs:
-    """The hard negatives n of each q with sim(q, q_G(n)) ≥ `threshold`, in their order."""
-    alike = triples.similarity >= threshold
-    wanted = pair_keys(triples.query[alike], triples.negative[alike])
-    return negatives.where(np.isin(pair_keys(negatives.query, negatives.passage), wanted))
-
-
 def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings: SelectTrainingSet) -> TrainingSet:
     """Copies of `originals` with their query's `alike` negatives only; those whose query has none are left out.
 
@@ -100,14 +102,13 @@ def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings
     table = alike.table(originals.query, width)
     usable = np.flatnonzero((table >= 0).any(axis=1))
     if len(usable) == 0:
-        return take(originals, usable)
+        return originals.take(usable)
     wanted = len(originals.query) if settings.selection_mix == "equal" else len(usable)
     rounds, rest = divmod(wanted, len(usable))
     drawn = np.random.default_rng(settings.seed).permutation(usable)[:rest]
     rows = np.sort(np.concatenate([np.tile(usable, rounds), drawn]))
-    chosen = take(originals, rows)
     origin = np.full(len(rows), SELECTED, dtype=np.int8)
-    return TrainingSet(chosen.query_text, chosen.query, chosen.positive, table[rows], origin)
+    return replace(originals.take(rows), negatives=table[rows], origin=origin)
 
 
 def generated_examples(
@@ -131,31 +132,11 @@ def generated_examples(
     )
 
 
-def take(examples: TrainingSet, rows: np.ndarray) -> TrainingSet:
-    """The examples at `rows`, in that order."""
-    texts = [examples.query_text[row] for row in rows]
-    columns = (examples.query, examples.positive, examples.negatives, examples.origin)
-    return TrainingSet(texts, *(column[rows] for column in columns))
-
-
 def concatenate(parts: list[TrainingSet]) -> TrainingSet:
     """All examples of several sets, in order."""
     names = ("query", "positive", "negatives", "origin")
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
     return TrainingSet([text for part in parts for text in part.query_text], *columns)
-
-
-def count(examples: TrainingSet, negatives: Pairs, pairs: PairScores) -> dict[str, int]:
-    """Examples by origin, examples without a negative, and what denoising made of the candidates."""
-    originals = examples.origin <= DENOISED
-    return {
-        "examples": len(examples.query),
-        **dict(zip(ORIGINS, np.bincount(examples.origin, minlength=len(ORIGINS)).tolist(), strict=True)),
-        "without_negatives": int((examples.negatives < 0).all(axis=1).sum()),
-        "queries": len(np.unique(examples.query[originals])),
-        "candidates": len(pairs.query),
-        "hard_negatives": len(negatives),
-    }
 
 
 def counts_table(counts: dict[str, int]) -> str:

@@ -6,19 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run
+from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
+from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.retrieval.first_stage import merge_candidates, negative_pool
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.retrieval.first_stage import negative_pool
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.tracking.context import Context
-from gnn_encoder.training.dev import reciprocal_rank
-from gnn_encoder.training.loop import fit, parameter_groups
-from gnn_encoder.training.pointwise import PairBatch, PairBatches, pointwise_loss
-
-DEV_CANDIDATES = 20
+from gnn_encoder.training.dev import DevCandidates
+from gnn_encoder.training.loop import Objective, fit, parameter_groups
+from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
 
 
 @step(cross_encoder="model")
@@ -33,52 +30,33 @@ def train_cross_encoder(
     torch.manual_seed(settings.seed)  # the new head is drawn
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
     pairs = pair_tokens(model, data)
-    pool = negative_pool(data, runs, settings.negative_depth)
-    plan = PairBatches(labels, pool, settings.batch_size, settings.negatives, settings.seed)
+    dev = DevCandidates(data, runs, settings)
 
-    def look(epoch: int) -> dict[str, float]:
-        return dev_figures(model, pairs, data, runs, settings)
+    def scores(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        device = model.head.weight.device
+        logits: Tensor = model(*(torch.from_numpy(array).to(device) for array in pairs.padded(query, passage)))[0]
+        return logits
+
+    def loss(batch: PairBatch) -> Tensor:
+        return pair_loss(scores, pairs.lengths, batch, loss=settings.loss, margin=settings.margin)
+
+    def dev_scores(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        logits, cls = np.empty(len(query), np.float32), np.empty((len(query), model.width), np.float32)
+        score_pairs(model, pairs, query, passage, logits, cls, precision=settings.precision)
+        return logits
 
     groups = [
         *parameter_groups(model.backbone, settings.learning_rate, settings.weight_decay),
         *parameter_groups(model.head, settings.head_learning_rate, settings.weight_decay),
     ]
-
-    def loss(batch: PairBatch) -> Tensor:
-        return pointwise_loss(model, pairs, batch)
-
-    result = fit(model, plan, loss, settings, context, groups=groups, after_epoch=look)
+    measure = (lambda: dev.measure(dev_scores)) if len(dev) else None
+    plan = PairBatches(labels, negative_pool(data, runs, settings.negative_depth), settings)
+    result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
     model.save(cross_encoder.path)
-    figures = dev_figures(model, pairs, data, runs, settings)
+    figures = measure() if measure else {}
     return {
         "pairs": len(labels.query),
         **result.metrics(),
         **figures,
         "headline": f"loss {result.loss:.3f}, re-ranked dev MRR@10 {figures.get('dev/reranked_RR_at_10', 0.0):.3f}",
-    }
-
-
-def dev_figures(
-    model: CrossEncoder, pairs: PairTokens, dataset: Dataset, runs: list[Run], settings: TrainCrossEncoder
-) -> dict[str, float]:
-    """MRR@10 on some dev queries after re-ranking their first candidates, and before: in DPR's order."""
-    labels = dataset.split_qrels("dev").positive()
-    queries = np.random.default_rng(settings.seed).permutation(np.unique(labels.query))[: settings.dev_queries]
-    if len(queries) == 0:
-        return {}
-    candidates = merge_candidates(runs, queries, DEV_CANDIDATES)
-    exists = candidates >= 0
-    query, passage = np.repeat(queries, DEV_CANDIDATES)[exists.ravel()], candidates[exists]
-    scores, cls = np.empty(len(query), np.float32), np.empty((len(query), model.width), np.float32)
-    score_pairs(model, pairs, query, passage, scores, cls, precision=settings.precision)
-    ranked = np.full(candidates.shape, -np.inf, dtype=np.float32)
-    ranked[exists] = scores
-    known = KnownPositives(labels.query, labels.passage)
-    relevant = known.contains(queries[:, None], candidates)
-    order = np.argsort(-ranked, axis=1, kind="stable")
-    return {
-        "dev/reranked_RR_at_10": reciprocal_rank(np.take_along_axis(relevant, order, axis=1)),
-        "dev/retrieved_RR_at_10": reciprocal_rank(
-            known.contains(queries[:, None], runs[0].hits(queries, DEV_CANDIDATES))
-        ),
     }

@@ -5,9 +5,8 @@ from pathlib import Path
 from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GnnEncoder
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import TrainGnn
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 
 
@@ -30,8 +29,4 @@ def train_gnn(
     training = MaskedGraphTraining(model, data, examples, graph_arrays, read_vectors(passage_vectors), settings)
     result = training.fit(context)
     model.save(gnn_encoder.path)
-    return {
-        "examples": len(examples.query),
-        **result.metrics(),
-        "headline": f"loss {result.loss:.3f}, {result.examples_per_second:.1f} examples/s",
-    }
+    return {"examples": len(examples.query), **result.metrics()}

@@ -18,11 +18,10 @@ from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
-from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
-from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
-from gnn_encoder.training.texts import FrozenGnnEncoder, FrozenTexts
+from gnn_encoder.training.texts import FrozenGnnEncoder
 
 SPLITS = ("dev", "test")
 
@@ -55,7 +54,7 @@ def try_variant(
         training = _training(settings, data, TrainingSet.read(training_set), arrays, encoders, queries, passages)
         trained = training.fit(context).metrics()
         passages = _propagated(context, training, passages)
-        asking = training.texts.query_vectors(asked)
+        asking = training.queries.vectors(asked)
     scores, hits = exact.search(passages, asking, settings.depth)
     run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
@@ -84,7 +83,7 @@ def _training(
         model = GnnEncoder(encoders, gnn)
     else:
         normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
-        model = FrozenGnnEncoder(FrozenTexts(queries, passages, unit_length=normalize, rate=rate), gnn)
+        model = FrozenGnnEncoder(gnn, queries, passages, unit_length=normalize, rate=rate)
     return MaskedGraphTraining(
         model, data, training_examples(settings, data, examples, graph), graph, passages, settings
     )
@@ -100,7 +99,7 @@ def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndar
         precision = training.settings.precision
         encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
     of_queries = model.gnn.config.passages_of_queries(stored, encoded)
-    asked = training.texts.query_vectors(training.graph.queries)
+    asked = training.queries.vectors(training.graph.queries)
     full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
     vectors = scratch(*stored.shape)
     full_graph.write(vectors, np.arange(m), encoded)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import KnownPositives, TrainingSet
+from gnn_encoder.settings.graph import TrainGnn
 
 
 @dataclass(frozen=True)
@@ -36,27 +37,6 @@ class Draw:
     seed: int
 
 
-def draw(
-    examples: TrainingSet,
-    rows: np.ndarray,
-    negatives: int,
-    generator: np.random.Generator,
-    masked: np.ndarray | None = None,
-) -> Draw:
-    """A batch of some examples, with up to `negatives` hard negatives each."""
-    drawn = draw_negatives(examples.negatives[rows], negatives, generator)
-    return Draw(rows, drawn, masked, int(generator.integers(2**31)))
-
-
-def assemble(examples: TrainingSet, known: KnownPositives, drawn: Draw) -> Batch:
-    """The batch that was drawn."""
-    rows = drawn.examples
-    passages = np.unique(np.concatenate([examples.positive[rows], drawn.negatives[drawn.negatives >= 0]]))
-    positive = np.searchsorted(passages, examples.positive[rows])
-    excluded = known.excluded(examples.query[rows], passages, positive)
-    return Batch(rows, passages, positive, excluded, drawn.masked, drawn.seed)
-
-
 def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """`count` distinct entries of each row of `pool` [b, s] (-1: none), [b, count] with -1 where it has fewer."""
     if count == 0 or pool.shape[1] == 0:
@@ -80,16 +60,24 @@ class ExampleBatches:
     def draws(self, epoch: int) -> Iterator[Draw]:
         """The epoch's draws."""
         generator = np.random.default_rng((self.seed, epoch))
-        order = generator.permutation(len(self.examples.query))
-        for rows in np.array_split(order, self.steps_per_epoch):
-            yield draw(self.examples, rows, self.negatives, generator)
+        for rows in np.array_split(generator.permutation(len(self.examples.query)), self.steps_per_epoch):
+            yield self.draw(rows, generator)
+
+    def draw(self, rows: np.ndarray, generator: np.random.Generator, masked: np.ndarray | None = None) -> Draw:
+        """A batch of some examples, with up to `negatives` hard negatives each."""
+        negatives = draw_negatives(self.examples.negatives[rows], self.negatives, generator)
+        return Draw(rows, negatives, masked, int(generator.integers(2**31)))
 
     def batch(self, drawn: Draw) -> Batch:
-        """The batch that was drawn."""
-        return assemble(self.examples, self.known, drawn)
+        """The batch of a draw."""
+        asked, answers = self.examples.query[drawn.examples], self.examples.positive[drawn.examples]
+        passages = np.unique(np.concatenate([answers, drawn.negatives[drawn.negatives >= 0]]))
+        positive = np.searchsorted(passages, answers)
+        excluded = self.known.excluded(asked, passages, positive)
+        return Batch(drawn.examples, passages, positive, excluded, drawn.masked, drawn.seed)
 
 
-class MaskedBatches:
+class MaskedBatches(ExampleBatches):
     """Plan of Masked Graph Training (Algorithm 1): rounds over query folds, each out of its round's graph.
 
     Args:
@@ -97,47 +85,34 @@ class MaskedBatches:
         node: graph node of each example's query, int [e].
         groups: int [n], the group of each of the graph's n queries. Twins, queries of one group, are masked together:
             a round in which one stayed would show the other its own passages (`Dataset.groups`).
-        schedule: `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). With any other
-            no query is masked: batches as in plain training.
-        fraction: β. An epoch has round(1/β) rounds; a fold is one part in that many, a sample β of the groups.
+        settings: `mask` is `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). With
+            any other no query is masked, and batches are as in plain training. With β = `mask_fraction`, an epoch has
+            round(1/β) rounds; a fold is one part in that many, a sample β of the groups.
     """
 
     def __init__(
-        self,
-        examples: TrainingSet,
-        node: np.ndarray,
-        groups: np.ndarray,
-        *,
-        schedule: str,
-        fraction: float,
-        batch_size: int,
-        negatives: int,
-        known: KnownPositives,
-        seed: int,
+        self, examples: TrainingSet, node: np.ndarray, groups: np.ndarray, known: KnownPositives, settings: TrainGnn
     ) -> None:
-        self.examples, self.node, self.groups = examples, node, groups
-        self.schedule, self.negatives, self.known, self.seed = schedule, negatives, known, seed
+        super().__init__(examples, settings.batch_size, settings.negatives, known, settings.seed)
+        self.node, self.groups, self.schedule, fraction = node, groups, settings.mask, settings.mask_fraction
+        self.masks = self.schedule in ("folds", "sample")
+        """Whether a round takes queries out of the graph."""
         self.trained = np.unique(groups[node])
-        fewest = 2 if schedule == "folds" else 1
+        fewest = 2 if self.schedule == "folds" else 1
         self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
         self.sampled = max(1, round(fraction * len(self.trained)))
-        in_round = self.sampled if schedule == "sample" else len(self.trained) // self.rounds
-        # Every epoch must have the same number of steps whatever the draw puts into a round, so the
-        # number of batches in a round is fixed and their sizes vary by what the round holds.
-        wanted = max(1, round(len(node) * in_round / len(self.trained) / batch_size))
+        in_round = self.sampled if self.schedule == "sample" else len(self.trained) // self.rounds
+        # Every epoch must have the same number of steps whatever the draw puts into a round. So the number of batches
+        # in a round is fixed, and their sizes vary by what the round holds.
+        wanted = max(1, round(len(node) * in_round / len(self.trained) / settings.batch_size))
         self.batches_per_round = min(wanted, in_round)
         self.steps_per_epoch = self.rounds * self.batches_per_round
         self.batch_examples = max(1, len(node) // self.steps_per_epoch)
 
-    @property
-    def masks(self) -> bool:
-        """Whether a round takes queries out of the graph."""
-        return self.schedule in ("folds", "sample")
-
     def draws(self, epoch: int) -> Iterator[Draw]:
         """The epoch's draws, round after round."""
         generator = np.random.default_rng((self.seed, epoch))
-        # The groups that are trained on, split at random into one part per round.
+        # The trained groups, split at random into one part per round.
         folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
         for number in range(self.rounds):
             rows, masked = np.arange(len(self.node)), np.zeros(len(self.groups), dtype=bool)
@@ -146,8 +121,4 @@ class MaskedBatches:
                 masked = np.isin(self.groups, chosen)
                 rows = np.flatnonzero(masked[self.node])
             for part in np.array_split(generator.permutation(rows), self.batches_per_round):
-                yield draw(self.examples, part, self.negatives, generator, masked)
-
-    def batch(self, drawn: Draw) -> Batch:
-        """The batch that was drawn."""
-        return assemble(self.examples, self.known, drawn)
+                yield self.draw(part, generator, masked)

@@ -1,9 +1,9 @@
-"""Checkpoints of a training run: one safetensors file that replaces its predecessor in one rename.
+"""Checkpoints of a training: one safetensors file that replaces the one before in one rename.
 
-It holds the parameters, the optimizer's moments, torch's random state and the position in the data. Nothing is
-pickled. A run that resumes from it ends with the same bits as an undisturbed run, given the same device and the same
-numbers of threads and processes. The random state is the leader's; a follower draws anew at each step
-(`ranks.seed_follower`).
+It holds the parameters, those of the best epoch so far, the optimizer's moments, torch's random state and the position
+in the data: all of one moment, and nothing pickled. A training that resumes from it ends with the same bits as an
+undisturbed one, given the same device and the same numbers of threads and processes. The random state is the leader's;
+a follower draws anew at each step (`ranks.seed_follower`).
 """
 
 import json
@@ -20,37 +20,48 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.storage.checkpoints import seal
 
 FILE = "checkpoint.safetensors"
+MODEL, KEPT, OPTIMIZER = "model.", "kept.", "optimizer."
+"""What the names of tensors begin with."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """`step` optimizer steps are done, of which `in_epoch` in epoch number `epoch` (from 0)."""
+    """`step` optimizer steps are done, `in_epoch` of them in epoch number `epoch` (from 0)."""
 
     step: int = 0
     epoch: int = 0
     in_epoch: int = 0
     seconds: float = 0.0
-    """Time spent training so far, interruptions left out."""
+    """Time spent training so far, without interruptions."""
     loss: float = float("nan")
     """The curve's last point."""
     window: tuple[float, ...] = ()
     """Losses since that point."""
     curves: Curves = field(default_factory=dict)
+    kept_epoch: int = 0
+    """Number, from 1, of the best epoch so far; 0: none is kept."""
+    best: float = -float("inf")
+    """That epoch's figure."""
 
 
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+def save(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position, kept: dict[str, Tensor]
+) -> None:
     """Write the state; a reader sees the old checkpoint or the new one, never half of one.
+
+    Args:
+        kept: the best epoch's parameters, empty where none is kept.
 
     Raises:
         UserError: there is no room for it. The old one is still there.
     """
-    tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
+    tensors = {"rng": torch.get_rng_state()} | {f"{KEPT}{name}": tensor for name, tensor in kept.items()}
     if torch.cuda.is_available():
         tensors["rng_cuda"] = torch.cuda.get_rng_state()
     for name, parameter in model.named_parameters():
-        tensors[f"model.{name}"] = parameter.detach()
+        tensors[f"{MODEL}{name}"] = parameter.detach()
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer.{name}.{key}"] = torch.as_tensor(value)
+            tensors[f"{OPTIMIZER}{name}.{key}"] = torch.as_tensor(value)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{FILE}.partial"
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
@@ -63,7 +74,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, posit
 
 
 def steps_done(folder: Path) -> int:
-    """How many steps the checkpoint in the folder has done; -1 without one."""
+    """Steps of the checkpoint in the folder; -1 without one."""
     try:
         with safe_open(folder / FILE, framework="pt") as file:
             return int(json.loads(file.metadata()["position"])["step"])
@@ -71,21 +82,20 @@ def steps_done(folder: Path) -> int:
         return -1
 
 
-def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Position | None:
-    """Put the saved state into model and optimizer; None without a checkpoint.
+def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Position, dict[str, Tensor]]:
+    """Put the saved state into model and optimizer; returns the position, and the best epoch's parameters.
 
-    The file is sound: `Checkpoints.fetch` has compared its digest.
+    Without a checkpoint the position is the start. The file is sound: `Checkpoints.fetch` has compared its digest.
     """
     path = folder / FILE
     if not path.is_file():
-        return None
+        return Position(), {}
     with safe_open(path, framework="pt") as file:
-        position = Position(**json.loads(file.metadata()["position"]))
         names = set(file.keys())
         for name, parameter in model.named_parameters():
             with torch.no_grad():
-                parameter.copy_(file.get_tensor(f"model.{name}"))
-            prefix = f"optimizer.{name}."
+                parameter.copy_(file.get_tensor(f"{MODEL}{name}"))
+            prefix = f"{OPTIMIZER}{name}."
             state = {n.removeprefix(prefix): file.get_tensor(n) for n in names if n.startswith(prefix)}
             # AdamW counts steps on the CPU; its moments live where the parameter does.
             optimizer.state[parameter] = {
@@ -94,4 +104,5 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Po
         torch.set_rng_state(file.get_tensor("rng"))
         if "rng_cuda" in names and torch.cuda.is_available():
             torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
-    return position
+        kept = {name.removeprefix(KEPT): file.get_tensor(name) for name in names if name.startswith(KEPT)}
+        return Position(**json.loads(file.metadata()["position"])), kept

@@ -9,13 +9,23 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
 from gnn_encoder.settings.shared import ContrastiveTraining
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import FitResult, fit
+from gnn_encoder.training.loop import FitResult, Objective, fit
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
+
+
+def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
+    """The dual encoder before training, from the settings' backbone."""
+    return DualEncoder.from_backbone(
+        settings.backbone, pooling=settings.pooling, normalize=settings.normalize,
+        query_length=settings.query_length, passage_length=settings.passage_length,
+        share_encoders=settings.share_encoders,
+    )  # fmt: skip
 
 
 def train_contrastive(
@@ -30,7 +40,7 @@ def train_contrastive(
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
-    where, cached = device(), settings.gradient_cache
+    where, cached, pool = device(), settings.gradient_cache, DevPool(dataset, settings)
 
     def loss(batch: Batch) -> Tensor:
         return contrastive_loss(
@@ -42,17 +52,11 @@ def train_contrastive(
             cached=cached,
         )
 
-    pool = DevPool(dataset, settings)
-
-    def look(epoch: int) -> dict[str, float]:
+    def measure() -> dict[str, float]:
         query_vectors = encode_texts(query_encoder, dataset.query_texts(pool.queries), precision=settings.precision)
-        return pool.measure(query_vectors, encode_rows(model, passages, pool, settings.precision))
+        passage_vectors = np.empty((len(pool.passages), passage_encoder.width), dtype=np.float32)
+        encode_tokens(passage_encoder, passages.take(pool.passages), passage_vectors, precision=settings.precision)
+        return pool.measure(query_vectors, passage_vectors)
 
-    return fit(model, plan, loss, settings, context, after_epoch=look if pool else None)
-
-
-def encode_rows(model: DualEncoder, passages: Tokens, pool: DevPool, precision: str) -> np.ndarray:
-    """Vectors [c, d] of the pool's passages."""
-    out = np.empty((len(pool.passages), model.passage_encoder.width), dtype=np.float32)
-    encode_tokens(model.passage_encoder, passages.take(pool.passages), out, precision=precision)
-    return out
+    objective = Objective(model, plan, loss, measure=measure if len(pool) else None, keep=settings.keep)
+    return fit(objective, settings, context)

@@ -1,7 +1,7 @@
 """Which candidates are positives and which are hard negatives, by M_ce's probability (RocketQA's rule).
 
-A candidate that no label names is a denoised positive above one threshold; one that is no known positive
-is a hard negative below another; between the two it is used for neither.
+A candidate without a label is a denoised positive above one threshold; one that is no known positive is a hard negative
+below another; between the two it is neither.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of dataset rows, `query` and `passage` int32 [r], sorted by query and then as said where made."""
+    """Pairs of dataset rows, `query` and `passage` int32 [r], sorted by query; in a query the best come first."""
 
     query: np.ndarray
     passage: np.ndarray
@@ -22,7 +22,7 @@ class Pairs:
         return len(self.query)
 
     def where(self, keep: np.ndarray) -> "Pairs":
-        """Those that `keep` [r] bool marks."""
+        """The pairs that `keep` [r] bool marks."""
         return Pairs(self.query[keep], self.passage[keep])
 
     def ranks(self) -> np.ndarray:
@@ -54,16 +54,16 @@ def labelled_positives(labels: Qrels) -> Pairs:
 
 def hard_negatives(pairs: PairScores, known: KnownPositives, below: float) -> Pairs:
     """Candidates with a probability below `below` that are no known positives, highest score first."""
-    return _by_score(pairs, (pairs.probability() < below) & ~known.contains(pairs.query, pairs.passage))
+    return _by_score(pairs, (pairs.probability < below) & ~known.contains(pairs.query, pairs.passage))
 
 
 def denoised_positives(pairs: PairScores, labels: Qrels, above: float, groups: np.ndarray) -> Pairs:
-    """Candidates with a probability above `above` that carry no label at all, highest score first.
+    """Candidates with a probability above `above` and without any label, highest score first.
 
     A label of one query is a label of its twins too (`groups`: `Dataset.groups`).
     """
     judged = KnownPositives(labels.query, labels.passage, groups)  # of any relevance
-    return _by_score(pairs, (pairs.probability() > above) & ~judged.contains(pairs.query, pairs.passage))
+    return _by_score(pairs, (pairs.probability > above) & ~judged.contains(pairs.query, pairs.passage))
 
 
 def _by_score(pairs: PairScores, keep: np.ndarray) -> Pairs:

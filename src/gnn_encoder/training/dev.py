@@ -1,17 +1,26 @@
-"""How a model does on some dev queries after each epoch: a curve, not the final figure.
+"""How a model does on some dev queries after each epoch: a curve, and by it the best epoch, not the final figure."""
 
-The queries are ranked against a pool, their positives and a seeded draw of other passages, so that an
-epoch's look costs seconds whatever the corpus size. The figures lie above those over the whole corpus.
-"""
+from collections.abc import Callable
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, KnownPositives
-from gnn_encoder.settings.shared import WatchedTraining
+from gnn_encoder.artifacts import Dataset, KnownPositives, Run
+from gnn_encoder.retrieval.first_stage import merge_candidates
+from gnn_encoder.settings.shared import MeasuredTraining, WatchedTraining
+
+CANDIDATES = 20
+"""Candidates of a dev query that are re-ranked."""
 
 
 class DevPool:
-    """`queries` int32 [u] dataset rows, `passages` int32 [c] dataset rows, ascending. Empty without dev labels."""
+    """Dev queries and a pool of passages in which a retriever has to find their positives. Empty without dev labels.
+
+    The pool is the queries' positives and a seeded draw of other passages, so that measuring takes seconds whatever
+    the size of the corpus. The figures lie above those over the whole corpus.
+
+    Attributes:
+        queries: dataset rows int32 [u]. passages: dataset rows int32 [c], ascending.
+    """
 
     def __init__(self, dataset: Dataset, settings: WatchedTraining) -> None:
         generator = np.random.default_rng(settings.seed)
@@ -24,20 +33,45 @@ class DevPool:
         known = KnownPositives(labels.query, labels.passage)
         self.relevant = known.contains(self.queries[:, None], self.passages[None, :])
 
-    def __bool__(self) -> bool:
-        return len(self.queries) > 0
+    def __len__(self) -> int:
+        return len(self.queries)
 
     def measure(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, float]:
-        """Mean reciprocal rank at 10 and recall at 20 in the pool.
-
-        Args:
-            queries: vectors [u, d] of `self.queries`.
-            passages: vectors [c, d] of `self.passages`.
-        """
+        """Mean reciprocal rank at 10 and recall at 20 in the pool, by vectors of queries [u, d] and passages [c, d]."""
         scores = queries @ passages.T
         hits = np.take_along_axis(self.relevant, np.argsort(-scores, axis=1, kind="stable"), axis=1)
         recall = hits[:, :20].sum(1) / hits.sum(1)
         return {"dev_pool/RR_at_10": reciprocal_rank(hits), "dev_pool/R_at_20": float(recall.mean())}
+
+
+class DevCandidates:
+    """Dev queries with their first candidates, which a scorer of pairs re-ranks. Empty without dev labels.
+
+    Args:
+        runs: what the candidates are merged from; the first one's order is what re-ranking is compared with.
+    """
+
+    def __init__(self, dataset: Dataset, runs: list[Run], settings: MeasuredTraining) -> None:
+        labels = dataset.split_qrels("dev").positive()
+        generator, known = np.random.default_rng(settings.seed), KnownPositives(labels.query, labels.passage)
+        self.queries = generator.permutation(np.unique(labels.query))[: settings.dev_queries]
+        self.candidates = merge_candidates(runs, self.queries, CANDIDATES)
+        self.relevant = known.contains(self.queries[:, None], self.candidates)
+        self.retrieved = known.contains(self.queries[:, None], runs[0].hits(self.queries, CANDIDATES))
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def measure(self, score: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, float]:
+        """Mean reciprocal rank at 10 after re-ranking by `score` (query, passage rows [r] → [r]), and before."""
+        exists = self.candidates >= 0
+        ranked = np.full(exists.shape, -np.inf, dtype=np.float32)
+        ranked[exists] = score(np.repeat(self.queries, CANDIDATES)[exists.ravel()], self.candidates[exists])
+        order = np.argsort(-ranked, axis=1, kind="stable")
+        return {
+            "dev/reranked_RR_at_10": reciprocal_rank(np.take_along_axis(self.relevant, order, axis=1)),
+            "dev/retrieved_RR_at_10": reciprocal_rank(self.retrieved),
+        }
 
 
 def reciprocal_rank(hits: np.ndarray, cutoff: int = 10) -> float:

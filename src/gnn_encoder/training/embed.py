@@ -1,20 +1,36 @@
-"""Live vectors, with gradient, of tokenized texts."""
+"""Vectors of tokenized texts, with gradient; with the gradient cache, in the memory of one part of a batch.
 
-from collections.abc import Iterator
+The gradient cache (GradCache, Gao et al., 2021, section 3, by torch's checkpointing):
+
+1. Each part runs forward without keeping its activations; only its vectors stay.
+2. The loss over all vectors of the batch gives their gradients.
+3. Backward, part by part: the part runs forward again, and its vectors' gradients go on through it. Before, the random
+   state of the first time is restored, so that dropout draws the same.
+
+Memory: the batch's vectors and one part's activations.
+Time: one more forward pass, a third to a half of a training step.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gnn_encoder.inference.encoding import budget_batches
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.dual_encoder import TextEncoder, device
-from gnn_encoder.training.gradient_cache import run_parts
 from gnn_encoder.training.ranks import shared
 
 TOKENS_PER_PASS = {"cpu": 1024, "cuda": 8192}
-"""Tokens that go through a model at once in training. Texts of 190 tokens train 1.05 times as fast on two cores as by
-2,048 and 1.7 times as by 8,192: activations stay in the caches. A GPU needs thousands to be busy (not measured)."""
+"""Tokens that go through a model at once in training. Texts of 190 tokens train 1.05 times as fast on two cores as with
+2,048 and 1.7 times as fast as with 8,192: activations stay in the caches. A GPU needs thousands (not measured)."""
+TRIMMED = 32
+"""Parts after which the C library returns free memory to the system: a part's vectors stay, its activations go."""
+_parts = count(1)
 
 
 def passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
@@ -23,23 +39,51 @@ def passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: bool = False) -> Tensor:
-    """Vectors [b, d] of the texts at `rows` [b], in that order, with gradient.
+    """Vectors [b, d] of the texts at `rows` [b], in that order, with gradient; `cached`: by the gradient cache.
 
-    `cached`: see `gradient_cache`. Where several processes train together, each embeds a share (`ranks`).
+    Where several processes train together, each embeds its share (`ranks`).
     """
-    none = next(encoder.parameters()).new_zeros(0, encoder.width)
-    return shared(lambda share: _embed(encoder, tokens, share, cached), rows, none)
-
-
-def _embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, cached: bool) -> Tensor:
     where = next(encoder.parameters()).device
     pad = encoder.tokenizer.pad_token_id or 0
-    parts = list(passes(tokens.lengths[rows]))
 
-    def padded(part: np.ndarray) -> tuple[Tensor, Tensor]:
-        ids, mask = tokens.padded(rows[part], pad)
-        return torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where)
+    def vectors(share: np.ndarray) -> Tensor:
+        order = list(passes(tokens.lengths[share]))
+        padded = (tokens.padded(share[part], pad) for part in order)
+        parts = ((torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where)) for ids, mask in padded)
+        inverse = np.argsort(np.concatenate(order))
+        return run_parts(encoder, parts, cached=cached)[torch.from_numpy(inverse).to(where)]
 
-    vectors = run_parts(encoder, map(padded, parts), cached=cached)
-    inverse = np.argsort(np.concatenate(parts))
-    return vectors[torch.from_numpy(inverse).to(where)]
+    return shared(vectors, rows, next(encoder.parameters()).new_zeros(0, encoder.width))
+
+
+def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], *, cached: bool) -> Tensor:
+    """`function(*part)` [b_i, d] of each part, concatenated to [Σ b_i, d]; `cached`: its activations are computed again
+    in the backward pass.
+
+    The function may use its part and a model's parameters. Anything else computed with a gradient would be walked back
+    once per part. So the first pass runs without autograd, whose nodes would take half a megabyte per part.
+    """
+    if not cached:
+        return torch.cat([function(*part) for part in parts])
+    anchor = torch.zeros(0, requires_grad=True)  # without an argument that needs a gradient there is no backward pass
+    vectors = torch.cat([checkpoint(_part, function, anchor, *part, use_reentrant=True) for part in parts])
+    if vectors.requires_grad:
+        vectors.register_hook(lambda gradient: give_back())  # the loss is done, the parts begin again
+    return vectors
+
+
+def _part(function: Callable[..., Tensor], anchor: Tensor, *part: Tensor) -> Tensor:
+    if next(_parts) % TRIMMED == 0:
+        give_back()
+    return function(*part)
+
+
+def by_rows(function: Callable[[Tensor, int], Tensor], rows: Tensor, size: int, *, cached: bool) -> Tensor:
+    """`function(part, start)` of `rows` [b, ...] in parts [size, ...] that begin at `start`, results concatenated.
+
+    Without the cache all rows are one part. Whatever the function uses may need a gradient.
+    """
+    if not cached:
+        return function(rows, 0)
+    parts = enumerate(rows.split(size))
+    return torch.cat([checkpoint(function, part, number * size, use_reentrant=False) for number, part in parts])

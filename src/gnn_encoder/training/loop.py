@@ -1,7 +1,7 @@
-"""One loop for every training step: AdamW, linear schedule, checkpoints, curves, resume.
+"""One loop for every training: AdamW, linear schedule, checkpoints, curves, the kept epoch.
 
-The loop knows nothing of models: a plan has batches that depend on the epoch alone, a loss turns a
-batch into a scalar. That is what makes resuming exact: skip the batches done, restore the rest.
+The loop knows no model: it takes an objective, whose plan has batches that depend on the epoch alone. That makes
+resuming exact: skip the batches that are done, restore the rest.
 """
 
 import time
@@ -13,31 +13,55 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
-from gnn_encoder.training.prefetch import BatchPlan, made
+from gnn_encoder.training.prefetch import BatchPlan, batches_of
 from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet, seed_follower
 
 CURVE_POINTS = 200
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a training minimizes: the loss of a model over a plan of batches."""
+
+    model: nn.Module
+    plan: BatchPlan
+    loss: Callable[[Any], Tensor]
+    """Mean loss of a batch of the plan."""
+    groups: list[dict[str, Any]] | None = None
+    """AdamW's parameter groups; None: `parameter_groups` of the model at the settings' learning rate."""
+    measure: Callable[[], dict[str, float]] | None = None
+    """Figures after an epoch, which become curves; called in eval mode, by the leader alone."""
+    keep: str = "last"
+    """The epoch that is kept: `last`, or `best`, the earliest one whose first figure of `measure` is highest."""
+
+
+@dataclass(frozen=True)
 class FitResult:
-    """What a training run comes to."""
+    """Figures of a training."""
 
     steps: int
     loss: float
     """Mean over the last window of the curve."""
-    seconds: float
     examples_per_second: float
+    kept_epoch: int
+    """Number, from 1, of the epoch whose weights were kept; 0: the last one."""
 
-    def metrics(self) -> dict[str, float]:
-        """As a step reports them."""
-        return {"steps": self.steps, "final_loss": self.loss, "examples_per_second": self.examples_per_second}
+    def metrics(self) -> dict[str, Any]:
+        """The figures as a step reports them."""
+        return {
+            "steps": self.steps,
+            "final_loss": self.loss,
+            "examples_per_second": self.examples_per_second,
+            **({"kept_epoch": self.kept_epoch} if self.kept_epoch else {}),
+            "headline": f"loss {self.loss:.3f}, {self.examples_per_second:.1f} examples/s",
+        }
 
 
 def linear_schedule(step: int, steps: int, warmup: float) -> float:
@@ -56,7 +80,7 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Every dropout of the model: modules, and the plain numbers that BART's layers hold."""
+    """Set every dropout of the model: modules, and the plain numbers in BART's layers."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
@@ -65,67 +89,60 @@ def set_dropout(model: nn.Module, rate: float) -> None:
                 setattr(module, name, rate)
 
 
-def fit(
-    model: nn.Module,
-    plan: BatchPlan,
-    loss: Callable[[Any], Tensor],
-    settings: Optimization,
-    context: Context,
-    *,
-    groups: list[dict[str, Any]] | None = None,
-    after_epoch: Callable[[int], dict[str, float]] | None = None,
-) -> FitResult:
-    """Train `model` in place for `settings.epochs` epochs; resumes from this call's checkpoint if there is one.
+def fit(objective: Objective, settings: Optimization, context: Context) -> FitResult:
+    """Train the objective's model in place for `settings.epochs` epochs, or on from this call's checkpoint.
 
     Where several processes train together (`ranks`), all call this, and the leader reports and saves.
 
-    `groups` are AdamW's parameter groups (default: `parameter_groups` at the settings' rate); `loss`
-    gives the mean loss of a batch; `after_epoch` gives figures that become curves at that epoch.
-
     Raises:
         FloatingPointError: the loss is not finite.
+        UserError: the best epoch is to be kept, and nothing is measured.
         TrainingOver: at the end, in a process that does not lead.
     """
+    model, plan, measure = objective.model, objective.plan, objective.measure
+    if objective.keep == "best" and not measure:
+        raise UserError(
+            f"{context.step}.keep = best needs figures on dev: the data have no labelled dev query, or dev_queries is 0"
+        )
     torch.manual_seed(settings.seed)
     model.to(device()).train()
     if settings.dropout != "backbone":
         set_dropout(model, settings.dropout)
-    groups = groups or parameter_groups(model, settings.learning_rate, settings.weight_decay)
+    groups = objective.groups or parameter_groups(model, settings.learning_rate, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, fused=True)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rates = [group["lr"] for group in optimizer.param_groups]
-    kept = context.checkpoints()
-    if is_leader():  # all of a team share one folder
-        kept.fetch(checkpoint.steps_done)
+    checkpoints, leads = context.checkpoints(), is_leader()
+    if leads:  # all processes share one folder
+        checkpoints.fetch(checkpoint.steps_done)
     meet()
-    position = checkpoint.load(kept.folder, model, optimizer) or Position()
+    position, kept = checkpoint.load(checkpoints.folder, model, optimizer)
     context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs
-    leads = is_leader()
     progress = context.progress("training", steps, "steps") if leads else None
     if position.step and progress:
         progress.resume(position.step)
     every = max(1, steps // CURVE_POINTS)
-    window = list(position.window)
-    shown = position.loss
+    window, shown = list(position.window), position.loss
+    kept_epoch, best = position.kept_epoch, position.best
     step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
 
     def save(epoch: int, in_epoch: int) -> None:
         seconds = time.monotonic() - began
-        now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves)
-        checkpoint.save(kept.folder, model, optimizer, now)
-        kept.keep(step)
+        now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves, kept_epoch, best)
+        checkpoint.save(checkpoints.folder, model, optimizer, now, kept)
+        checkpoints.keep(step)
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
-        with closing(made(plan, epoch, skip=skip, workers=settings.workers)) as batches:
+        with closing(batches_of(plan, epoch, skip=skip, workers=settings.workers)) as batches:
             for index, batch in enumerate(batches, skip):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
                 if not leads:
                     seed_follower(settings.seed, step)
                 with autocast(settings.precision):
-                    value = loss(batch)
+                    value = objective.loss(batch)
                 if not torch.isfinite(value):
                     raise FloatingPointError(
                         f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
@@ -149,11 +166,15 @@ def fit(
                 if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                     save(epoch, index + 1)
                     saved = time.monotonic()
-        if after_epoch and leads:
+        if measure and leads:
             model.eval()
-            for name, figure in after_epoch(epoch).items():
-                context.metric(name, figure, epoch + 1)
+            figures = measure()
             model.train()
+            for name, figure in figures.items():
+                context.metric(name, figure, epoch + 1)
+            if objective.keep == "best" and (first := next(iter(figures.values()))) > best:
+                kept_epoch, best = epoch + 1, first
+                kept = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
         if leads and epoch + 1 < settings.epochs:
             save(epoch + 1, 0)
             saved = time.monotonic()
@@ -162,6 +183,7 @@ def fit(
         raise TrainingOver
     # The last state is kept until the step's output stands: a kill in between costs no training.
     save(settings.epochs, 0)
-    kept.finish()
+    checkpoints.finish()
+    model.load_state_dict(kept, strict=False)
     model.eval()
-    return FitResult(step, shown, seconds, step * plan.batch_examples / max(seconds, 1e-9))
+    return FitResult(step, shown, step * plan.batch_examples / max(seconds, 1e-9), kept_epoch)

@@ -1,9 +1,10 @@
-"""The contrastive loss with in-batch negatives (GNN-encoder eq. 2 and eq. 12)."""
+"""Losses over scores: a retriever's, whose negatives are the batch's, and a re-ranker's, whose negatives are given."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from gnn_encoder.training.gradient_cache import by_rows
+from gnn_encoder.training.embed import by_rows
 
 SCORED = 2**19
 """(query, passage) pairs that are scored at a time under the gradient cache: 2 MiB an array of them."""
@@ -14,13 +15,15 @@ def contrastive_loss(
 ) -> Tensor:
     """Mean over queries of −log exp s(q, p⁺) / (exp s(q, p⁺) + Σ exp s(q, p⁻)), s = scale · dot product.
 
+    GNN-encoder eq. 2 and eq. 12.
+
     Args:
         queries: [b, d].
         passages: [c, d], every passage of the batch once; all but a query's positive are its negatives.
         positive: [b] int64, each query's positive among the passages.
         excluded: [2, x] int64, (query, passage) pairs that are no negatives: other known positives of the query.
         scale: 1 is the paper's eq. 2.
-        cached: not all [b, c] scores at once, see `gradient_cache`.
+        cached: not all [b, c] scores at once, see `embed`.
     """
 
     def losses(part: Tensor, start: int) -> Tensor:
@@ -31,10 +34,9 @@ def contrastive_loss(
         left_out = torch.zeros_like(scores, dtype=torch.bool)
         left_out[row - start, column] = True
         scores = scores.masked_fill(left_out, float("-inf"))
-        return torch.nn.functional.cross_entropy(scores, positive[start : start + len(part)], reduction="none")
+        return cross_entropy(scores, positive[start : start + len(part)], reduction="none")
 
-    rows = max(1, SCORED // len(passages))
-    return by_rows(losses, queries, rows, cached=cached).mean()
+    return by_rows(losses, queries, max(1, SCORED // len(passages)), cached=cached).mean()
 
 
 def loss_scale(setting: float | str, unit_length: bool) -> float:
@@ -42,3 +44,29 @@ def loss_scale(setting: float | str, unit_length: bool) -> float:
     if setting == "auto":
         return 20.0 if unit_length else 1.0
     return float(setting)
+
+
+def pointwise(scores: Tensor, relevant: Tensor) -> Tensor:
+    """Sum over pairs of the binary cross-entropy of sigmoid(score).
+
+    Args:
+        scores: logits [r].
+        relevant: bool [r].
+    """
+    return binary_cross_entropy_with_logits(scores, relevant.float(), reduction="sum")
+
+
+def pairwise_margin(scores: Tensor, margin: float) -> Tensor:
+    """Mean over (positive, negative) of max(0, margin − s⁺ + s⁻) (BERT-DMN eq. 4).
+
+    Args:
+        scores: [g, 1 + k], a positive and its negatives in each row; −inf where there are fewer than k.
+        margin: by how much a positive's score has to be the higher one.
+    """
+    negatives = scores[:, 1:]
+    return (margin - scores[:, :1] + negatives).relu().sum() / negatives.isfinite().sum()
+
+
+def pairwise_softmax(scores: Tensor) -> Tensor:
+    """Mean over groups of −log exp s⁺ / (exp s⁺ + Σ exp s⁻) (ColBERT); `scores` as for `pairwise_margin`."""
+    return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))

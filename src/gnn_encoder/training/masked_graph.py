@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, Graph, KnownPositives, TrainingSet
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
@@ -25,11 +26,11 @@ from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
 from gnn_encoder.training.dev import DevPool
-from gnn_encoder.training.gradient_cache import by_rows
-from gnn_encoder.training.loop import FitResult, fit, parameter_groups
+from gnn_encoder.training.embed import by_rows
+from gnn_encoder.training.loop import FitResult, Objective, fit, parameter_groups
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
-from gnn_encoder.training.texts import FrozenGnnEncoder, LiveTexts, Texts
+from gnn_encoder.training.texts import EncodedTexts, FrozenGnnEncoder, Texts
 
 PART = 256
 """Queries, or passages, that go through the GNN at a time under the gradient cache."""
@@ -54,30 +55,37 @@ class MaskedGraphTraining:
     ) -> None:
         self.model, self.graph, self.settings = model, graph, settings
         self.dataset, self.examples = dataset, examples
-        self.texts: Texts
+        self.queries: Texts
+        self.passages: Texts
         if isinstance(model, FrozenGnnEncoder):
-            self.texts = model.texts
+            self.queries, self.passages, unit_length = model.queries, model.passages, model.unit_length
+            self._trained_beside: tuple[nn.Module, float] = model.query_map, model.rate
         else:
-            self.texts = LiveTexts(model.dual_encoder, dataset, settings)
+            asking, answering = model.dual_encoder.query_encoder, model.dual_encoder.passage_encoder
+            questions = dataset.query_texts(np.arange(len(dataset.queries)))
+            asked = Tokens.of(asking.tokenizer, questions, asking.max_length)
+            answers = passage_tokens(answering.tokenizer, dataset.passages, answering.max_length)
+            self.queries, self.passages = (
+                EncodedTexts(asking, asked, settings),
+                EncodedTexts(answering, answers, settings),
+            )
+            self._trained_beside = model.dual_encoder, settings.learning_rate
+            unit_length = answering.normalize
         neighbours = np.unique(graph.edges[graph.edges >= 0])
-        self.cache = PassageCache(passage_vectors, neighbours, self.texts.passage_vectors)
+        self.cache = PassageCache(passage_vectors, neighbours, self.passages.vectors)
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
         self.features = EdgeFeatures(graph)
-        unit_length = self.texts.unit_length or model.gnn.config.normalize_passages
-        self.scale = loss_scale(settings.score_scale, unit_length)
+        self.scale = loss_scale(settings.score_scale, unit_length or model.gnn.config.normalize_passages)
         self.dropped: np.ndarray | None = None
         if settings.mask == "drop_positives":
             self.dropped = self.known.contains(graph.queries[:, None], graph.edges)
 
     def plan(self) -> MaskedBatches:
         """The rounds and their batches."""
-        s = self.settings
         return MaskedBatches(
-            self.examples, self.node, self.dataset.groups[self.graph.queries],
-            schedule=s.mask, fraction=s.mask_fraction, batch_size=s.batch_size,
-            negatives=s.negatives, known=self.known, seed=s.seed,
-        )  # fmt: skip
+            self.examples, self.node, self.dataset.groups[self.graph.queries], self.known, self.settings
+        )
 
     def neighbourhood(self, batch: Batch) -> Neighbourhood:
         """The part of the round's graph that the batch's passages see."""
@@ -89,12 +97,10 @@ class MaskedGraphTraining:
     def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
         """Eq. 12 over the batch; `hood`: its neighbourhood, if that is at hand."""
         hood, where = hood or self.neighbourhood(batch), device()
-        nodes = np.concatenate([self.node[batch.examples], hood.nodes])
-        distinct, place = np.unique(nodes, return_inverse=True)
-        vectors = self.texts.queries(self.graph.queries[distinct])
-        vectors = vectors[torch.from_numpy(place).to(where)]
+        distinct, place = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
+        vectors = self.queries.live(self.graph.queries[distinct])[torch.from_numpy(place).to(where)]
         asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
-        passages = self.texts.passages(batch.passages)
+        passages = self.passages.live(batch.passages)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
         positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
         cached = self.settings.gradient_cache
@@ -140,107 +146,82 @@ class MaskedGraphTraining:
             interactive_queries = by_rows(query_side, queries, PART, cached=cached)
             return by_rows(passage_side, passages, PART, cached=cached)
 
-    def look(self, pool: DevPool) -> dict[str, float]:
+    def measure(self, pool: DevPool) -> dict[str, float]:
         """The pool's figures under the full graph, as at encoding but for the cached vectors' age."""
-        node_vectors = self.texts.query_vectors(self.graph.queries)
+        node_vectors = self.queries.vectors(self.graph.queries)
         full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.cache.vectors)
-        found = full_graph.passages(pool.passages, self.texts.passage_vectors(pool.passages))
-        return pool.measure(self.texts.query_vectors(pool.queries), found)
+        passages = full_graph.passages(pool.passages, self.passages.vectors(pool.passages))
+        return pool.measure(self.queries.vectors(pool.queries), passages)
 
     def fit(self, context: Context) -> FitResult:
         """Train the model in place."""
-        s = self.settings
-        groups = [
-            *self.texts.parameter_groups(s),
-            *parameter_groups(self.model.gnn, s.gnn_learning_rate, s.weight_decay),
-        ]
-        pool = DevPool(self.dataset, s)
-        after = (lambda epoch: self.look(pool)) if pool else None
-        makings = s.cache_refreshes if self.model.gnn.config.layers == 2 else 0
-        plan = SampledBatches(self.plan(), self.neighbourhood, makings)
+        s, gnn, folder = self.settings, self.model.gnn, context.checkpoints().folder
+        pool, trained = DevPool(self.dataset, s), (self._trained_beside, (gnn, s.gnn_learning_rate))
 
         def loss(sampled: tuple[Batch, Neighbourhood, int]) -> Tensor:
-            batch, hood, making = sampled
-            self.cache.advance(
-                making, context.checkpoints().folder, lambda rows: context.progress("refreshing", rows, "passages")
-            )
+            batch, hood, version = sampled
+            self.cache.advance(version, folder, lambda rows: context.progress("refreshing", rows, "passages"))
             return self.loss(batch, hood)
 
-        return fit(self.model, plan, loss, s, context, groups=groups, after_epoch=after)
+        objective = Objective(
+            self.model,
+            SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes if gnn.config.layers == 2 else 0),
+            loss,
+            [group for module, rate in trained for group in parameter_groups(module, rate, s.weight_decay)],
+            (lambda: self.measure(pool)) if len(pool) else None,
+            s.keep,
+        )
+        return fit(objective, s, context)
 
 
 class SampledBatches:
-    """A plan whose batches come with their neighbourhoods, so that these are sampled where batches are made: ahead.
+    """A plan whose batches come with their neighbourhoods, which are sampled ahead as the batches are prepared.
 
-    And with the number of the cached vectors' making that they are due, `makings` of them in an epoch, or 0 always.
+    Each comes also with the number of the version of the cached vectors that it needs: of `refreshes` new ones in an
+    epoch, or always 0.
     """
 
-    def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood], makings: int) -> None:
-        self.plan, self.sample, self.makings = plan, sample, makings
+    def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood], refreshes: int) -> None:
+        self.plan, self.sample, self.refreshes = plan, sample, refreshes
         self.steps_per_epoch, self.batch_examples = plan.steps_per_epoch, plan.batch_examples
 
     def draws(self, epoch: int) -> Iterator[tuple[Draw, int]]:
         """The epoch's draws."""
         for i, drawn in enumerate(self.plan.draws(epoch)):
-            yield drawn, epoch * self.makings + i * self.makings // self.steps_per_epoch
+            yield drawn, epoch * self.refreshes + i * self.refreshes // self.steps_per_epoch
 
     def batch(self, drawn: tuple[Draw, int]) -> tuple[Batch, Neighbourhood, int]:
-        """The batch that was drawn."""
+        """The batch of a draw."""
         batch = self.plan.batch(drawn[0])
         return batch, self.sample(batch), drawn[1]
 
 
 def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, graph: Graph) -> TrainingSet:
-    """The examples whose query is in the graph, with the negatives that the settings want.
+    """The examples whose query is a dataset query, and so a graph node, with the negatives that the settings want.
 
     Raises:
         UserError: fewer than two queries are left.
     """
-    examples = graph_examples(examples)
+    examples = examples.take(np.flatnonzero(examples.query >= 0))
     if len(np.unique(data.groups[examples.query])) < 2:
         raise UserError("masked training needs at least two training queries of different text with a positive")
     if settings.hard_negatives == "retrieved":
+        assert graph.retrieved is not None
         known = KnownPositives.of(data, "train", examples.query, examples.positive)
-        examples = replace(examples, negatives=retrieved_negatives(examples, graph, known))
+        retrieved = graph.retrieved[np.searchsorted(graph.queries, examples.query)]
+        negatives = np.where(known.contains(examples.query[:, None], retrieved), -1, retrieved)
+        examples = replace(examples, negatives=negatives)
     return examples
 
 
 def new_gnn(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GNN:
-    """The GNN before training, drawn from the settings' seed."""
+    """The GNN before training for these encoders and this graph, drawn from the settings' seed."""
     torch.manual_seed(settings.seed)
-    gnn = GNN(gnn_config(settings, encoders, graph))
-    if settings.start == "mean":
-        gnn.start_from_mean(settings.gate_bias)
-    return gnn
-
-
-def graph_examples(examples: TrainingSet) -> TrainingSet:
-    """The examples whose query is a dataset query, and so a graph node."""
-    keep = np.flatnonzero(examples.query >= 0)
-    return TrainingSet(
-        [examples.query_text[i] for i in keep],
-        examples.query[keep],
-        examples.positive[keep],
-        examples.negatives[keep],
-        examples.origin[keep],
-    )
-
-
-def retrieved_negatives(examples: TrainingSet, graph: Graph, known: KnownPositives) -> np.ndarray:
-    """What M_de retrieved for each example's query, int32 [e, r], with -1 in the place of known positives."""
-    assert graph.retrieved is not None
-    rows = graph.retrieved[np.searchsorted(graph.queries, examples.query)]
-    negatives: np.ndarray = np.where(known.contains(examples.query[:, None], rows), -1, rows)
-    return negatives
-
-
-def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnConfig:
-    """The GNN's shape for these encoders and this graph."""
     width = encoders.passage_encoder.width
     if width % settings.heads:
         raise UserError(f"train_gnn.heads = {settings.heads}: must divide the encoder's width {width}")
     scaled = settings.normalize_passages
-    return GnnConfig(
+    config = GnnConfig(
         width=width,
         edge_width=EdgeFeatures(graph).width,
         learned_loops=graph.query_loops is None,
@@ -248,3 +229,7 @@ def gnn_config(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GnnCo
         cached_passages=settings.cache_refreshes == 0,
         **settings.model_dump(include=set(GnnShape.model_fields)),
     )
+    gnn = GNN(config)
+    if settings.start == "mean":
+        gnn.start_from_mean(settings.gate_bias)
+    return gnn

@@ -1,7 +1,7 @@
-"""Batches are put together while the model works on the one before: in a thread, or in processes.
+"""Batches are prepared while the model works on the one before: in a thread, or in processes.
 
-What is random in a batch is drawn here, one after the other and cheaply; the rest of its making depends on its draw
-alone. So whoever makes it makes the same, and batches that a resumed training skips are never made.
+Everything random in a batch is drawn here, one draw after the other and cheaply. The rest depends on the draw alone:
+the batches are the same whoever prepares them, and a resumed training prepares none of those that are done.
 """
 
 import sys
@@ -25,24 +25,19 @@ class BatchPlan(Protocol):
     """Examples in a full batch, for the throughput shown."""
 
     def draws(self, epoch: int) -> Iterator[Any]:
-        """What each batch of an epoch is made from, `steps_per_epoch` of them: the part that depends on the others."""
-        ...
+        """The `steps_per_epoch` draws of an epoch: the part of each batch that depends on the draws before it."""
 
     def batch(self, drawn: Any) -> Any:
-        """The batch of a draw, made from it alone; maybe in another process."""
-        ...
+        """The batch of a draw, which depends on the draw alone; may run in another process."""
 
 
-Made = Generator[Item, None, None]
-
-
-def made(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) -> Made[Any]:
-    """The epoch's batches from number `skip` on, made ahead by a thread or by `workers` processes until it is closed.
+def batches_of(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) -> Generator[Any]:
+    """The epoch's batches from number `skip` on, prepared ahead by a thread or by `workers` processes until closed.
 
     On macOS always by a thread; the batches are the same.
 
     Raises:
-        Exception: what making a batch raised, where the batch would have been.
+        Exception: what preparing a batch raised, where the batch would have been.
         RuntimeError: a worker was killed.
     """
     draws = islice(plan.draws(epoch), skip, None)
@@ -51,10 +46,10 @@ def made(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) -> Mad
     return _in_processes(plan.batch, draws, workers)
 
 
-def prefetched(items: Iterator[Item], ahead: int = 2) -> Made[Item]:
-    """The same items in the same order, made in a thread up to `ahead` of the consumer.
+def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item]:
+    """The same items in the same order, prepared by a thread up to `ahead` of the consumer.
 
-    What makes a batch is mostly NumPy's, which leaves the interpreter to others meanwhile.
+    Preparing a batch is mostly NumPy's work, during which the interpreter is free for others.
 
     Raises:
         Exception: what `items` raised, where the item would have been.
@@ -67,8 +62,8 @@ def prefetched(items: Iterator[Item], ahead: int = 2) -> Made[Item]:
             yield item  # type: ignore[misc]  # only `end` is no Item
 
 
-class _Making:
-    """What a worker runs; torch takes it for a data set whose indices are draws."""
+class _Prepared:
+    """What a worker runs; for torch a data set whose indices are draws."""
 
     def __init__(self, batch: Callable[[Any], Any]) -> None:
         self.batch = batch
@@ -77,14 +72,18 @@ class _Making:
         return self.batch(drawn)
 
 
-def _in_processes(batch: Callable[[Any], Any], draws: Iterable[Any], workers: int) -> Made[Any]:
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+def _in_processes(batch: Callable[[Any], Any], draws: Iterable[Any], workers: int) -> Generator[Any]:
     loader: DataLoader[Any] = DataLoader(
-        _Making(batch),  # type: ignore[arg-type]
+        _Prepared(batch),  # type: ignore[arg-type]
         batch_size=None,
         sampler=draws,
         num_workers=workers,
-        collate_fn=_as_it_is,
-        # Forked, so that the arrays mapped here stay mapped there; pickled, they would be copied into each.
+        collate_fn=_unchanged,
+        # Forked, so that mapped arrays stay mapped; pickled, they would be copied into each process.
         multiprocessing_context="fork",
         # The loader draws a seed. From the common generator it would change the dropout.
         generator=torch.Generator(),
@@ -95,7 +94,3 @@ def _in_processes(batch: Callable[[Any], Any], draws: Iterable[Any], workers: in
     finally:
         # torch does so when nobody holds the iterator, and an exception's traceback may hold it for long.
         batches._shutdown_workers()  # type: ignore[attr-defined]
-
-
-def _as_it_is(item: Any) -> Any:
-    return item

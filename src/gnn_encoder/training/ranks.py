@@ -83,12 +83,18 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Each gradient becomes its mean over the processes; one that is missing counts as zero."""
+    """Each gradient becomes its mean over the processes; a missing one counts as zero, unless all processes lack it.
+
+    AdamW leaves a parameter without a gradient as it is; one with a zero gradient decays.
+    """
     if world_size() == 1:
         return
     parameters = list(parameters)
-    flat = torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in parameters])
+    gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+    used = gradients[0].new_tensor([p.grad is not None for p in parameters])
+    flat = torch.cat([used, *(gradient.flatten() for gradient in gradients)])
     dist.all_reduce(flat)
     flat /= world_size()
-    for parameter, gradient in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = gradient.view_as(parameter).clone()
+    used, *means = flat.split([len(parameters), *(p.numel() for p in parameters)])
+    for parameter, mean, exists in zip(parameters, means, used.tolist(), strict=True):
+        parameter.grad = mean.view_as(parameter).clone() if exists else None
