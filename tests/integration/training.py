@@ -16,7 +16,7 @@ from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
 from gnn_encoder.training import checkpoint
-from gnn_encoder.training.loop import fit
+from gnn_encoder.training.loop import Objective, fit
 
 WIDTH, STEPS = 1500, 12
 SETTINGS = Optimization(epochs=1, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
@@ -43,14 +43,14 @@ def main(out: Path) -> None:
     load = checkpoint.load
 
     def loading(*arguments):
-        position = load(*arguments)
-        found.append(position.step if position else 0)
-        return position
+        position, kept = load(*arguments)
+        found.append(position.step)
+        return position, kept
 
     checkpoint.load = loading
     with step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
-        fit(net, Batches(), lambda batch: net(batch).square().mean(), SETTINGS, context)
+        fit(Objective(net, Batches(), lambda batch: net(batch).square().mean()), SETTINGS, context)
         context.checkpoints().drop()
     save_file({**net.state_dict(), "began": torch.tensor(found)}, out)
 
