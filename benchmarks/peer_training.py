@@ -81,7 +81,7 @@ def main() -> None:
     systems = {UNTRAINED: figures(model, data, texts, names)}
     train(model, mined(model, data, texts, options.labels), options)
     systems[PEER] = figures(model, data, texts, names)
-    measured = report.per_query().to_pandas().query("split == 'test'")
+    measured = report.per_query.to_pandas().query("split == 'test'")
     for system, rows in measured.groupby("system", sort=False):
         systems[str(system)] = rows.sort_values("query")[names].to_numpy()
     rows = []

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Graph, create_vectors, drafting, read_vectors, reverse_csr
-from gnn_encoder.artifacts.arrays import FEATURES
 from gnn_encoder.errors import UserError
 
 
@@ -45,7 +44,7 @@ def test_graph_round_trip(tmp_path: Path, with_features: bool) -> None:
     with drafting(tmp_path / "graph", "graph") as draft:
         Graph.write_structure(draft, queries, edges, labelled, edges[:, :2], passages=5)
         if with_features:
-            Graph.create_features(draft, FEATURES, features.shape)[:] = features
+            Graph.create_features(draft, "features", features.shape)[:] = features
     graph = Graph.read(tmp_path / "graph")
     for mine, expected in ((graph.queries, queries), (graph.edges, edges), (graph.labelled, labelled)):
         np.testing.assert_array_equal(mine, expected)
@@ -53,6 +52,6 @@ def test_graph_round_trip(tmp_path: Path, with_features: bool) -> None:
     assert graph.query_loops is None and graph.passage_loops is None
     if with_features:
         np.testing.assert_array_equal(graph.features, features)
-        assert isinstance(graph.features, np.memmap) and graph.feature_width == 4
+        assert isinstance(graph.features, np.memmap) and graph.features.shape == (2, 3, 4)
     else:
-        assert graph.features is None and graph.feature_width == 0
+        assert graph.features is None

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from manifests import write_manifest
 
 from gnn_encoder.artifacts import folder as module
 from gnn_encoder.artifacts.folder import (
@@ -83,7 +84,7 @@ def test_a_killed_writer_leaves_no_artifact_and_the_next_cleans_up(tmp_path: Pat
             read_manifest(path)
     other = Draft(tmp_path / "run2", "run")
     assert leftover.exists(), "another target's leftovers are not ours"
-    other.discard()
+    other.path.rmdir()
     write(tmp_path / "run")
     assert [p.name for p in tmp_path.glob("[!.]*")] == ["run"] and not list(tmp_path.glob(".*partial*"))
 
@@ -225,7 +226,7 @@ def test_a_file_is_hashed_once_while_it_does_not_change(
     # A manifest with another digest does not profit from what is recorded.
     facts = json.loads((folder / MANIFEST).read_text())
     facts["files"]["b.bin"]["sha256"] = "0" * 64
-    (folder / MANIFEST).write_text(json.dumps(facts | {"seal": ""}))
+    write_manifest(folder, facts)
     with pytest.raises(UserError, match="its digest differs"):
         read()
 
@@ -285,12 +286,26 @@ def test_every_flipped_bit_of_a_manifest_is_one_line_or_changes_nothing(tmp_path
     assert noticed > 7 * len(content)
 
 
-def test_an_older_manifest_without_a_seal_is_read(tmp_path: Path) -> None:
+def test_a_manifest_without_its_seal_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "run")
     facts = json.loads((folder / MANIFEST).read_text())
-    del facts["seal"], facts["history"]
+    write_manifest(folder, facts)
+    assert read_manifest(folder).digest == facts["digest"], "control"
+    del facts["seal"]
     (folder / MANIFEST).write_text(json.dumps(facts))
-    assert read_manifest(folder).digest == facts["digest"]
+    with pytest.raises(UserError, match="its seal is of other contents"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("field", ["files", ""])
+def test_a_manifest_cannot_steer_the_terminal(tmp_path: Path, field: str) -> None:
+    folder = write(tmp_path / "run")
+    facts = json.loads((folder / MANIFEST).read_text())
+    (facts[field] if field else facts)["\x1b[31mred"] = facts["files"]["b.bin"]
+    write_manifest(folder, facts)
+    with pytest.raises(UserError, match="red") as caught:
+        read_manifest(folder)
+    assert str(caught.value).isprintable()
 
 
 def test_a_manifest_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:

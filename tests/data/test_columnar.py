@@ -8,7 +8,7 @@ import pytest
 
 from gnn_encoder.data import beir, delimited
 from gnn_encoder.data.columnar import json_lines, tab_separated
-from gnn_encoder.data.lines import RawBlock
+from gnn_encoder.data.lines import Block
 from gnn_encoder.data.rows import PassageRows
 from gnn_encoder.data.validation import Problems
 
@@ -96,8 +96,8 @@ def test_arrow_reads_what_line_by_line_reading_reads(
 
 
 def test_a_block_that_is_not_in_order_is_left_to_its_lines() -> None:
-    def block(data: bytes) -> RawBlock:
-        return RawBlock(data, 1, len(data), "file")
+    def block(data: bytes) -> Block:
+        return Block(data, 1, len(data), "file")
 
     assert tab_separated(block(b'1\t"two\n3\tfour"'), range(2, 4))[1].to_pylist() == ['"two', 'four"']  # type: ignore[index]
     for bad in (

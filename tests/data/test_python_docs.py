@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL, cut
-from gnn_encoder.data.docstrings import read_docstrings, split_docstring
-from gnn_encoder.data.python_docs import PythonDocs
-from gnn_encoder.data.rows import LabelRows, QueryRows
+from gnn_encoder.data.python_docs import HIGH, SHORTEST_TAIL, PythonDocs, cut, read_docstrings, split_docstring
+from gnn_encoder.data.rows import Label, Query
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
 
@@ -77,8 +75,8 @@ def test_queries_of_the_same_words_are_merged_and_unasked_passages_kept(library:
     source = PythonDocs([], 0, 0, library)
     (passages,) = source.passages(Problems())
     rows = list(source.questions(Problems()))
-    queries = {i: t for r in rows if isinstance(r, QueryRows) for i, t in zip(r.ids, r.texts, strict=True)}
-    labels = [p for r in rows if isinstance(r, LabelRows) for p in zip(r.query_ids, r.passage_ids, strict=True)]
+    queries = {row.id: row.text for row in rows if isinstance(row, Query)}
+    labels = [(row.query_id, row.passage_id) for row in rows if isinstance(row, Label)]
     titles = dict(zip(passages.ids, passages.titles, strict=True))
     assert sorted(queries.values()) == [
         "A boat that floats, e.g. a dinghy", "Sail with the wind", "Tools for boats and harbours",

@@ -16,9 +16,8 @@ from beir_folder import PASSAGES, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data import canonicalize, check, lines, open_source, source_digest
-from gnn_encoder.data.findings import DataReport
-from gnn_encoder.data.rows import LabelRows, QueryRows
-from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.data.rows import Label, Query
+from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -244,9 +243,9 @@ def test_ir_datasets_reads_a_registered_set(tmp_path: Path) -> None:
     (passages,) = source.passages(Problems())
     assert (passages.ids, passages.texts) == (["d0", "d1"], ["first text", "second text"])
     rows = list(source.questions(Problems()))
-    assert [row.texts for row in rows if isinstance(row, QueryRows)] == [["train question"], ["test question"]]
-    assert [(r.split, r.query_ids, r.passage_ids, r.relevance) for r in rows if isinstance(r, LabelRows)] == [
-        ("train", ["train-q"], ["d1"], [1]), ("test", ["test-q"], ["d1"], [1]),
+    assert [row.text for row in rows if isinstance(row, Query)] == ["train question", "test question"]
+    assert [(r.split, r.query_id, r.passage_id, r.relevance) for r in rows if isinstance(r, Label)] == [
+        ("train", "train-q", "d1", 1), ("test", "test-q", "d1", 1),
     ]  # fmt: skip
     with pytest.raises(UserError, match="no data set"):
         open_source(Ingest(dataset="ir_datasets:no/such/set"))

@@ -26,7 +26,7 @@ def test_a_sound_folder_has_none(tmp_path: Path) -> None:
     assert report.without_positive == {"train": 1, "dev": 0, "test": 0}
     assert report.isolated_passages == 2
     assert report.passage_words == 4.0 and report.query_words == 4.0
-    assert report.remarks == ["1 queries stand in no qrels and were left out"]
+    assert report.remarks == ["1 queries are in no qrels and were left out"]
 
 
 CORPUS = lines(PASSAGES)
@@ -149,7 +149,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
 def test_a_file_beside_its_gzip_is_refused(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d")
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
-    with pytest.raises(UserError, match=r"corpus.jsonl stands beside corpus.jsonl.gz: keep one"):
+    with pytest.raises(UserError, match=r"corpus.jsonl and corpus.jsonl.gz both exist: keep one"):
         check(Ingest(dataset=str(folder)))
 
 
@@ -224,9 +224,10 @@ def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
     for line in range(1, 1001):
         problems.add(Kind.EMPTY_PASSAGE, "corpus.jsonl", line, "a\nb" * 100)
     problems.add(Kind.BAD_JSON, "queries.jsonl", 3)
+    problems.add(Kind.BAD_ROW, "queries.jsonl", 1, "a\x1b[31mred\u202e\x9b")
     text = refusal("my data", problems.all())
     assert "1,000 × empty passage text (corpus.jsonl line 1: a b" in text and "line 4" not in text
     assert "1 × bad JSON (queries.jsonl line 3)" in text and "on_bad_rows=drop" in text
-    assert "\n" not in text and len(text) < 600
+    assert text.isprintable() and len(text) < 600
     problems.add(Kind.MISSING_FILE, "corpus.jsonl")
     assert "on_bad_rows" not in refusal("my data", problems.all())

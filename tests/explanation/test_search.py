@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from manifests import write_manifest
 from rich.console import Console
 from tiny_graph import encode, write_models
 
@@ -208,8 +209,7 @@ def test_what_belongs_to_another_bundle_is_refused(
     text = manifest.read_text("utf-8")
     digest = Bundle.read(latest / "bundle").manifest.inputs["graph"]
     assert digest in text
-    facts = json.loads(text.replace(digest, "0" * 64))
-    manifest.write_text(json.dumps(facts | {"seal": ""}), "utf-8")
+    write_manifest(manifest.parent, json.loads(text.replace(digest, "0" * 64)))
     assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2
     captured = capsys.readouterr()
     assert f"{other} is not what" in captured.err and captured.err.count("\n") == 1

@@ -13,8 +13,7 @@ from integration import training
 from integration.ceph import Ceph, wait_for
 from safetensors.torch import load_file
 
-from gnn_encoder.storage.checkpoints import DIGITS
-from gnn_encoder.storage.folders import versions
+from gnn_encoder.storage.checkpoints import DIGITS, STATES
 from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS
@@ -48,7 +47,8 @@ def same_weights(folder: Path, expected: Mapping[str, torch.Tensor]) -> int:
 
 
 def complete(bucket: str) -> list[str]:
-    return [name for name, whole in versions(f"{bucket}/runs/{CALL}/states").items() if whole]
+    states = f"runs/{CALL}/{STATES}"
+    return sorted(key.removeprefix(states) for key in left(bucket) if key.startswith(states))
 
 
 def left(bucket: str) -> list[str]:

@@ -1,8 +1,6 @@
 """Folders in a real object store: whole or not at all, whatever is killed in between."""
 
 import datetime
-import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -49,31 +47,6 @@ def test_many_small_files(bucket: str, tmp_path: Path) -> None:
     assert len(keys(f"{bucket}/a")) == 301
     get_folder(f"{bucket}/a", tmp_path / "target")
     assert contents(tmp_path / "target") == contents(source)
-
-
-def test_small_files_that_an_earlier_program_packed_are_read_and_replaced(bucket: str, tmp_path: Path) -> None:
-    files = {"sub/1.txt": b"one", "2.txt": b"", "3.txt": b"three"}
-    offsets = {"sub/1.txt": 0, "2.txt": 3, "3.txt": 3}
-    told = {
-        name: {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest(), "tag": "", "pack": ".pack-0"}
-        | {"offset": offsets[name]}
-        for name, body in files.items()
-    }
-    name = Address.parse(bucket).bucket
-
-    def send(pack: bytes) -> None:
-        client().put_object(Bucket=name, Key="a/.pack-0", Body=pack)
-        index = json.dumps({"complete": True, "files": told}).encode()
-        client().put_object(Bucket=name, Key=f"a/{INDEX}", Body=index)
-
-    send(b"onethree")
-    get_folder(f"{bucket}/a", tmp_path / "target")
-    assert contents(tmp_path / "target") == files
-    send(b"oneother")
-    with pytest.raises(UserError, match=r"a/3\.txt is corrupt"):
-        get_folder(f"{bucket}/a", tmp_path / "second")
-    put_folder(folder_of(tmp_path / "few", 1), f"{bucket}/a")
-    assert ".pack-0" not in keys(f"{bucket}/a")
 
 
 def test_another_folder_at_the_same_address_leaves_nothing_of_the_first(bucket: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The table of an ablation against plain loops; its curves."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settin
     columns = {"split": split, "query": pa.array(range(first, first + N), pa.int32())}
     table = pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
     chosen = TryVariant(variant=variant, seed=seed, **settings).model_dump(mode="json")
-    return Figures(Manifest("figures", 1, settings=chosen), table)
+    made = Figures(Path(), Manifest("figures", 1, settings=chosen))
+    vars(made)["per_query"] = table
+    return made
 
 
 def test_means_deviations_and_p_values() -> None:

@@ -47,7 +47,7 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
     assert metrics["p_holm"]["test"][BEFORE]["RR@10"] < 0.05
     for name, found in metrics["results"]["test"].items():
         assert f"{found['RR@10']:.3f}" in page, name
-    rows = report.per_query().to_pylist()
+    rows = report.per_query.to_pylist()
     assert len(rows) == 6 * N and {row["variant"] for row in rows} == set(metrics["results"]["test"])
     assert report.manifest.metrics[f"test/{FULL}/RR@10"] == pytest.approx(metrics["results"]["test"][FULL]["RR@10"])
     assert report.manifest.inputs.keys() == {f"figures.{i}" for i in range(6)}

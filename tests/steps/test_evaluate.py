@@ -92,7 +92,7 @@ def test_dense_figures_from_the_vectors(
         rank = 1 + (scores > np.take_along_axis(scores, positive[:, None], axis=1)).sum(axis=1)
         return np.where(rank <= 10, 1 / rank, 0.0)
 
-    table = evaluated.report.per_query().to_pandas()
+    table = evaluated.report.per_query.to_pandas()
     rows = table[(table.split == "test") & (table.system == system)]
     assert rows["query"].tolist() == queries.tolist()
     assert rows["query_id"].tolist() == [f"q{q}" for q in queries]
@@ -164,7 +164,7 @@ def test_judged_is_measured_beside_the_table(evaluated: SimpleNamespace) -> None
     assert "Judged@10" not in metrics["measures"]
     judged = metrics["judged"]["results"]["test"]
     assert judged[BM25]["Judged@10"] == pytest.approx(1 / 3)  # one label among three hits
-    rows = evaluated.report.per_query().to_pandas()
+    rows = evaluated.report.per_query.to_pandas()
     assert rows[(rows.split == "test") & (rows.system == CANDIDATE)]["Judged@10"].mean() == pytest.approx(
         judged[CANDIDATE]["Judged@10"]
     )

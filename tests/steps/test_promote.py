@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from gate import CALM, Gate
+from manifests import write_manifest
 from mlflow_store import write_store
 
 import components
@@ -168,8 +169,7 @@ def test_an_evaluation_of_something_else_is_refused(gate: Gate, strange: str) ->
     else:
         shutil.copytree(paths["dataset"], gate.folder / "dataset")
         manifest = gate.folder / "dataset" / "manifest.json"
-        facts = json.loads(manifest.read_text()) | {"digest": "0" * 64, "seal": ""}
-        manifest.write_text(json.dumps(facts))
+        write_manifest(manifest.parent, json.loads(manifest.read_text()) | {"digest": "0" * 64})
         paths["dataset"] = gate.folder / "dataset"
     with pytest.raises(UserError, match="does not evaluate"):
         promote(CALM, decision=gate.folder / "decision", **paths)

@@ -1,4 +1,4 @@
-"""What an address is, and what a store's errors are told as. With a store: tests/integration/test_storage.py."""
+"""What an address is, and how a store's errors are shown. With a store: tests/integration/test_storage.py."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from s3transfer.exceptions import RetriesExceededError
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import s3
 from gnn_encoder.storage.folders import list_folder
-from gnn_encoder.storage.s3 import Address, client, is_remote, patiently, telling
+from gnn_encoder.storage.s3 import Address, client, is_remote, retried, store_errors
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -50,17 +50,18 @@ def refused(code: str, status: int = 400) -> ClientError:
         (refused("QuotaExceeded", 403), "bucket is full"),
         (refused("Strange", 507), "store is full"),
         (refused("Strange", 418), "answers Strange"),
+        (refused("\x1b[31mred", 418), r"answers \[31mred"),
         (RetriesExceededError(ReadTimeoutError(endpoint_url="http://127.0.0.1:9")), "cannot be reached"),
         (NoCredentialsError(), "no credentials"),
         (EndpointConnectionError(endpoint_url="http://127.0.0.1:9"), r"at http://127.0.0.1:9 cannot be reached"),
     ],
 )
 def test_an_error_is_one_line_that_says_what_to_do_and_no_secret(error: Exception, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught, telling(Address("bucket", "a")):
+    with pytest.raises(UserError, match=words) as caught, store_errors(Address("bucket", "a")):
         raise error
-    told = str(caught.value)
-    assert told.startswith("s3://bucket/a: ") and ": " in told and "\n" not in told
-    assert SECRET not in told
+    line = str(caught.value)
+    assert line.startswith("s3://bucket/a: ") and line.isprintable()
+    assert SECRET not in line
 
 
 def test_a_certificate_that_a_private_authority_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +106,13 @@ def test_a_store_that_is_away_is_waited_for_and_one_that_refuses_is_not(
 
     comes_back = 100
     with pytest.raises(type(error)):
-        patiently(call)
+        retried(call)
     assert len(attempts) == calls
     attempts.clear()
     comes_back = calls
-    assert patiently(call) == "done"
+    assert retried(call) == "done"
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyError), telling(Address("bucket", "a")):
+    with pytest.raises(KeyError), store_errors(Address("bucket", "a")):
         raise KeyError("a")

@@ -9,11 +9,19 @@ import numpy as np
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
 VECTORS = "vectors.npy"
-NODES, EDGES, LABELLED = "queries.npy", "edges.npy", "labelled.npy"
-FEATURES, SCALES = "edge_features.npy", "edge_feature_scales.npy"
-INDPTR, INDICES = "reverse_indptr.npy", "reverse_edges.npy"
-QUERY_LOOPS, PASSAGE_LOOPS = "query_self_loops.npy", "passage_self_loops.npy"
-RETRIEVED = "retrieved.npy"
+GRAPH_FILES = {
+    "queries": "queries.npy",
+    "edges": "edges.npy",
+    "labelled": "labelled.npy",
+    "features": "edge_features.npy",
+    "indptr": "reverse_indptr.npy",
+    "reverse": "reverse_edges.npy",
+    "query_loops": "query_self_loops.npy",
+    "passage_loops": "passage_self_loops.npy",
+    "retrieved": "retrieved.npy",
+    "scales": "edge_feature_scales.npy",
+}
+"""Field of `Graph` → file."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 
 
@@ -29,7 +37,7 @@ def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: type = n
 
 
 def read_rows(path: str | Path, name: str) -> np.ndarray:
-    """What `create_rows` made, memory-mapped read-only."""
+    """The array that `create_rows` created, memory-mapped read-only."""
     array: np.ndarray = np.load(Path(path) / f"{name}.npy", mmap_mode="r")
     return array
 
@@ -42,10 +50,10 @@ def read_vectors(path: str | Path) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Contents:
-    """What the rows of an artifact were made from, so that a later run finds again what has not changed.
+    """Digests of the texts and models behind an artifact's rows, by which a later run finds what has not changed.
 
-    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.update.changes`); `models`: digests and settings of all that
-    turned texts into rows.
+    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.update.changes`); `models`: digests and settings of everything
+    that turned texts into rows.
     """
 
     digests: dict[str, np.ndarray]
@@ -69,10 +77,10 @@ class Contents:
 
 @dataclass(frozen=True)
 class Encoding:
-    """What `encode_corpus` made on the way to a bundle, for the next one to carry over.
+    """Intermediate results of `encode_corpus`, which the next update reuses.
 
     `passages` fp32 [m, d]: h_p of all; `queries` fp32 [n, d]: h_q of the graph's. Digests `passages`, `queries`:
-    of their texts; `neighbourhoods` [m, 2]: of what each h'_p depends on.
+    of their texts; `neighbourhoods` [m, 2]: of everything that each h'_p depends on.
     """
 
     passages: np.ndarray
@@ -97,7 +105,7 @@ class Graph:
     indptr     int64 [m + 1]    reverse CSR: passage p's edges are reverse[indptr[p]:indptr[p + 1]],
     reverse    int64 [edges]    each a flat position in [n, k], ascending (query = position // k)
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
-    retrieved  int32 [n, r]     M_de's first passages, of which the first k are edges; -1: no more
+    retrieved  int32 [n, r]     M_de's first passages, of which the first k are edges; -1: fewer were found
     scales     fp32  [n, k]     where features are int8: a feature is features[i, j] · scales[i, j]
     """
 
@@ -115,54 +123,42 @@ class Graph:
     @classmethod
     def read(cls, path: str | Path) -> "Graph":
         """Read a graph artifact."""
-        read_manifest(path, "graph")
-
-        def load(name: str) -> np.ndarray | None:
-            file = Path(path) / name
-            return np.load(file, mmap_mode="r") if file.is_file() else None
-
-        names = (NODES, EDGES, LABELLED, FEATURES, INDPTR, INDICES, QUERY_LOOPS, PASSAGE_LOOPS, RETRIEVED, SCALES)
-        return cls(*(load(name) for name in names))  # type: ignore[arg-type]
+        files = read_manifest(path, "graph").files
+        arrays = {
+            name: np.load(Path(path) / file, mmap_mode="r") if file in files else None
+            for name, file in GRAPH_FILES.items()
+        }
+        return cls(**arrays)  # type: ignore[arg-type]  # only fields that may be None have no file
 
     @staticmethod
     def create_features(draft: Draft, name: str, shape: tuple[int, ...], dtype: type = np.float16) -> np.memmap:
-        """A memory-mapped array of a draft (`FEATURES`, `SCALES`, `QUERY_LOOPS` or `PASSAGE_LOOPS`)."""
-        return np.lib.format.open_memmap(draft / name, mode="w+", dtype=dtype, shape=shape)
+        """A memory-mapped array of a draft: `features`, `scales`, `query_loops` or `passage_loops`."""
+        return np.lib.format.open_memmap(draft / GRAPH_FILES[name], mode="w+", dtype=dtype, shape=shape)
 
     @staticmethod
     def write_structure(
-        draft: Draft,
-        queries: np.ndarray,
-        edges: np.ndarray,
-        labelled: np.ndarray,
-        retrieved: np.ndarray,
-        passages: int,
+        draft: Draft, queries: np.ndarray, edges: np.ndarray, labelled: np.ndarray, retrieved: np.ndarray, passages: int
     ) -> None:
-        """Write nodes, edges, what was retrieved, and the reverse CSR over `passages` passages."""
-        indptr, reverse = reverse_csr(edges, passages)
-        arrays = (
-            (NODES, queries),
-            (EDGES, edges),
-            (LABELLED, labelled),
-            (INDPTR, indptr),
-            (INDICES, reverse),
-            (RETRIEVED, retrieved),
-        )
-        for name, array in arrays:
-            np.save(draft / name, array, allow_pickle=False)
-        draft.rows(queries=len(queries), passages=passages, edges=len(reverse))
-
-    @property
-    def feature_width(self) -> int:
-        """d of the edge features, 0 without."""
-        return 0 if self.features is None else int(self.features.shape[2])
+        """Write nodes, edges, retrieved passages, and the reverse CSR over `passages` passages."""
+        arrays = {"queries": queries, "edges": edges, "labelled": labelled, "retrieved": retrieved}
+        arrays["indptr"], arrays["reverse"] = reverse_csr(edges, passages)
+        for name, array in arrays.items():
+            np.save(draft / GRAPH_FILES[name], array, allow_pickle=False)
+        draft.rows(queries=len(queries), passages=passages, edges=len(arrays["reverse"]))
 
 
 def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each passage the flat positions in `edges` [n, k] where it stands, as (indptr, positions)."""
+    """(indptr, positions): each passage's flat positions in `edges` [n, k]."""
     flat = edges.ravel()
     order = np.argsort(flat, kind="stable")
     order = order[np.searchsorted(flat[order], 0) :]  # the -1 of missing edges sort first
     indptr = np.zeros(passages + 1, dtype=np.int64)
     np.cumsum(np.bincount(flat[order], minlength=passages), out=indptr[1:])
     return indptr, order.astype(np.int64)
+
+
+def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """arange(start, stop) of each pair of `starts` [n] and `stops` [n], one after another, int64 [Σ (stop − start)]."""
+    counts = stops - starts
+    before = np.cumsum(counts) - counts
+    return np.asarray(np.arange(int(counts.sum())) + np.repeat(starts - before, counts))

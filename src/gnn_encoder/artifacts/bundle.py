@@ -1,47 +1,41 @@
-"""The bundle: all that answering a question needs, in one folder that can be copied anywhere.
+"""The bundle: everything that a search needs, in one folder that can be copied anywhere.
 
 vectors.npy     the passage vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
-index.faiss     inner-product index over them, where the vectors themselves are not searched
+index.faiss     inner-product index over them, unless the vectors themselves are searched
 corpus.parquet  the passages, as in the dataset
-query_encoder/  E_Q with its tokenizer
-bm25/           BM25's index of the same passages, where there is one (`gnn_encoder.retrieval.bm25`)
-bundle.json     what the above are, for readers that are not this program
+query_encoder/  E_Q and its tokenizer
+bm25/           BM25's index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
+bundle.json     describes the above for other programs
 """
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import VECTORS
+from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
-from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.artifacts.folder import Artifact, Draft
 from gnn_encoder.errors import UserError
 
 INDEX, QUERY_ENCODER, BM25, CARD = "index.faiss", "query_encoder", "bm25", "bundle.json"
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A complete bundle artifact; nothing large is read before it is asked for."""
+class Bundle(Artifact):
+    """A complete bundle artifact; its large parts are read when they are first used."""
 
-    path: Path
-    manifest: Manifest
+    schema = "bundle"
 
     @classmethod
-    def read(cls, path: str | Path) -> "Bundle":
-        """Open a bundle.
-
-        Raises:
-            UserError: no bundle, or its parts do not belong together.
-        """
-        bundle = cls(Path(path), read_manifest(path, "bundle"))
+    def read(cls, path: str | Path) -> Self:
+        """Open a bundle; a UserError if its parts do not belong together."""
+        bundle = super().read(path)
         counts = {"vectors": len(bundle.vectors), "passages": len(bundle.passages)}
-        if len(set(counts.values())) > 1:
+        if counts["vectors"] != counts["passages"]:
             raise UserError(f"{path} is inconsistent ({counts}): run encode_corpus again")
         return bundle
 
@@ -58,16 +52,12 @@ class Bundle:
         """Fill a bundle draft.
 
         Args:
-            draft: the bundle to be.
-            vectors: h'_p [m, d]; not copied where it is the draft's own array, made by
-                `create_vectors(draft, m, d)` and filled since.
-            dataset: whose corpus the vectors belong to.
+            draft: the artifact to write.
+            vectors: h'_p [m, d]; not copied where it is the draft's own array (`create_vectors(draft, m, d)`).
+            dataset: the dataset with the vectors' passages.
             save_index: writes an index over vectors to a file, or nothing (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
             save_bm25: writes BM25's index into a folder (`Bm25.save`).
-
-        Raises:
-            ValueError: not one vector per passage.
         """
         own = (draft / VECTORS).is_file()
         if own and isinstance(vectors, np.memmap) and (draft / VECTORS).samefile(str(vectors.filename)):
@@ -99,7 +89,7 @@ class Bundle:
 
     @property
     def index_path(self) -> Path:
-        """What is searched: the FAISS index where there is one, else the vectors."""
+        """The file that is searched: the FAISS index if there is one, else the vectors."""
         index = self.path / INDEX
         return index if index.is_file() else self.path / VECTORS
 
@@ -110,14 +100,13 @@ class Bundle:
 
     @property
     def bm25_path(self) -> Path | None:
-        """The folder of BM25's index, None where there is none."""
+        """The folder of BM25's index, None without one."""
         return folder if (folder := self.path / BM25).is_dir() else None
 
     @cached_property
     def vectors(self) -> np.ndarray:
         """h'_p fp32 [m, d], memory-mapped read-only."""
-        array: np.ndarray = np.load(self.path / VECTORS, mmap_mode="r")
-        return array
+        return read_rows(self.path, Path(VECTORS).stem)
 
     @cached_property
     def passages(self) -> PassageTable:

@@ -6,7 +6,7 @@ qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: q
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,31 +23,17 @@ CORPUS, QUERIES, QRELS = "corpus.parquet", "queries.parquet", "qrels.parquet"
 ROW_GROUP = 10_000
 """Rows that a reader holds at a time."""
 
-CORPUS_SCHEMA = pa.schema([("passage_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
-QUERIES_SCHEMA = pa.schema(
-    [
-        ("query_id", pa.string()),
-        ("text", pa.string()),
-        ("split", pa.string()),
-        ("answers", pa.list_(pa.string())),
-        ("group", pa.int32()),
-    ]
-)
-QRELS_SCHEMA = pa.schema(
-    [
-        ("query_id", pa.string()),
-        ("passage_id", pa.string()),
-        ("relevance", pa.int32()),
-        ("query", pa.int32()),
-        ("passage", pa.int32()),
-    ]
-)
+TEXT, NUMBER = pa.string(), pa.int32()
+SCHEMAS = {
+    CORPUS: pa.schema({"passage_id": TEXT, "title": TEXT, "text": TEXT}),
+    QUERIES: pa.schema({"query_id": TEXT, "text": TEXT, "split": TEXT, "answers": pa.list_(TEXT), "group": NUMBER}),
+    QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
+}
 SPLITS = ("train", "dev", "test")
-Column: TypeAlias = list[str] | pa.ChunkedArray
-"""Texts, as Python strings or as Arrow holds them."""
+Column: TypeAlias = list[Any] | np.ndarray | pa.ChunkedArray
 HIGHEST_RELEVANCE = 1000
 """Of a label, positive or negative. trec_eval counts a query's labels of every grade up to the highest one: a label of
-10**9 took 8 GB, and one of 2**31 - 1 made RR, nDCG and MAP 0 without an error."""
+10**9 took 8 GB, and with one of 2**31 - 1 RR, nDCG and MAP were 0 without an error."""
 
 
 def relevance_of(field: str) -> int | None:
@@ -60,8 +46,13 @@ def relevance_of(field: str) -> int | None:
 
 
 def passage_text(title: str, text: str) -> str:
-    """What models and BM25 read of a passage."""
+    """A passage as models and BM25 read it: title and text."""
     return f"{title} {text}" if title else text
+
+
+def read_columns(path: Path, *names: str) -> list[np.ndarray]:
+    """Columns of numbers of a Parquet file, by name."""
+    return [column.to_numpy() for column in pq.read_table(path, columns=list(names)).columns]
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,11 @@ class Qrels:
     relevance: np.ndarray
 
     def positive(self) -> "Qrels":
-        """Those with relevance of at least 1."""
-        keep = self.relevance >= 1
+        """The labels with relevance of at least 1."""
+        return self.where(self.relevance >= 1)
+
+    def where(self, keep: np.ndarray) -> "Qrels":
+        """The labels that the mask [r] keeps."""
         return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
 
 
@@ -122,11 +116,7 @@ class PassageTable:
             self._file.read_row_group(int(group)).take(_column(rows[order][groups == group] - self._starts[group]))
             for group in np.unique(groups)
         ]
-        if not parts:
-            return Passages([], [], [])
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        return _passages(pa.concat_tables(parts).take(_column(inverse)))
+        return _passages(pa.concat_tables(parts).take(_column(np.argsort(order)))) if parts else Passages([], [], [])
 
     def ids(self) -> pa.ChunkedArray:
         """Every passage's text id, as an Arrow column [m]."""
@@ -139,7 +129,7 @@ def _column(rows: np.ndarray) -> pa.Array:
 
 
 def _passages(table: pa.Table | pa.RecordBatch) -> Passages:
-    return Passages(*(table.column(name).to_pylist() for name in CORPUS_SCHEMA.names))
+    return Passages(*(table.column(name).to_pylist() for name in SCHEMAS[CORPUS].names))
 
 
 class Dataset:
@@ -156,7 +146,7 @@ class Dataset:
 
     @cached_property
     def queries(self) -> pa.Table:
-        """All queries of all splits, in row order (columns of `QUERIES_SCHEMA`)."""
+        """All queries of all splits, in row order (columns of `SCHEMAS[QUERIES]`)."""
         return pq.read_table(self.path / QUERIES)
 
     def query_rows(self, split: str) -> np.ndarray:
@@ -167,88 +157,74 @@ class Dataset:
     def groups(self) -> np.ndarray:
         """Int32 [n]: the row of the first query of each query's group.
 
-        Training queries of equal text are twins and form a group (`ingest.twin_similarity`). They share their
-        positives and leave the graph together. Every other query is a group of its own.
+        Training queries that are twins (`data.twins`) form a group: they share their positives and leave the graph
+        together. Every other query is a group of its own.
         """
-        groups: np.ndarray = self.queries.column("group").to_numpy()
-        return groups
+        return np.asarray(self.queries.column("group").to_numpy())
 
     def query_texts(self, rows: np.ndarray) -> list[str]:
         """Texts of the queries at `rows`, in that order."""
-        texts: list[str] = self.queries.column("text").take(pa.array(rows)).to_pylist()
-        return texts
+        return list(self.queries.column("text").take(pa.array(rows)).to_pylist())
 
     @cached_property
     def qrels(self) -> Qrels:
         """Labels of all splits, as row numbers."""
-        table = pq.read_table(self.path / QRELS, columns=["query", "passage", "relevance"])
-        return Qrels(*(table.column(name).to_numpy() for name in ("query", "passage", "relevance")))
+        return Qrels(*read_columns(self.path / QRELS, "query", "passage", "relevance"))
 
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""
-        keep = np.isin(self.qrels.query, self.query_rows(split))
-        return Qrels(self.qrels.query[keep], self.qrels.passage[keep], self.qrels.relevance[keep])
+        return self.qrels.where(np.isin(self.qrels.query, self.query_rows(split)))
 
 
 class DatasetWriter:
     """Streams rows into a dataset draft: all passages and queries first, then the qrels.
 
     Rows come as batches of columns. One batch is compressed and written while the caller reads the next, so
-    memory stays that of two row groups. An error in writing is raised by the next call.
+    memory stays that of two batches. An error in writing is raised by the next call.
     """
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._writers = {
-            name: pq.ParquetWriter(draft / name, schema, compression="zstd")
-            for name, schema in ((CORPUS, CORPUS_SCHEMA), (QUERIES, QUERIES_SCHEMA), (QRELS, QRELS_SCHEMA))
+            name: pq.ParquetWriter(draft / name, schema, compression="zstd") for name, schema in SCHEMAS.items()
         }
         self._rows = dict.fromkeys(self._writers, 0)
         self._thread = ThreadPoolExecutor(1, "parquet")
         self._writing: Future[None] | None = None
 
     def passages(self, ids: Column, titles: Column, texts: Column) -> None:
-        """Append passages (any number; a call is a row group, so hand over about `ROW_GROUP`)."""
-        self._write(CORPUS, CORPUS_SCHEMA, [ids, titles, texts])
+        """Append passages."""
+        self._write(CORPUS, ids, titles, texts)
 
     def queries(
-        self,
-        ids: list[str],
-        texts: list[str],
-        splits: list[str],
-        answers: list[list[str]],
-        groups: list[int] | None = None,
+        self, ids: Column, texts: Column, splits: Column, answers: Column, groups: Column | None = None
     ) -> None:
         """Append queries, with the row of the first query of each one's group; None: each is a group of its own."""
-        before = self._rows[QUERIES]
-        own = list(range(before, before + len(ids)))
-        self._write(QUERIES, QUERIES_SCHEMA, [ids, texts, splits, answers, own if groups is None else groups])
+        if groups is None:
+            groups = np.arange(self._rows[QUERIES], self._rows[QUERIES] + len(ids))
+        self._write(QUERIES, ids, texts, splits, answers, groups)
 
-    def qrels(
-        self, query_ids: list[str], passage_ids: list[str], relevance: list[int], query: list[int], passage: list[int]
-    ) -> None:
+    def qrels(self, query_ids: Column, passage_ids: Column, relevance: Column, query: Column, passage: Column) -> None:
         """Append labels, with the row numbers of their query and passage."""
-        self._write(QRELS, QRELS_SCHEMA, [query_ids, passage_ids, relevance, query, passage])
+        self._write(QRELS, query_ids, passage_ids, relevance, query, passage)
 
-    def _write(self, name: str, schema: pa.Schema, columns: Iterable[list[Any] | pa.ChunkedArray]) -> None:
+    def _write(self, name: str, *columns: Column) -> None:
+        schema = SCHEMAS[name]
         arrays = [
             column if isinstance(column, pa.ChunkedArray) else pa.array(column, type=field.type)
             for column, field in zip(columns, schema, strict=True)
         ]
-        self._wait()
         table = pa.table(arrays, schema=schema)
+        if self._writing:
+            self._writing.result()
         self._writing = self._thread.submit(self._writers[name].write_table, table, row_group_size=ROW_GROUP)
         self._rows[name] += len(table)
-
-    def _wait(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()
 
     def close(self) -> None:
         """Close the files and record the counts."""
         try:
-            self._wait()
+            if self._writing:
+                self._writing.result()
         finally:
             self._thread.shutdown()
             for writer in self._writers.values():

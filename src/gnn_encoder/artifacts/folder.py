@@ -1,11 +1,11 @@
 """Folders with a manifest: written under a temporary name, renamed when complete, checked when read.
 
-`manifest.json` names the schema and its version, every file's size and SHA-256, row counts, the
-settings and input digests that made it, and the step's metrics. A killed step leaves no folder
-behind that a reader would take for an artifact.
+`manifest.json` names the schema and its version, every file's size and SHA-256, row counts, the settings and input
+digests of the step that wrote it, and the step's metrics. A killed step leaves no folder that a reader would take for
+an artifact.
 
 Reading a manifest compares every file with its SHA-256. A file is hashed once: the hidden file `.NAME.checked.json`
-beside the folder NAME records when each file last changed and with which digest, and later readers compare that.
+beside the folder NAME records when each file last changed and its digest then, and later readers compare that.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 
 MANIFEST, HISTORY = "manifest.json", "history.json"
 LARGEST = 2**24
@@ -48,7 +48,7 @@ VERSIONS = {
     "figures": 1,
     "tokens": 1,
 }
-"""Schema name → the version this code writes and reads."""
+"""Schema name → the version that this code writes and reads."""
 
 
 @dataclass
@@ -61,10 +61,10 @@ class FileFacts:
 
 @dataclass
 class Manifest:
-    """What `manifest.json` holds.
+    """The content of `manifest.json`.
 
     `digest` is over the files' names, sizes and SHA-256. `history` is the SHA-256 of `history.json`, which is not one
-    of `files`. `seal` is over all else in the manifest. Artifacts of earlier versions have no `history` and no `seal`.
+    of `files`; it is empty without that file. `seal` is over all else in the manifest.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -86,7 +86,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class Draft:
-    """An artifact being written: a folder of its own until `finish` gives it its name."""
+    """An artifact that is being written: a folder with a temporary name until `finish` renames it."""
 
     def __init__(self, target: Path, schema: str) -> None:
         self.target = target
@@ -107,11 +107,12 @@ class Draft:
 
     def finish(self) -> Manifest:
         """Hash the files, write the manifest, and give the folder its final name."""
-        for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != self.path / HISTORY):
+        history = self.path / HISTORY
+        for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != history):
             name = path.relative_to(self.path).as_posix()
             self.manifest.files[name] = FileFacts(path.stat().st_size, sha256(path))
-        if (self.path / HISTORY).is_file():
-            self.manifest.history = sha256(self.path / HISTORY)
+        if history.is_file():
+            self.manifest.history = sha256(history)
         facts = json.loads(json.dumps(asdict(self.manifest)))
         self.manifest.digest = facts["digest"] = digest_of(facts["files"])
         self.manifest.seal = facts["seal"] = _seal(facts)
@@ -119,12 +120,8 @@ class Draft:
         if self.target.exists():
             shutil.rmtree(self.target)
         self.path.rename(self.target)
-        _Checked(self.target, self.manifest.files).written()
+        _Checked(self.target, self.manifest.files).record()
         return self.manifest
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 @contextmanager
@@ -135,19 +132,32 @@ def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
         yield draft
         draft.finish()
     except BaseException:
-        draft.discard()
+        shutil.rmtree(draft.path, ignore_errors=True)
         raise
 
 
+@dataclass(frozen=True)
+class Artifact:
+    """A complete artifact of one schema."""
+
+    path: Path
+    manifest: Manifest
+    schema: ClassVar[str]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Open it; see `read_manifest` for what is refused."""
+        return cls(Path(path), read_manifest(path, cls.schema))
+
+
 def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
-    """The manifest of an artifact whose files are all there and are what it says.
+    """The manifest of an artifact whose files are all present and have the manifest's digests.
 
     Raises:
         UserError: not an artifact, another schema or version, a missing or damaged file.
     """
-    folder = Path(path)
-    file = folder / MANIFEST
-    if not file.is_file():  # as a pipe is not one, which would be waited for
+    folder, file = Path(path), Path(path) / MANIFEST
+    if not file.is_file():  # opening a pipe would block
         raise UserError(f"{folder} is not a complete artifact: it has no {MANIFEST}; run the step that writes it")
     try:
         if file.stat().st_size > LARGEST:
@@ -155,11 +165,11 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
         facts = json.loads(file.read_text(encoding="utf-8"))
         manifest = _MANIFEST.validate_python(facts)
     except (ValueError, RecursionError) as error:
-        what: object = error
+        what = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UserError(f"{file} is corrupt ({what}); delete the folder and run again") from None
+        raise UserError(f"{file} is corrupt ({printable(what)}); delete the folder and run again") from None
     if schema and manifest.schema != schema:
         raise UserError(f"{folder} holds a {manifest.schema!r} artifact where {schema!r} is needed")
     if manifest.version != VERSIONS.get(manifest.schema):
@@ -167,48 +177,51 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
             f"{folder} has version {manifest.version} of schema {manifest.schema!r}; this program reads "
             f"version {VERSIONS.get(manifest.schema)}: run the step that writes it again"
         )
-    if manifest.seal and manifest.seal != _seal(facts):
+    if manifest.seal != _seal(facts):
         raise UserError(f"{file} is corrupt: its seal is of other contents; delete the folder and run again")
     _Checked(folder, manifest.files).check()
     return manifest
 
 
 def _seal(facts: dict[str, Any]) -> str:
-    """The digest of a manifest's facts but the seal."""
+    """The digest of a manifest's facts without the seal."""
     return digest_of({name: value for name, value in facts.items() if name != "seal"})
 
 
 class _Checked:
-    """What is known of an artifact's files: how each one was when it was compared with its digest.
+    """The state of each file of an artifact when it was last compared with its digest.
 
-    It is kept in memory and, for other processes, in a file beside the folder. Where that cannot be written, as beside
-    a mounted bundle, each process hashes the files once.
+    It is kept in memory and, for other processes, in a file beside the folder. Where that file cannot be written, as
+    beside a mounted bundle, each process hashes the artifact once.
     """
 
     _in_memory: ClassVar[dict[Path, dict[str, list[Any]]]] = {}
 
     def __init__(self, folder: Path, files: Mapping[str, FileFacts]) -> None:
         self._folder, self._files, place = folder, files, folder.resolve()
-        self._record = place.with_name(f".{place.name}.checked.json")
+        self._file = place.with_name(f".{place.name}.checked.json")
 
     def check(self) -> None:
-        """Compare each file with its digest, unless that was done since it last changed."""
-        known, began = self._in_memory.get(self._record) or self._read(), time.time_ns()
+        """Compare with its digest each file that has changed since the last comparison."""
+        known, began = self._in_memory.get(self._file) or self._read(), time.time_ns()
         entries = {}
         for name, expected in self._files.items():
             file = self._folder / name
+            entries[name] = self._entry(name) if file.is_file() else []
             if not file.is_file():
-                raise self._corrupt(name, "missing")
-            entry = entries[name] = self._entry(name)
-            if file.stat().st_size != expected.bytes:
-                raise self._corrupt(name, f"{file.stat().st_size} bytes where {expected.bytes} bytes belong")
-            if known.get(name) != entry and sha256(file) != expected.sha256:
-                raise self._corrupt(name, f"its digest differs from {MANIFEST}")
+                wrong = "missing"
+            elif (size := file.stat().st_size) != expected.bytes:
+                wrong = f"{size} bytes where {expected.bytes} bytes belong"
+            elif known.get(name) != entries[name] and sha256(file) != expected.sha256:
+                wrong = f"its digest differs from {MANIFEST}"
+            else:
+                continue
+            raise UserError(f"{printable(str(file))} is corrupt: {wrong}; delete {self._folder} and run again")
         if entries != known:
             self._write(entries, began)
 
-    def written(self) -> None:
-        """Record the files as they are: they were hashed just now."""
+    def record(self) -> None:
+        """Record the files as they are; the caller has just hashed them."""
         self._write({name: self._entry(name) for name in self._files}, time.time_ns())
 
     def _entry(self, name: str) -> list[Any]:
@@ -219,25 +232,19 @@ class _Checked:
         settled = {name: entry for name, entry in entries.items() if entry[0] < when - CLOCK_TICK}
         if not settled:
             return
-        self._in_memory[self._record] = settled
-        with suppress(OSError):  # a folder that cannot be written, or a full disk: the record only saves time
-            handle, partial = tempfile.mkstemp(prefix=self._record.name, dir=self._record.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(settled, file)
-                Path(partial).replace(self._record)
-            finally:
-                Path(partial).unlink(missing_ok=True)
+        self._in_memory[self._file] = settled
+        # Where the folder cannot be written or the disk is full, there is no record: it only saves time.
+        with suppress(OSError), tempfile.TemporaryDirectory(prefix=self._file.name, dir=self._file.parent) as folder:
+            partial = Path(folder) / self._file.name
+            partial.write_text(json.dumps(settled), encoding="utf-8")
+            partial.replace(self._file)
 
     def _read(self) -> dict[str, list[Any]]:
         try:
-            record = json.loads(self._record.read_text(encoding="utf-8")) if self._record.is_file() else {}
+            record = json.loads(self._file.read_text(encoding="utf-8")) if self._file.is_file() else {}
         except (OSError, ValueError, RecursionError):
-            return {}  # whatever is not as it should be is hashed again
+            return {}  # without a sound record the files are hashed
         return record if isinstance(record, dict) else {}
-
-    def _corrupt(self, name: str, what: str) -> UserError:
-        return UserError(f"{self._folder / name} is corrupt: {what}; delete {self._folder} and run again")
 
 
 def sha256(path: Path) -> str:
@@ -251,9 +258,7 @@ def digest_of(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def folder_digest(path: Path) -> str:
-    """Hex SHA-256 over the names and contents of a folder's files, or of one file."""
-    if path.is_file():
-        return sha256(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    return digest_of({p.relative_to(path).as_posix(): sha256(p) for p in files})
+def folder_digest(folder: Path) -> str:
+    """Hex SHA-256 over the names and contents of a folder's files."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return digest_of({path.relative_to(folder).as_posix(): sha256(path) for path in files})

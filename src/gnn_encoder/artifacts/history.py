@@ -1,26 +1,26 @@
-"""How an artifact came to be: a record of every step on the way to it, which travels with it.
+"""How an artifact was made: a record of every step on the way to it, which is copied with it.
 
-`history.json` lies beside the manifest and, as that does, outside the digest: two runs that make the same files at
-another pace have made the same artifact. A report, or a bundle that was copied away, can tell with it which settings,
-data and hours are behind it, although the artifacts of the steps before are not at hand.
+`history.json` lies beside the manifest and, like it, outside the digest: two runs that write the same files in
+different times have made the same artifact. It shows the settings, data and hours behind a report or a copied bundle
+where the artifacts of the earlier steps are not at hand.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts.folder import HISTORY, read_manifest, sha256
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 
 Curves = dict[str, list[tuple[int, float]]]
-"""Curve → its points: at which step or epoch, and the value."""
+"""Curve → its points: step or epoch, and the value."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One step as it went."""
+    """One executed step."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
@@ -31,34 +31,27 @@ class Record:
 
 
 History = dict[str, Record]
-"""Title of a step → its record, in an order in which they can have run. The last one made the artifact."""
+"""Title of a step → its record, in an order in which the steps can have run. The last one made the artifact."""
 
 
 def read_history(artifact: Path) -> History:
-    """The history of an artifact; empty where no step made it, or where the file was deleted.
-
-    Raises:
-        UserError: the file is corrupt.
-    """
-    file, known = artifact / HISTORY, {field.name for field in fields(Record)}
+    """The history of an artifact; empty if no step made it or the file was deleted."""
+    file = artifact / HISTORY
     if not file.is_file():
         return {}
     try:
-        if read_manifest(artifact).history not in ("", sha256(file)):
+        if read_manifest(artifact).history != sha256(file):
             raise ValueError("its digest differs from the manifest")
-        records = json.loads(file.read_text(encoding="utf-8"))
-        return {
-            title: Record(**{name: value for name, value in record.items() if name in known})
-            for title, record in records.items()
-        }
+        return {title: Record(**record) for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        what = printable(str(error))
         raise UserError(
-            f"{file} is corrupt ({error}); delete it: only a report's account of the steps is lost"
+            f"{file} is corrupt ({what}); delete it: only a report's account of the steps is lost"
         ) from None
 
 
 def write_history(artifact: Path, history: History) -> None:
-    """Into an artifact's folder."""
+    """Write `history.json` into an artifact's folder."""
     records = {title: asdict(record) for title, record in history.items()}
     (artifact / HISTORY).write_text(json.dumps(records, indent=1), encoding="utf-8")
 
@@ -66,15 +59,14 @@ def write_history(artifact: Path, history: History) -> None:
 def joined(artifacts: Iterable[Path]) -> History:
     """The histories of several artifacts as one.
 
-    Where a step is in them twice, as `ingest` is after an update, the one that made one of these artifacts counts.
+    Where two histories have different records of one step, as of `ingest` after an update, the record of the step that
+    made one of these artifacts is taken.
     """
     histories = [read_history(path) for path in artifacts]
-    found: History = {}
+    records: History = {}
     for history in histories:
         for title, record in history.items():
-            found.setdefault(title, record)
+            records.setdefault(title, record)
     for history in histories:
-        if history:
-            title = next(reversed(history))
-            found[title] = history[title]
-    return found
+        records.update(list(history.items())[-1:])
+    return records

@@ -1,4 +1,4 @@
-"""The artifacts between ingestion and training: runs, pair scores, generated queries, examples.
+"""The artifacts between ingestion and training: runs, pair scores, generated queries, examples; known positives.
 
 All of them name queries and passages by int32 row number of the dataset.
 """
@@ -13,26 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.dataset import Dataset, read_columns
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
-RUN, SYSTEM, PAIRS, CLS_VECTORS, GENERATED, TRIPLES, EXAMPLES = (
-    "run.parquet",
-    "system.json",
-    "pairs.parquet",
-    "cls_vectors.npy",
-    "generated.parquet",
-    "triples.parquet",
-    "examples.parquet",
-)
+RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
+GENERATED, TRIPLES, EXAMPLES = "generated.parquet", "triples.parquet", "examples.parquet"
 CONVEX, RECIPROCAL = "convex", "rrf"
 """Methods of fusion: a fused run's fact `method`."""
 ORIGINS = ("labelled", "denoised", "selected", "generated")
 """Where a training example comes from."""
+NONE = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
 class System:
-    """The system that a run is of: its name in every table, and facts about it."""
+    """The system that made a run: its name in every table, and facts about it."""
 
     name: str
     facts: dict[str, Any]
@@ -56,35 +52,30 @@ class Run:
     @classmethod
     def from_hits(cls, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> "Run":
         """From hit lists [n, k], best first, of `queries` [n]; a passage of -1 is no hit."""
-        order = np.argsort(queries, kind="stable")
-        queries, passages, scores = queries[order], passages[order], scores[order]
-        n, k = passages.shape
-        keep = passages.ravel() >= 0
-        columns = (np.repeat(queries, k), passages.ravel(), np.tile(np.arange(1, k + 1), n), scores.ravel())
-        types = (np.int32, np.int32, np.int32, np.float32)
-        return cls(*(c[keep].astype(t) for c, t in zip(columns, types, strict=True)))
+        order, (n, k) = np.argsort(queries, kind="stable"), passages.shape
+        passage, score = passages[order].ravel().astype(np.int32), scores[order].ravel().astype(np.float32)
+        rank = np.tile(np.arange(1, k + 1, dtype=np.int32), n)
+        return cls(np.repeat(queries[order], k).astype(np.int32), passage, rank, score)._part(passage >= 0)
 
     @classmethod
     def concatenate(cls, runs: list["Run"]) -> "Run":
         """One run of several over disjoint queries."""
-        columns = [np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__]
-        order = np.lexsort((columns[2], columns[0]))
-        return cls(*(column[order] for column in columns))
+        whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))
+        return whole._part(np.lexsort((whole.rank, whole.query)))
+
+    def _part(self, rows: np.ndarray | slice) -> "Run":
+        return Run(self.query[rows], self.passage[rows], self.rank[rows], self.score[rows])
 
     @classmethod
     def read(cls, path: str | Path) -> "Run":
         """Read a run artifact."""
         read_manifest(path, "run")
-        table = pq.read_table(Path(path) / RUN)
-        return cls(*(table.column(name).to_numpy() for name in cls.__dataclass_fields__))
+        return cls(*read_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
-        """Write a run artifact.
+        """Write a run artifact of a system, whose name every table shows.
 
-        Args:
-            draft: the artifact to be.
-            system: name of the system that made the ranking, as every table shows it.
-            facts: what a reader must know about the system, as JSON; a fused run has `method` and its parts' names.
+        `facts` are further facts about the system, as JSON; a fused run has `method` and its parts' names.
         """
         (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
         pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
@@ -95,13 +86,12 @@ class Run:
         keep = np.isin(self.query, queries)
         if depth is not None:
             keep &= self.rank <= depth
-        return Run(self.query[keep], self.passage[keep], self.rank[keep], self.score[keep])
+        return self._part(keep)
 
     def between(self, first: int, last: int) -> "Run":
         """The hits of the queries with rows from `first` to `last`: a view."""
         start, stop = np.searchsorted(self.query, [first, last + 1])
-        part = slice(int(start), int(stop))
-        return Run(self.query[part], self.passage[part], self.rank[part], self.score[part])
+        return self._part(slice(int(start), int(stop)))
 
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
         """Passages [n, depth] of `queries` [n], best first, int32, -1 where there are fewer."""
@@ -131,9 +121,8 @@ class PairScores:
     def read(cls, path: str | Path) -> "PairScores":
         """Read a pair_scores artifact."""
         read_manifest(path, "pair_scores")
-        table = pq.read_table(Path(path) / PAIRS)
         names = ("query", "passage", "score", "probability")
-        query, passage, score, probability = (table.column(name).to_numpy() for name in names)
+        query, passage, score, probability = read_columns(Path(path) / PAIRS, *names)
         return cls(query, passage, score, probability, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
 
     @staticmethod
@@ -171,12 +160,54 @@ def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.n
     return np.where(keys[rows] == wanted, rows, -1)
 
 
+class KnownPositives:
+    """The (query, passage) pairs that training knows as positives: labelled, or denoised by the cross-encoder.
+
+    A positive of one query is a positive of its twins too (`Dataset.groups`). Otherwise one question would learn both
+    that a passage answers it and that the passage does not.
+
+    `query`, `passage` are dataset rows [r]. A query of -1 is left out: a generated query shares no positive. `groups`
+    int [n] has the group of every query of the dataset; None: each query is a group of its own.
+    """
+
+    def __init__(self, query: np.ndarray, passage: np.ndarray, groups: np.ndarray | None = None) -> None:
+        self._groups = groups
+        in_dataset = query >= 0
+        self._keys = np.unique(pair_keys(self._group(query[in_dataset]), passage[in_dataset]))
+
+    @classmethod
+    def of(cls, dataset: Dataset, split: str, query: np.ndarray = NONE, passage: np.ndarray = NONE) -> "KnownPositives":
+        """The labelled positives of a split, and further pairs [r], such as those of the training examples."""
+        labels = dataset.split_qrels(split).positive()
+        pairs = np.concatenate([labels.query, query]), np.concatenate([labels.passage, passage])
+        return cls(*pairs, dataset.groups)
+
+    def _group(self, query: np.ndarray) -> np.ndarray:
+        return query if self._groups is None else np.where(query >= 0, self._groups[query], -1)
+
+    def contains(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        """Bool of the broadcast shape: is (query, passage) a known positive?"""
+        return find_pairs(self._keys, self._group(query), passage) >= 0
+
+    def excluded(self, query: np.ndarray, passages: np.ndarray, positive: np.ndarray) -> np.ndarray:
+        """(query, passage) pairs [2, x] int64, places in the batch: known positives other than the one trained on.
+
+        `query` [b] are dataset rows, -1 for a generated query, which has one positive only. `passages` [c] are distinct
+        dataset rows, ascending, and `positive` [b] are indices into them.
+        """
+        first = pair_keys(self._group(query), np.zeros_like(query))
+        starts, stops = np.searchsorted(self._keys, first), np.searchsorted(self._keys, first + (1 << 32))
+        row, known = np.repeat(np.arange(len(query)), stops - starts), self._keys[ranges(starts, stops)] & 0xFFFFFFFF
+        column = np.minimum(np.searchsorted(passages, known), len(passages) - 1)
+        others = (passages[column] == known) & (column != positive[row])
+        return np.stack([row[others], column[others]])
+
+
 @dataclass(frozen=True)
 class GeneratedQueries:
-    """One generated query per distinct negative, and how alike it is to the queries it is a negative of.
+    """One generated query per distinct negative: `passage` int32 [g], ascending, and `text` [g].
 
-    `passage` int32 [g], ascending, and `text` [g]; triples: `query`, `negative` int32 [t] and
-    `similarity` float32 [t], the cosine of query and generated query.
+    Triples: `query`, `negative` int32 [t], `similarity` float32 [t], the cosine of query and generated query.
     """
 
     passage: np.ndarray
@@ -189,13 +220,9 @@ class GeneratedQueries:
     def read(cls, path: str | Path) -> "GeneratedQueries":
         """Read a generated_queries artifact."""
         read_manifest(path, "generated_queries")
-        texts = pq.read_table(Path(path) / GENERATED)
-        triples = pq.read_table(Path(path) / TRIPLES)
-        return cls(
-            texts.column("passage").to_numpy(),
-            texts.column("text").to_pylist(),
-            *(triples.column(name).to_numpy() for name in ("query", "negative", "similarity")),
-        )
+        (passages,) = read_columns(Path(path) / GENERATED, "passage")
+        texts = pq.read_table(Path(path) / GENERATED, columns=["text"]).column(0).to_pylist()
+        return cls(passages, texts, *read_columns(Path(path) / TRIPLES, "query", "negative", "similarity"))
 
     def write(self, draft: Draft) -> None:
         """Write a generated_queries artifact."""

@@ -1,21 +1,22 @@
-"""Reading data sets: what each format's reader, the checks and the canonical form have for a front door."""
+"""Reading data sets: finds the reader of a format, and reads a data set into the canonical form or a report.
+
+Each function raises a UserError of one line if nothing is at the place, or its format is unknown.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from gnn_encoder.data.beir import Beir
-from gnn_encoder.data.canonical import canonicalize
+from gnn_encoder.data.canonical import canonicalize as canonicalize
 from gnn_encoder.data.dpr import Dpr
-from gnn_encoder.data.findings import DataReport
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
+from gnn_encoder.data.validation import DataReport as DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
-
-__all__ = ["DataReport", "canonicalize", "check", "open_source", "source_digest"]
 
 FOLDERS: dict[str, Callable[[Path], Source]] = {"beir": Beir, "msmarco": MsMarco, "dpr": Dpr}
 SIGNS = {
@@ -23,21 +24,16 @@ SIGNS = {
     "msmarco": ("collection.tsv*", "queries.*.tsv*", "qrels.*.tsv*"),
     "dpr": ("**/psgs_*.tsv*", "**/*-train.json*", "**/*.qa.csv*"),
 }
-"""Format → what a folder in it has, any of which tells it."""
+"""Format → files that show it; any of them is enough."""
+PLACES = f"a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format}"
 
 
 def open_source(settings: Ingest) -> Source:
-    """The data set that the settings name; little is read yet.
-
-    Raises:
-        UserError: nothing is there, or it is in no known format.
-    """
-    name, form = settings.dataset, settings.format
-    if not name and form != PythonDocs.name:
-        raise UserError(
-            f"no data set: give one with --dataset (a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name})"
-        )
-    if form == PythonDocs.name or (form == "auto" and name == PythonDocs.name):
+    """The data set that the settings name; little is read yet."""
+    name, form = settings.dataset, str(settings.format)
+    if not name and form != PythonDocs.format:
+        raise UserError(f"no data set: give one with --dataset ({PLACES})")
+    if form == PythonDocs.format or (form == "auto" and name == PythonDocs.format):
         return PythonDocs(settings.packages, settings.max_passages, settings.seed)
     if form == "ir_datasets" or (form == "auto" and name.startswith(PREFIX)):
         return IrDatasets(name)
@@ -47,39 +43,20 @@ def open_source(settings: Ingest) -> Source:
     folder = local_folder(name.removeprefix("file://"), indexed=False)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"dataset {name} {what}: give a folder, an s3:// address, {PREFIX}ID or {PythonDocs.name}")
-    return FOLDERS[detect(folder) if form == "auto" else form](folder)
-
-
-def detect(folder: Path) -> str:
-    """The format of a folder, by the names of its files.
-
-    Raises:
-        UserError: it looks like none of them.
-    """
-    for form, patterns in SIGNS.items():
-        if any(True for pattern in patterns for _ in folder.glob(pattern)):
-            return form
-    raise UserError(
-        f"{folder} holds no data set: expected corpus.jsonl (BEIR), collection.tsv (MS MARCO) or psgs_*.tsv (DPR)"
-    )
+        raise UserError(f"dataset {name} {what}: give {PLACES}")
+    if form == "auto":
+        form = next((form for form, signs in SIGNS.items() if any(any(folder.glob(sign)) for sign in signs)), "")
+    if not form:
+        expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO) or psgs_*.tsv (DPR)"
+        raise UserError(f"{folder} holds no data set: expected {expected}")
+    return FOLDERS[form](folder)
 
 
 def source_digest(settings: Ingest) -> str:
-    """Hex digest of what `ingest` would read: it changes when the data does.
-
-    Over the contents of the files, or an id that pins them (ir_datasets).
-
-    Raises:
-        UserError: see `open_source`.
-    """
+    """Hex digest over the contents of the files that `ingest` would read, or an id that pins them (ir_datasets)."""
     return open_source(settings).digest()
 
 
 def check(settings: Ingest) -> DataReport:
-    """Read a data set to its end, write nothing, and say what it holds and what is wrong with it.
-
-    Raises:
-        UserError: see `open_source`; problems of the data itself are in the report.
-    """
+    """Read a data set to its end, write nothing, and report what it holds and what is wrong with it."""
     return canonicalize(open_source(settings), settings)

@@ -1,58 +1,52 @@
-"""From a source to the canonical dataset, in one reading: everything wrong is counted on the way.
+"""From a source to the canonical dataset in one reading, in which every problem is counted.
 
-Passages are streamed to Parquet a row group at a time. Besides that, memory holds every passage id
-as Arrow text and its line (some 20 bytes a passage), and for a moment Arrow's hash table over the ids
-(some 60 bytes a passage), which finds duplicates and joins labels to rows exactly: about 0.7 GB for
-MS MARCO's 8.8 million. Queries and labels are held as Arrow columns.
+Passages are streamed to Parquet a row group at a time. Besides that, memory holds every passage id as Arrow text and
+its line (some 20 bytes a passage), and for a moment Arrow's hash table over the ids (some 60 bytes a passage), which
+finds duplicates and joins labels to rows exactly: about 0.7 GB for MS MARCO's 8.8 million. Queries and labels are held
+as Arrow columns.
 """
 
 from collections.abc import Callable
+from itertools import compress
+
+import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
-from gnn_encoder.data.corpus import Corpus
-from gnn_encoder.data.findings import DataReport
+from gnn_encoder.artifacts.dataset import ROW_GROUP
 from gnn_encoder.data.questions import Questions
-from gnn_encoder.data.rows import Source
-from gnn_encoder.data.validation import Kind, Problems, refusal
+from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
+from gnn_encoder.data.validation import DataReport, Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
+WORD_SAMPLE = 20_000
+"""Passages whose words are counted for the mean: the first ones."""
+
 
 def canonicalize(
-    source: Source,
-    settings: Ingest,
-    *,
-    draft: Draft | None = None,
-    advance: Callable[[int], None] | None = None,
+    source: Source, settings: Ingest, *, draft: Draft | None = None, advance: Callable[[int], None] | None = None
 ) -> DataReport:
-    """Read a source to its end and write it into a draft; without one, only look.
+    """Read a source to its end and write it into a draft; without a draft, only report.
 
-    Args:
-        source: what to read.
-        settings: which queries to take, and whether bad rows are left out or, where there is a draft, refused.
-        draft: the dataset to be.
-        advance: told how much of `source.work` was done.
-
-    Raises:
-        UserError: there is a draft, and problems that leaving rows out does not cover.
+    With a draft, problems are a UserError, unless `settings.on_bad_rows` is `drop` and leaving rows out mends them.
+    `advance` is called with the part of `source.work` that was done.
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
-    corpus = Corpus(problems)
     writer = DatasetWriter(draft) if draft else None
     try:
-        corpus.read(source, writer, advance)
-        duplicates = corpus.find_duplicates()
-        if duplicates.any() and (drop or not draft):
+        corpus = Corpus(source, problems, writer, advance)
+        repeated = corpus.find_duplicates()
+        if repeated.any() and (drop or not draft):
             # Only now is it known which rows to leave out: read again. The first file is overwritten.
             if draft and writer:
                 writer.close()
                 writer = DatasetWriter(draft)
-            corpus = Corpus(Problems(), skip=duplicates)
-            corpus.read(source, writer, None)
+            corpus = Corpus(source, Problems(), writer, skip=repeated)
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
-        questions = Questions.read(source, corpus.ids, settings, problems)
+        questions = Questions(source, corpus.ids, settings, problems)
         report = DataReport(
             source=source.name,
             format=source.format,
@@ -71,3 +65,78 @@ def canonicalize(
         if writer:
             writer.close()
     return report
+
+
+class Corpus:
+    """All passages of a source: sends them to the writer, if there is one, and holds the ids of the kept ones.
+
+    `skip`, bool, are rows to leave out, counted among the rows that are not empty.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        problems: Problems,
+        writer: DatasetWriter | None,
+        advance: Callable[[int], None] | None = None,
+        skip: np.ndarray | None = None,
+    ) -> None:
+        self.file = ""
+        self._problems, self._writer, self._skip = problems, writer, skip
+        self._ids: list[pa.Array] = []
+        self._lines: list[np.ndarray] = []
+        self._pending: list[pa.Table] = []
+        self._rows = self._words = self._counted = 0
+        for rows in source.passages(problems):
+            self.file = self.file or rows.file
+            self._add(rows)
+            if advance:
+                advance(rows.work)
+        self._flush(last=True)
+        self.ids = pa.chunked_array(self._ids, pa.large_string())
+
+    @property
+    def mean_words(self) -> float:
+        """Mean words of a passage's text."""
+        return self._words / max(self._counted, 1)
+
+    def find_duplicates(self) -> np.ndarray:
+        """bool [rows]: passages whose id an earlier one has; each is a problem."""
+        repeated = duplicates(self.ids.combine_chunks())
+        lines = np.concatenate(self._lines) if repeated.any() else np.empty(0)
+        for row in np.flatnonzero(repeated):
+            self._problems.add(Kind.DUPLICATE_PASSAGE, self.file, int(lines[row]), repr(self.ids[int(row)].as_py()))
+        return repeated
+
+    def _add(self, rows: PassageRows) -> None:
+        columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
+        if isinstance(rows.ids, list):
+            located = zip(*columns, rows.lines, strict=True)
+            stored = [storable(texts, rows.file, line, self._problems) for *texts, line in located]
+            columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
+        table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
+        keep = ~blank(table["text"])
+        for row in np.flatnonzero(~keep):
+            self._problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
+        first, self._rows = self._rows, self._rows + int(keep.sum())
+        if self._skip is not None:
+            keep[keep] = ~self._skip[first : self._rows]
+        if not keep.all():
+            table, lines = table.filter(pa.array(keep)), lines[keep]
+        self._ids.append(table["id"].combine_chunks().cast(pa.large_string()))
+        self._lines.append(lines)
+        if self._counted < WORD_SAMPLE:
+            self._words += sum(len(text.split()) for text in table["text"].to_pylist())
+            self._counted += len(table)
+        if self._writer:
+            self._pending.append(table)
+            self._flush()
+
+    def _flush(self, last: bool = False) -> None:
+        """Write whole row groups, and at the end the rest."""
+        count = sum(len(table) for table in self._pending)
+        whole = count if last else count - count % ROW_GROUP
+        if self._writer and whole:
+            table = pa.concat_tables(self._pending).combine_chunks()
+            self._writer.passages(*table.slice(0, whole).columns)
+            self._pending = [table.slice(whole)]

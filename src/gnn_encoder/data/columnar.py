@@ -1,7 +1,7 @@
-"""Blocks of lines parsed by Arrow into columns at once, some ten times as fast as line by line in Python.
+"""Blocks of lines parsed into columns by Arrow, some ten times as fast as line by line in Python.
 
-Only a block in which everything is in order is taken; of any other Arrow could not say which line is at
-fault. For that the functions return None, and the reader goes through the block's lines itself.
+Arrow cannot name the line of an error. For a block with any error the functions return None, and the reader parses the
+block's lines one by one.
 """
 
 import pyarrow as pa
@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from gnn_encoder.data.lines import RawBlock
+from gnn_encoder.data.lines import Block
 
 
-def tab_separated(block: RawBlock, columns: range) -> list[pa.Array] | None:
-    """The block's columns, string [n] each, as many in every line and a number in `columns`."""
+def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
+    """The block's columns, string [n] each: the same number in every line, one of `columns`."""
     data = block.data
     # Arrow takes a lone \r for a line's end, too, and skips blank lines: the one could hide the other from the count.
     if b"\r" in data:
@@ -31,10 +31,10 @@ def tab_separated(block: RawBlock, columns: range) -> list[pa.Array] | None:
         )
     except pa.ArrowInvalid:
         return None
-    return _whole(table, block)
+    return _columns(table, block)
 
 
-def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> list[pa.Array] | None:
+def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:
     """Text fields of the block's objects, string [n] each; a required one is in all of them, an optional one may be
     missing or null (then empty)."""
     # Arrow 25 ends the process with a segmentation fault if the first value is null; later ones it takes for objects.
@@ -42,7 +42,7 @@ def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> lis
         return None
     schema = pa.schema([(name, pa.string()) for name in (*required, *optional)])
     try:
-        block.data.decode("utf-8")  # Arrow does not look at that.
+        block.data.decode("utf-8")  # Arrow does not check that.
         table = pyarrow.json.read_json(
             pa.BufferReader(block.data),
             pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False),
@@ -52,14 +52,13 @@ def json_lines(block: RawBlock, required: list[str], optional: list[str]) -> lis
         return None
     if any(table[name].null_count for name in required):
         return None
-    found = _whole(table, block)
-    return found and [pc.fill_null(column, "") for column in found]
+    columns = _columns(table, block)
+    return columns and [pc.fill_null(column, "") for column in columns]
 
 
-def _whole(table: pa.Table, block: RawBlock) -> list[pa.Array] | None:
-    if len(table) != len(block.numbers):
-        return None
-    return [column.combine_chunks() for column in table.columns]
+def _columns(table: pa.Table, block: Block) -> list[pa.Array] | None:
+    """The columns of a table with a row for each of the block's lines."""
+    return [column.combine_chunks() for column in table.columns] if len(table) == len(block.numbers) else None
 
 
 def unquoted(fields: pa.Array) -> pa.Array:

@@ -1,16 +1,17 @@
 """Data sets of the `ir_datasets` catalogue, by id: `ir_datasets:beir/scifact`. An optional extra.
 
-An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO
-`dev/small`, the 6,980 queries that papers report) and `ID/test`. An id with a split means that split.
+An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO `dev/small`, the
+6,980 queries that papers report) and `ID/test`. An id with a split means that split.
 """
 
 import importlib.metadata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
 from gnn_encoder.artifacts.folder import digest_of
-from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
+from gnn_encoder.data.rows import Label, PassageRows, Query, Source
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
 
@@ -19,7 +20,7 @@ SPLIT_NAMES = {"train": ("train",), "dev": ("dev/small", "dev", "valid", "valida
 BATCH = 5000
 
 
-class IrDatasets:
+class IrDatasets(Source):
     """A catalogue entry; `ir_datasets` downloads and caches it."""
 
     format = "ir_datasets"
@@ -32,7 +33,7 @@ class IrDatasets:
             raise UserError(
                 f"{identity} needs the package ir_datasets: pip install 'gnn-encoder[ir-datasets]'"
             ) from None
-        self.name = identity
+        super().__init__(identity)
         self._id = identity.removeprefix(PREFIX)
         try:
             whole = ir_datasets.load(self._id)
@@ -48,41 +49,38 @@ class IrDatasets:
         if not whole.has_docs() or not self._splits:
             raise UserError(f"{identity} has no passages or no split with labels: name the data set above its splits")
         self._docs = whole
-        self.work = int(whole.docs_count() or 0)
-        self.remarks: list[str] = []
         self.facts = {"ir_datasets": importlib.metadata.version("ir_datasets")}
+
+    @property
+    def work(self) -> int:
+        """Passages, 0 where the catalogue does not know."""
+        return int(self._docs.docs_count() or 0)
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """The documents; one without a field `text` is read as ir_datasets' default text."""
         del problems  # the package checks its downloads
-        for first, docs in _batches(self._docs.docs_iter()):
+        documents, first = iter(self._docs.docs_iter()), 1
+        while docs := list(islice(documents, BATCH)):
             ids = [doc.doc_id for doc in docs]
             titles = [getattr(doc, "title", None) or "" if hasattr(doc, "text") else "" for doc in docs]
             texts = [doc.text if hasattr(doc, "text") else doc.default_text() for doc in docs]
             yield PassageRows(ids, titles, texts, "documents", range(first, first + len(docs)), len(docs))
+            first += len(docs)
 
-    def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
+    def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries and labels of each split."""
         del problems
         for split, entry in self._splits.items():
-            for first, queries in _batches(entry.queries_iter()):
-                lines = range(first, first + len(queries))
-                ids, texts = [q.query_id for q in queries], [q.default_text() for q in queries]
-                yield QueryRows(ids, texts, [[] for _ in queries], None, f"{split} queries", lines)
-            for first, labels in _batches(entry.qrels_iter()):
-                if any(abs(int(label.relevance)) > HIGHEST_RELEVANCE for label in labels):
+            for line, query in enumerate(entry.queries_iter(), 1):
+                yield Query(query.query_id, query.default_text(), [], None, f"{split} queries", line)
+            for line, label in enumerate(entry.qrels_iter(), 1):
+                relevance = int(label.relevance)
+                if abs(relevance) > HIGHEST_RELEVANCE:
                     raise UserError(f"{self.name}: a label for {split} is above {HIGHEST_RELEVANCE:,}: use other data")
-                yield LabelRows(
-                    [label.query_id for label in labels],
-                    [label.doc_id for label in labels],
-                    [int(label.relevance) for label in labels],
-                    split,
-                    f"{split} qrels",
-                    range(first, first + len(labels)),
-                )
+                yield Label(label.query_id, label.doc_id, relevance, split, f"{split} qrels", line)
 
     def digest(self) -> str:
-        """Of the id: the catalogue pins the contents by their digests."""
+        """Of the id: the catalogue pins the contents by digests."""
         return digest_of({"id": self._id, **self.facts})
 
 
@@ -91,15 +89,3 @@ def _load(package: Any, identity: str) -> Any:
         return package.load(identity)
     except KeyError:
         return None
-
-
-def _batches(items: Iterable[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """(number of the first, from 1; items)."""
-    first, batch = 1, []
-    for item in items:
-        batch.append(item)
-        if len(batch) == BATCH:
-            yield first, batch
-            first, batch = first + BATCH, []
-    if batch:
-        yield first, batch

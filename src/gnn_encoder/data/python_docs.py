@@ -1,27 +1,30 @@
 """The docstrings of Python's standard library, and of installed packages: real text on every machine.
 
-A docstring's first sentence is a query; what follows, cut into passages, must be found for it. A
-docstring whose first sentence is no use as a query gives passages that nobody asks for. Passages are
-titled by the dotted name of what they describe. Queries of the same words are one query with several
-relevant passages; passages of the same words are one passage. A query's split is decided by a hash of
-its text (70 % train, 10 % dev, 20 % test), so it stays when the library changes. All of it is held in
-memory: 3 MB of text for the standard library.
+A docstring's first sentence is a query; the rest, cut into passages, is relevant to it. A docstring whose first
+sentence cannot serve as a query gives passages without a query. A passage's title is the dotted name of the described
+object. Queries of the same words are one query with several relevant passages; passages of the same words are one
+passage. A hash of a query's text decides its split (70 % train, 10 % dev, 20 % test), so it stays when the library
+changes. Everything is held in memory: 3 MB of text for the standard library. `ast` reads the docstrings from source
+files: nothing is imported or run.
 """
 
+import ast
 import importlib.machinery
 import importlib.metadata
 import platform
 import random
+import re
 import sysconfig
+import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gnn_encoder.data.cutting import cut
-from gnn_encoder.data.docstrings import Docstring, read_docstrings
+from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.data.lines import files_digest
-from gnn_encoder.data.rows import LabelRows, PassageRows, QueryRows
+from gnn_encoder.data.rows import Label, PassageRows, Query, Source
 from gnn_encoder.data.splits import share
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
@@ -31,113 +34,112 @@ SKIPPED = frozenset(
 )
 """Folders of tests, programs and other people's packages."""
 SHORTEST_BODY = 5
-"""Words; a shorter rest, as in `See PEP 8.`, is not an answer."""
+"""Words; a shorter rest, such as `See PEP 8.`, is not an answer."""
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
-"""Shares of the queries: enough in test that a difference of some points can be told from chance."""
+"""Shares of the queries. Test has enough that a difference of some points is significant."""
+SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)[.!?](?=\s+[^a-z\s]|$)")
+"""Where a sentence ends: not after an abbreviation, nor before a small letter."""
+SIGNATURE = re.compile(r"[\w.]*\w\(.*\)(\s*->.*)?:?|.*\)\s*->.*")
+QUERY_WORDS = range(3, 41)
+LONG_TITLE = 30
+"""Words that a first paragraph without a full stop may have to count as a sentence."""
+LOW, HIGH = 60, 100
+SHORTEST_TAIL = 20
+"""A last passage with fewer words joins the one before it."""
+BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?;])\s+"), re.compile(r"\s+"))
+"""Where to cut, the best first: paragraphs, lines, sentences, words."""
 
 
 @dataclass(frozen=True)
-class Described:
-    """A docstring with its passages."""
+class Docstring:
+    """`query` is the first sentence, empty if it cannot serve as a query; `body` is the rest."""
 
-    docstring: Docstring
-    passages: list[str]
-    file: str
+    name: str
+    query: str
+    body: str
 
 
-class PythonDocs:
+class PythonDocs(Source):
     """The standard library of the running interpreter and the named packages."""
 
-    name = format = "python-docs"
+    format = "python-docs"
     unit = "passages"
 
     def __init__(self, packages: Sequence[str], max_passages: int, seed: int, library: Path | None = None) -> None:
-        self.remarks: list[str] = []
+        super().__init__(self.format)
         self.facts = {"python": platform.python_version()}
         self._max, self._seed = max_passages, seed
-        library = library or Path(sysconfig.get_paths()["stdlib"])
-        self.sources = dict(_modules(library, ""))
+        self.sources = dict(_modules(library or Path(sysconfig.get_paths()["stdlib"]), ""))
         for package in packages:
             self.sources.update(_package(package))
             self.facts[package] = _version(package)
 
-    @cached_property
+    @property
     def work(self) -> int:
-        """Passages to come."""
-        return len(self._passages)
+        """Number of passages."""
+        return len(self._titles)
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """All passages, in the order of their modules' names."""
         del problems  # a program's source has none that the user could mend
-        texts = list(self._passages)
-        titles = [self._passages[text] for text in texts]
+        texts, titles = list(self._titles), list(self._titles.values())
         ids = [f"p{i}" for i in range(len(texts))]
         yield PassageRows(ids, titles, texts, "docstrings", range(1, len(texts) + 1), len(texts))
 
-    def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
-        """All queries, then their labels, split by split."""
+    def questions(self, problems: Problems) -> Iterator[Query | Label]:
+        """Queries with their labels, split by split."""
         del problems
-        rows = {text: i for i, text in enumerate(self._passages)}
+        rows = {text: i for i, text in enumerate(self._titles)}
         positives: dict[str, dict[int, None]] = {}
         texts: dict[str, str] = {}
-        for described in self._described:
-            if described.docstring.query:
-                key = described.docstring.query.casefold()
-                texts.setdefault(key, described.docstring.query)
-                positives.setdefault(key, {}).update(dict.fromkeys(rows[p] for p in described.passages))
-        keys = list(texts)
-        numbers = {key: i for i, key in enumerate(keys)}
-        splits = {key: _split(key) for key in keys}
-        for split in ("train", "dev", "test"):
-            chosen = [key for key in keys if splits[key] == split]
-            lines = [numbers[key] + 1 for key in chosen]
-            ids = [f"q{numbers[key]}" for key in chosen]
-            yield QueryRows(ids, [texts[key] for key in chosen], [[] for _ in ids], split, "docstrings", lines)
-            pairs = [(f"q{numbers[key]}", f"p{row}", numbers[key] + 1) for key in chosen for row in positives[key]]
-            yield LabelRows(
-                [q for q, _, _ in pairs], [p for _, p, _ in pairs], [1] * len(pairs),
-                split, "docstrings", [line for _, _, line in pairs],
-            )  # fmt: skip
+        for docstring, passages in self._docstrings:
+            if docstring.query:
+                key = docstring.query.casefold()
+                texts.setdefault(key, docstring.query)
+                positives.setdefault(key, {}).update(dict.fromkeys(rows[passage] for passage in passages))
+        for split in SPLITS:
+            for number, (key, text) in enumerate(texts.items()):
+                if _split(key) == split:
+                    yield Query(f"q{number}", text, [], split, "docstrings", number + 1)
+                    for row in positives[key]:
+                        yield Label(f"q{number}", f"p{row}", 1, split, "docstrings", number + 1)
 
     def digest(self) -> str:
         """Over the interpreter's version and the contents of the source files."""
         return files_digest(list(self.sources.values()), **self.facts)
 
     @cached_property
-    def _passages(self) -> dict[str, str]:
-        """Distinct passage → title, that of the first docstring that has it."""
+    def _titles(self) -> dict[str, str]:
+        """Distinct passage → its title, the name of the first docstring that has it."""
         titles: dict[str, str] = {}
-        for described in self._described:
-            for text in described.passages:
-                titles.setdefault(text, described.docstring.name)
+        for docstring, passages in self._docstrings:
+            for text in passages:
+                titles.setdefault(text, docstring.name)
         return titles
 
     @cached_property
-    def _described(self) -> list[Described]:
-        """Docstrings with passages, drawn if there are too many."""
-        found = []
+    def _docstrings(self) -> list[tuple[Docstring, list[str]]]:
+        """Docstrings with their passages; a random draw of them if there are too many passages."""
+        documented = []
         for module, path in sorted(self.sources.items()):
             try:
                 docstrings = list(read_docstrings(path, module))
             except (SyntaxError, UnicodeDecodeError) as error:
                 self.remarks.append(f"{path} was not read: {type(error).__name__}")
                 continue
-            for docstring in docstrings:
-                if len(docstring.body.split()) >= SHORTEST_BODY:
-                    found.append(Described(docstring, cut(docstring.body), path.name))
-        self.facts["docstrings"] = f"{len(found)}"
-        return found if self._max == 0 else self._draw(found)
-
-    def _draw(self, found: list[Described]) -> list[Described]:
-        order = list(range(len(found)))
+            documented += [(each, cut(each.body)) for each in docstrings if len(each.body.split()) >= SHORTEST_BODY]
+        self.facts["docstrings"] = f"{len(documented)}"
+        if self._max == 0:
+            return documented
+        order = list(range(len(documented)))
         random.Random(self._seed).shuffle(order)
         kept, texts = [], set[str]()
         for i in order:
-            texts.update(found[i].passages)
+            texts.update(documented[i][1])
             if len(texts) > self._max:
                 break
             kept.append(i)
-        return [found[i] for i in sorted(kept)]
+        return [documented[i] for i in sorted(kept)]
 
 
 def _split(text: str) -> str:
@@ -174,3 +176,79 @@ def _package(name: str) -> Iterator[tuple[str, Path]]:
 def _version(package: str) -> str:
     names = importlib.metadata.packages_distributions().get(package.partition(".")[0], [])
     return ",".join(importlib.metadata.version(name) for name in sorted(set(names)))
+
+
+def read_docstrings(path: Path, module: str) -> Iterator[Docstring]:
+    """Docstrings of public names in a source file, its module's first, in order.
+
+    A SyntaxError or UnicodeDecodeError if the file is not Python of this version.
+    """
+    with tokenize.open(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes in other people's strings
+        tree = ast.parse(file.read())
+    yield from _walk(tree, module)
+
+
+def _walk(node: ast.AST, name: str) -> Iterator[Docstring]:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    if isinstance(node, documented) and (text := ast.get_docstring(node)):
+        yield Docstring(name, *split_docstring(text, name))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return  # functions inside functions are not documented
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if not child.name.startswith("_"):
+                yield from _walk(child, f"{name}.{child.name}")
+        elif isinstance(child, ast.If | ast.Try | ast.With):
+            yield from _walk(child, name)  # definitions that depend on the platform
+
+
+def split_docstring(text: str, name: str = "") -> tuple[str, str]:
+    """(first sentence as a query, the rest) of a docstring; the query is empty if the sentence cannot serve as one.
+
+    Leading lines that are signatures, as C functions have, or the dotted `name` belong to neither.
+    """
+    lines = text.split("\n")
+    while lines and (lines[0].strip() in ("", name) or SIGNATURE.fullmatch(lines[0].strip())):
+        lines.pop(0)
+    text = "\n".join(lines)
+    paragraph, _, rest = text.partition("\n\n")
+    end = SENTENCE.search(paragraph)
+    if end:
+        sentence, rest = paragraph[: end.start()], text[end.end() :]
+    elif len(paragraph.split()) <= LONG_TITLE:
+        sentence = paragraph
+    else:
+        sentence, _, rest = text.partition("\n")
+    query = " ".join(sentence.split())
+    if len(query.split()) not in QUERY_WORDS or ">>>" in query:
+        return "", text.strip()
+    return query, rest.strip()
+
+
+def cut(text: str) -> list[str]:
+    """Passages of at most `HIGH + SHORTEST_TAIL` words that hold all of the text's words in order; none is empty."""
+    passages = []
+    current, words = "", 0
+    for piece, separator in _pieces(text.strip(), 0):
+        length = len(piece.split())
+        if current and (words + length > HIGH or (words >= LOW and separator == "\n\n")):
+            passages.append(current)
+            current, words = "", 0
+        current = f"{current}{separator}{piece}" if current else piece
+        words += length
+    if passages and words < SHORTEST_TAIL:
+        current = f"{passages.pop()}\n{current}"
+    return [passage for passage in [*passages, current] if passage.strip()]
+
+
+def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
+    """(piece of at most HIGH words, what joins it to the one before), cut as coarsely as that allows."""
+    separator = ("\n\n", "\n", " ", " ")[level]
+    for part in BREAKS[level].split(text):
+        if len(part.split()) <= HIGH:
+            if part.strip():
+                yield part, separator
+            continue
+        for i, (piece, finer) in enumerate(_pieces(part, level + 1)):
+            yield piece, separator if i == 0 else finer

@@ -1,17 +1,22 @@
-"""What readers yield: batches of columns that know the lines they came from."""
+"""The rows that readers yield, each with its line, and checks of text columns."""
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gnn_encoder.data.validation import Problems
+from gnn_encoder.data.lines import files_digest
+from gnn_encoder.data.validation import Kind, Problems
 
 
 @dataclass
 class PassageRows:
-    """Some passages; `lines[i]` is where row i stands in `file`."""
+    """Some passages; `lines[i]` is the line of row i in `file`."""
 
     ids: list[str] | pa.Array
     titles: list[str] | pa.Array
@@ -19,55 +24,102 @@ class PassageRows:
     file: str
     lines: Sequence[int]
     work: int
-    """How much of the source's `work` was done for these rows."""
+    """The part of the source's `work` that these rows are."""
 
 
-@dataclass
-class QueryRows:
-    """Some queries. `split` is None where the qrels decide it."""
+class Query(NamedTuple):
+    """A query. `split` is None where the qrels decide it."""
 
-    ids: list[str]
-    texts: list[str]
-    answers: list[list[str]]
+    id: str
+    text: str
+    answers: list[str]
     split: str | None
     file: str
-    lines: Sequence[int]
+    line: int
 
 
-@dataclass
-class LabelRows:
-    """Some relevance labels of one split."""
+class Label(NamedTuple):
+    """A relevance label of a split."""
 
-    query_ids: list[str]
-    passage_ids: list[str]
-    relevance: list[int]
+    query_id: str
+    passage_id: str
+    relevance: int
     split: str
     file: str
-    lines: Sequence[int]
+    line: int
 
 
-class Source(Protocol):
-    """A data set in its own format. Bad rows are counted in `problems` and not yielded."""
+class Source(ABC):
+    """A data set in its own format. Readers count bad rows in `problems` and do not yield them."""
 
-    name: str
     format: str
     unit: str
-    remarks: list[str]
-    facts: dict[str, str]
+    """Of `work`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.remarks: list[str] = []
+        self.facts: dict[str, str] = {}
+
+    @property
+    @abstractmethod
+    def work(self) -> int:
+        """Size of the corpus, for the progress bar."""
+
+    @abstractmethod
+    def passages(self, problems: Problems) -> Iterator[PassageRows]:
+        """The corpus in order; may be called again for a second reading."""
+
+    @abstractmethod
+    def questions(self, problems: Problems) -> Iterator[Query | Label]:
+        """Queries and labels, in any order."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Hex digest of everything that decides what is read, fast enough to take before each run."""
+
+
+class FolderSource(Source):
+    """A data set in the files of a folder."""
+
+    unit = "bytes"
+
+    def __init__(self, folder: Path, corpora: Iterable[Path | None], others: Iterable[Path | None]) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+        self.corpora = [path for path in corpora if path]
+        self._others = [path for path in others if path]
 
     @property
     def work(self) -> int:
-        """Size of the corpus in `unit`, for the progress bar."""
-        ...
-
-    def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The corpus in order; may be called again for a second reading."""
-        ...
-
-    def questions(self, problems: Problems) -> Iterator[QueryRows | LabelRows]:
-        """Queries and labels, in any order."""
-        ...
+        """Bytes of the corpus files."""
+        return sum(path.stat().st_size for path in self.corpora)
 
     def digest(self) -> str:
-        """Hex digest of all that decides what is read, fast enough to take before each run."""
-        ...
+        """Over the contents of the files that are read."""
+        return files_digest([*self.corpora, *self._others])
+
+
+def duplicates(values: pa.Array) -> np.ndarray:
+    """bool [n]: rows whose value an earlier row has."""
+    if not len(values):
+        return np.zeros(0, dtype=bool)
+    # Codes are given in order of first appearance: a new value has a code above all before it.
+    codes = values.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    before = np.maximum.accumulate(np.concatenate([[-1], codes[:-1]]))
+    return np.asarray(codes <= before)
+
+
+def blank(texts: pa.ChunkedArray) -> np.ndarray:
+    """bool [n]: texts without a visible character, such as spaces or zero-width spaces alone."""
+    return np.asarray(~pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy())
+
+
+def storable(texts: Iterable[str], file: str, line: int, problems: Problems) -> bool:
+    """Whether a row's texts are without half a surrogate pair, which JSON escapes can hold and UTF-8 cannot."""
+    try:
+        "".join(texts).encode()
+        return True
+    except UnicodeEncodeError as error:
+        problems.add(Kind.ENCODING, file, line, f"half a surrogate pair, U+{ord(error.object[error.start]):X}")
+        return False

@@ -1,8 +1,7 @@
 """Which split each query belongs to.
 
-A query must stand in one split only, or its test figure is a figure on training data. Where a split
-is missing it is set apart by a hash of the query's text, so that the same data gives the same splits; a
-draw of training queries goes by such a hash too.
+A query must be in one split only, or its test figure is a figure on training data. A hash of the query's text sets a
+missing split apart, so that the same data gives the same splits, and decides a draw of training queries.
 """
 
 import hashlib
@@ -18,21 +17,18 @@ NONE = -1
 
 
 def share(text: str, salt: str = "") -> float:
-    """A text's fixed place in [0, 1), as good as random; letter case and outer blanks do not count.
+    """A text's pseudorandom place in [0, 1); letter case and outer blanks do not count.
 
-    Under another salt all texts have other places, which tell nothing of the former.
+    The places under another salt are independent of these.
     """
     digest = hashlib.blake2b((salt + text.strip().casefold()).encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
 
 
 def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Each query's split: its own or those of its labels; of several, test before dev before train.
+    """Each query's split int8 [n]: its `own` [n] or a label's; of several, test before dev before train.
 
-    Args:
-        own: int8 [n], a split that the query's file gave it, or NONE.
-        query: int64 [r], the query of each label.
-        split: int8 [r], the split of each label.
+    `query` [r] and `split` int8 [r] are those of the labels; `own` is NONE where the query's file gives no split.
     """
     best = own.copy()
     np.maximum.at(best, query, split)
@@ -47,25 +43,22 @@ def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
     groups = words.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     latest = np.full(groups.max() + 1, NONE, dtype=split.dtype)
     np.maximum.at(latest, groups, split)
-    found: np.ndarray = (split != NONE) & (split < latest[groups])
-    return found
+    return np.asarray((split != NONE) & (split < latest[groups]))
 
 
 def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tuple[np.ndarray, list[str]]:
-    """Splits with those that were missing, and what was done, in words.
+    """The splits with missing ones filled in, and remarks on what was done.
 
-    No test but dev: dev becomes test (MS MARCO's dev is what papers report on). No test at all: as
-    much as dev is set apart from train. No dev: `fraction` of train is.
+    Without test, dev becomes test (papers report on MS MARCO's dev). Without both, `fraction` of train becomes test.
+    Without dev, `fraction` of train becomes dev.
     """
     split, remarks = split.copy(), []
-    there = set(np.unique(split).tolist())
-    if TEST not in there and DEV in there:
+    if TEST not in split and DEV in split:
         split[split == DEV] = TEST
-        there = there - {DEV} | {TEST}
         remarks.append("no test split: dev is used as test")
-    missing = [part for part in (TEST, DEV) if part not in there]
-    if TRAIN in there and missing:
-        rows = np.flatnonzero(split == TRAIN)
+    missing = [part for part in (TEST, DEV) if part not in split]
+    rows = np.flatnonzero(split == TRAIN)
+    if len(rows) and missing:
         places = _places(texts, rows)
         for i, part in enumerate(missing):
             chosen = rows[(places >= i * fraction) & (places < (i + 1) * fraction)]
@@ -75,17 +68,10 @@ def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tupl
 
 
 def drawn(split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """bool [n]: the queries that stay if at most `most` (0: all) training queries may; dev and test do.
+    """bool [n]: the queries to keep, at most `most` (0: all) of train and all of dev and test.
 
-    Those with a relevant passage come first, the others teach nothing. Beyond that the order is by a hash of seed
-    and text: when the data change, the draw changes by what came and went, and not as a whole.
-
-    Args:
-        split: int8 [n].
-        texts: of the queries [n].
-        answered: bool [n], those with a relevant passage.
-        most: of the training queries.
-        seed: another one is another draw.
+    Queries with a relevant passage (`answered`, bool [n]) come first, the others teach nothing. Beyond that the order
+    is by a hash of seed and text: when the data change, the draw changes by the queries that came and went alone.
     """
     keep = np.ones(len(split), dtype=bool)
     rows = np.flatnonzero(split == TRAIN)

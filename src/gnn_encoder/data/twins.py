@@ -1,18 +1,15 @@
 """Twins: training queries that ask the same. They share their positives and are masked together.
 
-Queries of equal text are always twins. Texts are equal if they differ in letter case, white space or Unicode's
-composition (NFC) alone. Letter case matters: all 1,131 twins among MedQuAD's 13,677 training queries differ in it.
-Punctuation counts: "C" is not "C++".
+Texts that differ in letter case, white space or Unicode's composition (NFC) alone are equal and always twins: all 1,131
+twins among MedQuAD's 13,677 training queries differ in letter case. Punctuation counts: "C" is not "C++".
 
-Queries of nearly equal text are twins if `ingest.twin_similarity` says how much of their words they must share: the
-Jaccard similarity of the sets of words. The groups are made once, at ingestion, so that all steps agree. No model
-exists there, and each later model has other vectors.
+Other queries are twins if the Jaccard similarity of their sets of words reaches `ingest.twin_similarity`. Ingestion
+forms the groups, so that all steps agree; no model exists there, and each later model has other vectors.
 
 The threshold is off by default, because no cheap measure knows what is asked. On MedQuAD, 1.0 adds 85 queries
 ("Klippel-Feil syndrome" and "Klippel Feil syndrome"), 0.9 adds 162, and 0.8 joins 116 questions in one chain ("What is
-(are) lung cancer ?", "What is (are) breast cancer ?"). Other measures err too: MiniLM puts "spinocerebellar ataxia 26"
-and "21" at a cosine of 0.98, and TF-IDF puts "What causes Bartter syndrome ?" and "What is (are) Bartter syndrome ?" at
-0.9.
+(are) lung cancer ?", "What is (are) breast cancer ?"). Other measures err too: MiniLM gives "spinocerebellar ataxia 26"
+and "21" a cosine of 0.98, TF-IDF gives "What causes Bartter syndrome ?" and "What is (are) Bartter syndrome ?" 0.9.
 
 Cost for 500,000 random queries of 3 to 9 words: 1 s of processor time without a threshold, 9 s and 200 MB with 0.8.
 """
@@ -23,7 +20,7 @@ from array import array
 
 import numpy as np
 
-from gnn_encoder.artifacts.ragged import ranges
+from gnn_encoder.artifacts.arrays import ranges
 
 WORD = re.compile(r"\w+")
 PAIRS = 2**18
@@ -35,9 +32,8 @@ ROUNDING = 1e-6
 def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     """The row of the first text of each text's group, int32 [n].
 
-    Args:
-        similarity: two texts that share at least this much of their words are in one group, and so are all that such
-            pairs connect: the two ends of a chain may be less alike. 0: equal texts alone.
+    Two texts that share at least `similarity` of their words are in one group, and so are all that such pairs connect:
+    the two ends of a chain may be less alike. With 0 only equal texts are.
     """
     first: dict[str, int] = {}
     folded = (" ".join(unicodedata.normalize("NFC", text).casefold().split()) for text in texts)

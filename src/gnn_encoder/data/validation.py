@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
+from gnn_encoder.errors import printable
 
 SHOWN = 3
 """Places kept of each kind."""
@@ -42,7 +44,7 @@ class Problem:
     kind: Kind
     count: int = 0
     places: list[str] = field(default_factory=list)
-    """The first few, as in `corpus.jsonl line 7: 'd1'`."""
+    """The first few, such as `corpus.jsonl line 7: 'd1'`."""
 
     @property
     def fatal(self) -> bool:
@@ -58,26 +60,77 @@ class Problems:
     """Collects problems while a data set is read."""
 
     def __init__(self) -> None:
-        self._found: dict[Kind, Problem] = {}
+        self._by_kind: dict[Kind, Problem] = {}
 
     def add(self, kind: Kind, file: str, line: int | None = None, detail: str = "") -> None:
         """Count a problem at a line (from 1) of a file, or of the whole file."""
-        problem = self._found.setdefault(kind, Problem(kind))
+        problem = self._by_kind.setdefault(kind, Problem(kind))
         problem.count += 1
         if len(problem.places) < SHOWN:
             place = file if line is None else f"{file} line {line}"
-            # A user's line may hold anything; the message must stay one line of readable length.
-            short = " ".join(detail.split())[:80]
+            # A user's line may hold anything; the message must stay one printable line of readable length.
+            short = printable(detail)[:80]
             problem.places.append(f"{place}: {short}" if short else place)
 
     def all(self) -> list[Problem]:
         """Every kind that occurred, the fatal ones first, else in the order of `Kind`."""
-        order = list(Kind)
-        return sorted(self._found.values(), key=lambda p: (not p.fatal, order.index(p.kind)))
+        in_order = [self._by_kind[kind] for kind in Kind if kind in self._by_kind]
+        return sorted(in_order, key=lambda problem: not problem.fatal)
 
     def count(self, kind: Kind) -> int:
-        """How many of a kind."""
-        return self._found[kind].count if kind in self._found else 0
+        """Number of problems of a kind."""
+        return self._by_kind[kind].count if kind in self._by_kind else 0
+
+
+@dataclass
+class DataReport:
+    """What a data set holds and what is wrong with it. Counts are of the rows without the bad ones."""
+
+    source: str
+    format: str
+    passages: int
+    queries: dict[str, int]
+    """Per split."""
+    labels: dict[str, int]
+    """Per split, labels of relevance 0 included."""
+    without_positive: dict[str, int]
+    """Queries per split without a label of at least 1."""
+    train_before_draw: int
+    """Training queries that `ingest.max_train_queries` drew from."""
+    isolated_passages: int
+    """Passages without a label of at least 1."""
+    passage_words: float
+    """Mean words of a passage's text, over the first `canonical.WORD_SAMPLE`."""
+    query_words: float
+    problems: list[Problem] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fatal(self) -> bool:
+        """Whether even `on_bad_rows: drop` cannot use it."""
+        return any(problem.fatal for problem in self.problems)
+
+    @property
+    def headline(self) -> str:
+        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and from how many train was drawn."""
+        counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
+        train, before = self.queries["train"], self.train_before_draw
+        return counts if train == before else f"{counts}, drawn {train:,} of {before:,} for training"
+
+    def metrics(self) -> dict[str, Any]:
+        """The counts as flat figures; rows dropped by kind of problem; the facts as text."""
+        by_split = {"queries": self.queries, "labels": self.labels, "queries_without_positive": self.without_positive}
+        return {
+            "passages": self.passages,
+            **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
+            "queries_train_before_draw": self.train_before_draw,
+            "isolated_passages": self.isolated_passages,
+            "mean_passage_words": self.passage_words,
+            "mean_query_words": self.query_words,
+            **{f"dropped_{problem.kind.name.lower()}": problem.count for problem in self.problems},
+            **self.facts,
+        }
 
 
 def refusal(source: str, problems: list[Problem]) -> str:

@@ -43,7 +43,7 @@ class Collected:
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
         self.hits: dict[str, np.ndarray] = {}
         for split in self.queries if run_depth else ():
-            path = Evaluation.qrels_file(evaluation, split)
+            path = Evaluation.trec_file(evaluation, split, "qrels")
             write_qrels(path, self.qrels[split], self.query_ids, self.passage_ids)
 
     def add(self, system: str, run: Run) -> float:
@@ -54,7 +54,7 @@ class Collected:
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
         if self._run_depth:
-            path = Evaluation.run_file(self._draft, system)
+            path = Evaluation.trec_file(self._draft, system, "trec")
             write_run(path, run.of(self.asked, self._run_depth), self.query_ids, self.passage_ids, system)
         return float(self._figures[self.shown][system][:, 0].mean())
 

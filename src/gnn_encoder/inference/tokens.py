@@ -17,8 +17,8 @@ from typing import IO, Any
 import numpy as np
 
 from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
-from gnn_encoder.artifacts.ragged import ranges
 from gnn_encoder.errors import UserError
 from gnn_encoder.tracking.context import TOKENS
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Draft, Graph
-from gnn_encoder.artifacts.arrays import FEATURES, SCALES
 
 # Tensors over memory-mapped arrays are only read here.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -19,8 +18,8 @@ class EdgeFeatureWriter:
     """Writes the edge features [n, k, d_e] of a graph draft, some edges at a time."""
 
     def __init__(self, draft: Draft, shape: tuple[int, int, int], kind: str) -> None:
-        self._features = Graph.create_features(draft, FEATURES, shape, np.int8 if kind == "int8" else np.float16)
-        self._scales = Graph.create_features(draft, SCALES, shape[:2], np.float32) if kind == "int8" else None
+        self._features = Graph.create_features(draft, "features", shape, np.int8 if kind == "int8" else np.float16)
+        self._scales = Graph.create_features(draft, "scales", shape[:2], np.float32) if kind == "int8" else None
 
     def put(self, places: np.ndarray, vectors: np.ndarray) -> None:
         """Write the vectors [e, d_e] of the edges at flat places [e] in [n, k]."""
@@ -50,7 +49,7 @@ class EdgeFeatures:
         self.graph = graph
         labelled = graph.labelled
         self.marked = bool(labelled.any() and (labelled != (graph.edges >= 0)).any())
-        self.width = graph.feature_width + int(self.marked)
+        self.width = (0 if graph.features is None else graph.features.shape[2]) + int(self.marked)
 
     def of_edges(self, positions: np.ndarray) -> np.ndarray | None:
         """[e, width] of the edges at flat positions [e]."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import Graph
-from gnn_encoder.artifacts.ragged import ranges
+from gnn_encoder.artifacts.arrays import ranges
 
 CHUNK = 65_536
 """Passages whose edges are read together."""

@@ -44,10 +44,8 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
             label=system, zorder=3 + i,
         )  # fmt: skip
     axes.set_yticks(rows, [mean_name(measure) for measure in measures])
-    axes.set_xlabel(f"mean over {metrics['queries'][split]:,} {split} queries")
-    axes.set_xlim(-0.01, 1.01)
+    axes.set(xlabel=f"mean over {metrics['queries'][split]:,} {split} queries", xlim=(-0.01, 1.01))
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
-    open_frame(axes)
     figure.legend(loc="outside upper center", ncols=min(len(systems), 4), frameon=False, handletextpad=0.2)
     return png(figure)
 
@@ -63,13 +61,10 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
     axes.stairs(differing[:won], edges[: won + 1], fill=True, color=WON)
     axes.stairs(differing[won:], edges[won:], fill=True, color=LOST)
     axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_ylim(-1.05, 1.05)
-    axes.set_xlim(0, max(len(differing), 1))
-    axes.set_ylabel(f"{measure} gained")
-    axes.set_xlabel("queries whose figure differs, by gain")
+    axes.set(ylim=(-1.05, 1.05), xlim=(0, max(len(differing), 1)))
+    axes.set(xlabel="queries whose figure differs, by gain", ylabel=f"{measure} gained")
     equal, lost = len(gains) - len(differing), len(differing) - won
     axes.set_title(f"{system} against {baseline}: {won:,} won, {lost:,} lost, {equal:,} equal", fontsize="medium")
-    open_frame(axes)
     return png(figure)
 
 
@@ -83,10 +78,7 @@ def scatter_plot(of_baseline: np.ndarray, of_system: np.ndarray, measure: str, b
         area = 600 * counts[chosen] / counts.max() + 4
         axes.scatter(places[chosen, 0], places[chosen, 1], area, color=colour, alpha=0.7, linewidths=0)
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.8, zorder=0)
-    axes.set_xlabel(f"{measure} under {baseline}")
-    axes.set_ylabel(f"{measure} under {system}")
-    axes.set_aspect("equal")
-    open_frame(axes)
+    axes.set(xlabel=f"{measure} under {baseline}", ylabel=f"{measure} under {system}", aspect="equal")
     return png(figure)
 
 
@@ -100,18 +92,17 @@ def sweep_plot(
         points: (value, variant), ascending.
     """
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for place, (measure, colour, shape) in enumerate((("RR@10", WON, "o"), ("R@20", LOST, "D"))):
-        axes[place].errorbar(
+    curves = (("RR@10", WON, "o"), ("R@20", LOST, "D"))
+    for axes, (measure, colour, shape) in zip(figure.subplots(1, 2), curves, strict=True):
+        axes.errorbar(
             [value for value, _ in points], [results[variant][measure] for _, variant in points],
             yerr=[deviations.get(variant, {}).get(measure, 0.0) for _, variant in points],
             color=colour, marker=shape, capsize=3,
         )  # fmt: skip
-        axes[place].axhline(results[baseline][measure], color=colour, linestyle=":", label=baseline)
-        axes[place].set_xlabel(axis)
-        axes[place].set_title(mean_name(measure), fontsize="medium")
-        axes[place].legend(frameon=False)
-        open_frame(axes[place])
+        axes.axhline(results[baseline][measure], color=colour, linestyle=":", label=baseline)
+        axes.set_xlabel(axis)
+        axes.set_title(mean_name(measure), fontsize="medium")
+        axes.legend(frameon=False)
     return png(figure)
 
 
@@ -124,18 +115,13 @@ def profile_plot(profile: DataProfile) -> bytes:
     for i, (kind, words) in enumerate(profile.words.items()):
         counts, _ = np.histogram(words, edges)
         lengths.stairs(counts / len(words), edges, color=COLOURS[-1 - i], label=kind)
-    lengths.set_xscale("log")
-    lengths.set_xlabel("words")
-    lengths.set_ylabel("share of texts")
+    lengths.set(xscale="log", xlabel="words", ylabel="share of texts")
     lengths.legend(frameon=False, fontsize="small")
     shares = [((profile.degrees >= low) & (profile.degrees <= high)).mean() for low, high in DEGREES]
     names = [f"{low}" if low == high else f"{low}–{high}" if high < np.inf else f"{low}+" for low, high in DEGREES]
     degrees.bar(names, shares, color=WON)
-    degrees.set_xlabel("training queries of a passage in the graph")
-    degrees.set_ylabel("share of passages")
+    degrees.set(xlabel="training queries of a passage in the graph", ylabel="share of passages")
     degrees.tick_params(axis="x", labelsize="small")
-    for axes in (lengths, degrees):
-        open_frame(axes)
     return png(figure)
 
 
@@ -161,25 +147,20 @@ def _losses(axes: Axes, title: str, record: Record) -> None:
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel("steps", fontsize="small")
     axes.set_ylabel("loss", color=WON, fontsize="small")
-    open_frame(axes)
     if measured := record.curves.get(DEV):
         epochs, figures = zip(*measured, strict=True)
         other = axes.twinx()
         other.plot([epoch * steps[-1] / epochs[-1] for epoch in epochs], figures, "D", color=LOST, markersize=5)
         other.set_ylim(0, 1)
         other.set_ylabel("dev MRR@10", color=LOST, fontsize="small")
-        other.spines[["top"]].set_visible(False)
-        other.tick_params(length=0)
-
-
-def open_frame(axes: Axes) -> None:
-    """Hide the two lines of the axes' frame that carry no scale."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(length=0)
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a PNG file."""
+    """The figure as the bytes of a PNG file, its axes without the lines that carry no scale."""
+    for axes in figure.axes:
+        axes.spines["top"].set_visible(False)
+        axes.spines["right"].set_visible(axes.yaxis.get_ticks_position() == "right")
+        axes.tick_params(length=0)
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
     # The file does not name the plotting library's version: the same figures give the same bytes.

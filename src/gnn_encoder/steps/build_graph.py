@@ -20,7 +20,6 @@ from gnn_encoder.artifacts import (
     create_vectors,
     read_manifest,
 )
-from gnn_encoder.artifacts.arrays import PASSAGE_LOOPS, QUERY_LOOPS
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -90,7 +89,7 @@ def build_graph(
         reused = write_features(context, settings, graph, model, data, scores, former, queries, edges)
         if settings.self_loop_features == "cross_encoder":
             tokens = pair_tokens(model, data)
-            sides = ((QUERY_LOOPS, tokens.first, queries), (PASSAGE_LOOPS, tokens.second, np.arange(m)))
+            sides = (("query_loops", tokens.first, queries), ("passage_loops", tokens.second, np.arange(m)))
             for name, texts, rows in sides:
                 pairs = PairTokens(model.tokenizer, texts, texts, model.max_length)
                 loops = Graph.create_features(graph, name, (len(rows), model.width))

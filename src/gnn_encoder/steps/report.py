@@ -48,7 +48,7 @@ def report(
     profile = data_profile(data, Graph.read(graph) if graph else None)
     metrics: dict[str, Any] = {
         **evaluated.metrics,
-        "latency": Latency.read(latency) if latency else None,
+        "latency": Latency.read(latency).metrics if latency else None,
         "profile": profile.facts,
     }
     shown, baseline, candidate = metrics["headline_split"], metrics["baseline"], metrics["candidate"]

@@ -1,19 +1,23 @@
 """Folders that a user names: on this machine, or in an object store, from which they are fetched."""
 
+import fcntl
+import hashlib
+import json
 import os
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from gnn_encoder.errors import expanded
-from gnn_encoder.storage.folders import cached_folder, get_folder, put_folder
-from gnn_encoder.storage.s3 import is_remote
-
-__all__ = ["CACHE", "Transfer", "get_folder", "is_remote", "local_folder", "put_folder"]
+from gnn_encoder.storage.folders import fetch_files, list_folder
+from gnn_encoder.storage.folders import get_folder as get_folder
+from gnn_encoder.storage.folders import put_folder as put_folder
+from gnn_encoder.storage.s3 import is_remote as is_remote
 
 CACHE = "GNN_ENCODER_CACHE"
-"""Environment variable: the folder that holds fetched folders."""
+"""Environment variable: the folder for fetched folders."""
 LINE_SECONDS = 5.0
 
 
@@ -21,26 +25,34 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
     """The folder on this machine for a path or an `s3://` address; each version of a remote folder is fetched once.
 
     Args:
-        indexed: refuse a folder that this program did not send. A user's own data has no marker.
-
-    Raises:
-        UserError: nothing complete is there, or the store cannot be used.
+        indexed: refuse a remote folder that this program did not send. A user's own data has no marker.
     """
     if not is_remote(path):
         return expanded(path)
+    listing = list_folder(path, indexed=indexed)
+    facts = {name: asdict(file) for name, file in sorted(listing.items())}
+    version = hashlib.sha256(json.dumps([path, facts]).encode()).hexdigest()[:32]
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
-    return cached_folder(path, cache, Transfer(f"fetching {path}"), indexed=indexed)
+    target, partial = cache / version, cache / f".{version}.partial"
+    if not target.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f".{version}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; the others wait and find the folder
+            if not target.is_dir():
+                fetch_files(path, listing, partial, Transfer(f"fetching {path}"))
+                partial.replace(target)
+    return target
 
 
 class Transfer:
-    """Prints how many bytes have been moved, every `LINE_SECONDS`. Several threads may call it."""
+    """Prints the number of moved bytes every `LINE_SECONDS`. Several threads may call it."""
 
     def __init__(self, what: str) -> None:
         self._what, self._bytes, self._printed = what, 0, time.monotonic()
         self._lock = threading.Lock()
 
     def __call__(self, more: int) -> None:
-        """Count bytes; a negative number takes back what begins anew."""
+        """Count bytes; a negative number takes back the bytes of a part that begins anew."""
         with self._lock:
             self._bytes += more
             if (now := time.monotonic()) - self._printed >= LINE_SECONDS:

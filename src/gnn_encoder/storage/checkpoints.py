@@ -1,10 +1,10 @@
-"""Where a training step's checkpoints live: a folder on this machine, or an object store that other machines see.
+"""Where a training step's checkpoints are kept: a folder on this machine, or an object store that other machines see.
 
-Beside a checkpoint's files stands `SHA256SUMS`, as sha256sum writes it. Damage is noticed before anything is loaded.
+Beside a checkpoint's files is `SHA256SUMS`, as sha256sum writes it. Damage is noticed before anything is loaded.
 
-In a store each file has an address of its own, `ROOT/STEP-KEY/files/DIGEST-NAME`, and is sent once. A state,
-`ROOT/STEP-KEY/states/STEPS-…`, is the list of its files. It is sent after them, and only then the earlier ones are
-removed: an interruption leaves a complete state.
+In a store each file has a name of its own, `ROOT/STEP-KEY/files/DIGEST-NAME`, and is sent once. A state,
+`ROOT/STEP-KEY/states/STEPS-…`, is the `SHA256SUMS` of its files. It is sent after them, and only then the earlier
+states and their files are removed: an interruption leaves a complete state.
 """
 
 import os
@@ -17,18 +17,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import sha256
-from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.storage import get_folder, is_remote, put_folder
-from gnn_encoder.storage.folders import remove_folder, versions
+from gnn_encoder.errors import Missing, UserError, one_line
+from gnn_encoder.storage.folders import get_folder, list_folder, put_files, remove_files
+from gnn_encoder.storage.s3 import is_remote
 
 SUMS = "SHA256SUMS"
 IN_TRANSIT = "in-transit"
-"""Folder below a checkpoint's for what is being sent or fetched."""
+"""Folder below a checkpoint's for files that are being sent or fetched."""
+FILES, STATES = "files/", "states/"
 DIGITS = 12
+STATE = re.compile(rf"{STATES}\d{{{DIGITS}}}-[0-9a-f]{{{DIGITS}}}")
 
 
 def seal(partial: Path, path: Path) -> None:
-    """Rename a file of a checkpoint that is complete, and note its SHA-256."""
+    """Rename a complete file of a checkpoint, and record its SHA-256."""
     new = f"{sha256(partial)}  {path.name}"
     before = _sums(path.parent)
     # Until the file has its new name, its former content has to count as sound: this process may be killed here.
@@ -38,7 +40,7 @@ def seal(partial: Path, path: Path) -> None:
 
 
 def _sums(folder: Path) -> dict[str, Path]:
-    """Line of the digests' file → the file that it is about, of files that exist."""
+    """Line of `SHA256SUMS` → its file, for files that exist."""
     path = folder / SUMS
     lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
     files = {line: folder / line[66:] for line in lines}
@@ -51,37 +53,34 @@ def _write_sums(folder: Path, lines: Collection[str]) -> None:
     partial.replace(folder / SUMS)
 
 
-def _address(line: str) -> str:
-    """Where a file is in the store, below `files/`: two files of one content have two names."""
-    return line.replace("  ", "-")
+def _stored_name(line: str) -> str:
+    """The name in the store of the file of a line: two files of one content have two names."""
+    return FILES + line.replace("  ", "-")
+
+
+def _matches(line: str, path: Path) -> bool:
+    return bool(re.fullmatch(r"[0-9a-f]{64}  [\w.-]+", line)) and path.is_file() and sha256(path) == line[:64]
 
 
 class Checkpoints:
-    """The checkpoints of one call of a step.
+    """The checkpoints of one call of a step, in a folder or at an `s3://` address (`root`).
 
-    Args:
-        root: a folder, or an `s3://` address.
-        name: of the call, the same for the same work.
-        warn: called with what the user should know, also by another thread.
+    `name` is the call's, the same for the same work. `warn` is called with lines for the user, also by another thread.
     """
 
     def __init__(self, root: str, name: str, warn: Callable[[str], None] = print) -> None:
         self._uri = f"{root.rstrip('/')}/{name}" if is_remote(root) else ""
         self.folder = Path(tempfile.gettempdir() if self._uri else root) / name
-        """What is written and read, on this machine."""
+        """The checkpoint on this machine."""
         self._warn = warn
         self._sender = ThreadPoolExecutor(1, "checkpoints")
         self._sending: tuple[Future[None], Path] | None = None
 
     def fetch(self, steps_done: Callable[[Path], int]) -> None:
-        """Put the newest complete state into the folder; a damaged one is removed.
+        """Put the newest state into the folder; a damaged one there is removed, one in the store is a UserError.
 
-        Args:
-            steps_done: how many steps the state in a folder has done, -1 without one. The folder's may be further
-                than the store's, where the store was away.
-
-        Raises:
-            UserError: the store cannot be used.
+        `steps_done` gives the number of steps of the state in a folder, -1 without one: the folder is ahead of the
+        store if the store was away.
         """
         arriving = self.folder / IN_TRANSIT
         shutil.rmtree(arriving, ignore_errors=True)  # of a killed process
@@ -89,24 +88,23 @@ class Checkpoints:
         if damaged := next((path for path in files if f"{sha256(path)}  {path.name}" not in sums), None):
             self._warn(f"the checkpoint {damaged} is damaged and is removed: training starts again without it")
             shutil.rmtree(self.folder)
-        states = versions(f"{self._uri}/states") if self._uri else {}
-        newest = max((state for state, complete in states.items() if complete), default="")
-        if newest and int(newest[:DIGITS]) > steps_done(self.folder):
+        newest = max((name for name in self._stored() if STATE.fullmatch(name)), default="")
+        if newest and int(newest.removeprefix(STATES)[:DIGITS]) > steps_done(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
-            get_folder(f"{self._uri}/states/{newest}", arriving)
-            lines = (arriving / SUMS).read_text("utf-8").splitlines()
-            if not all(re.fullmatch(r"[0-9a-f]{64}  [\w.-]+", line) for line in lines):
-                raise UserError(f"{self._uri}/states/{newest}/{SUMS} is corrupt: delete {self._uri} and run again")
+            get_folder(self._uri, arriving, indexed=False)
+            lines = (arriving / newest).read_text("utf-8", errors="replace").splitlines()
+            sound = sha256(arriving / newest)[:DIGITS] == newest[-DIGITS:]
+            if not sound or not all(_matches(line, arriving / _stored_name(line)) for line in lines):
+                raise UserError(f"{self._uri}/{newest} is corrupt: delete {self._uri} and run again")
             for line in lines:
-                get_folder(f"{self._uri}/files/{_address(line)}", arriving / "file")
-                (arriving / "file" / line[66:]).replace(self.folder / line[66:])
+                (arriving / _stored_name(line)).replace(self.folder / line[66:])
             _write_sums(self.folder, lines)
             shutil.rmtree(arriving)
 
     def keep(self, steps: int) -> None:
         """Have a thread send the folder as the state after so many steps; training goes on meanwhile.
 
-        Of states that wait for an earlier one to be sent, the last is sent. A store that is away costs a warning.
+        Of several states that wait for an earlier one, only the last is sent. A store that is away causes a warning.
         """
         if not self._uri:
             return
@@ -114,24 +112,20 @@ class Checkpoints:
             shutil.rmtree(self._sending[1])
         (self.folder / IN_TRANSIT).mkdir(exist_ok=True)
         snapshot, lines = Path(tempfile.mkdtemp(dir=self.folder / IN_TRANSIT)), _sums(self.folder)
-        (snapshot / "state").mkdir()
-        _write_sums(snapshot / "state", lines)
+        _write_sums(snapshot, lines)
+        (snapshot / FILES).mkdir()
         for line, file in lines.items():
-            linked = snapshot / "files" / _address(line)
-            linked.mkdir(parents=True)
-            os.link(file, linked / file.name)  # a file of a checkpoint is replaced, never written again
+            os.link(file, snapshot / _stored_name(line))  # a file of a checkpoint is replaced, never written again
         self._sending = self._sender.submit(self._send, snapshot, steps), snapshot
 
     def _send(self, snapshot: Path, steps: int) -> None:
         with self._warning(f"the checkpoint after {steps:,} steps is on this machine alone"):
-            state = f"{steps:0{DIGITS}}-{sha256(snapshot / 'state' / SUMS)[:DIGITS]}"
-            files = {path.name for path in (snapshot / "files").iterdir()}
-            there = versions(f"{self._uri}/files")
-            for name in (name for name in files if not there.get(name)):
-                put_folder(snapshot / "files" / name, f"{self._uri}/files/{name}")
-            if not versions(f"{self._uri}/states").get(state):
-                put_folder(snapshot / "state", f"{self._uri}/states/{state}")
-            self._forget({state}, files)
+            files = {f"{FILES}{path.name}": path for path in (snapshot / FILES).iterdir()}
+            state = {f"{STATES}{steps:0{DIGITS}}-{sha256(snapshot / SUMS)[:DIGITS]}": snapshot / SUMS}
+            stored = self._stored()
+            for group in (files, state):
+                put_files({name: path for name, path in group.items() if name not in stored}, self._uri)
+            self._forget(files | state)
         shutil.rmtree(snapshot, ignore_errors=True)
 
     def finish(self) -> None:
@@ -139,17 +133,24 @@ class Checkpoints:
         self._sender.shutdown()
 
     def drop(self) -> None:
-        """Remove them all: the step's outputs stand."""
+        """Remove all checkpoints: the step's outputs are complete."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._uri:
-            self._forget(set(), set())
+            self._forget(())
 
-    def _forget(self, *kept: set[str]) -> None:
-        """Remove all states, then all files, but for those that are kept."""
+    def _stored(self) -> Collection[str]:
+        """Names in the store."""
+        try:
+            return list_folder(self._uri, indexed=False) if self._uri else ()
+        except Missing:
+            return ()
+
+    def _forget(self, kept: Collection[str]) -> None:
+        """Remove from the store all states, then all files, but the kept ones."""
         with self._warning("checkpoints that nobody needs are left in the store"):
-            for kind, names in zip(("states", "files"), kept, strict=True):
-                for name in versions(f"{self._uri}/{kind}").keys() - names:
-                    remove_folder(f"{self._uri}/{kind}/{name}")
+            outdated = [name for name in self._stored() if name not in kept]
+            for kind in (STATES, FILES):
+                remove_files([name for name in outdated if name.startswith(kind)], self._uri)
 
     @contextmanager
     def _warning(self, what: str) -> Iterator[None]:

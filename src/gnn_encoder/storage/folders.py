@@ -1,17 +1,17 @@
-"""Folders in object stores: a reader finds a complete folder or refuses it.
+"""Folders in object stores: a reader gets a complete folder or an error.
 
-Each file is an object of its own, `ADDRESS/NAME`, which other programs can read too. The marker `ADDRESS/.objects.json`
-has every file's size and SHA-256. It says "not complete" before the first file is sent and "complete" after the last
-one. A file of another version has another digest, so a reader never mixes two versions.
+Each file is one object, `ADDRESS/NAME`, which other programs can read too. The marker `ADDRESS/.objects.json` has every
+file's size and SHA-256. It says "not complete" before the first file is sent and "complete" after the last one. A
+reader compares the digests, so it never mixes the files of two versions.
 
-boto3's transfer manager moves the bytes. The marker, the digests and the waiting (`s3.patiently`) are our own: S3 has
-no folders, older stores refuse its checksums, and boto3 gives up within a second. Large files move at boto3's rate;
-2,000 files of a few bytes take 12 s to send and 17 s to fetch (Ceph on loopback, two busy cores).
+boto3's transfer manager moves the bytes. The marker, the digests and the waiting (`s3.retried`) are our own: S3 has no
+folders, older stores refuse its checksums, and boto3 gives up within a second. Large files move at boto3's rate; 2,000
+files of a few bytes take 12 s to send and 17 s to fetch (Ceph on loopback, two busy cores).
+
+Each public function raises a UserError of one line if the store refuses, is full or cannot be reached.
 """
 
 import errno
-import fcntl
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts.folder import sha256
-from gnn_encoder.errors import Missing, UserError
-from gnn_encoder.storage.s3 import Address, client, error_code, patiently, telling
+from gnn_encoder.errors import Missing, UserError, printable
+from gnn_encoder.storage.s3 import Address, client, error_code, retried, store_errors
 
 INDEX = ".objects.json"
 FETCHING = ".fetching"
@@ -30,9 +30,9 @@ FETCHING = ".fetching"
 PART = 16 * 2**20
 """Bytes of a part of a large file."""
 AT_ONCE = 10
-"""Requests under way together."""
+"""Parallel requests."""
 GONE = ("NoSuchKey", "404")
-"""Error codes of an object that is not there."""
+"""Error codes of an object that does not exist."""
 
 Advance = Callable[[int], None]
 """Called with the number of bytes sent or fetched since the last call; negative where a part begins anew."""
@@ -40,14 +40,15 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Stored:
-    """A file in a store. Without a marker there is no digest, and the store's own tag tells two versions apart."""
+    """A file in a store. Without a marker there is no digest; the store's own tag tells two versions apart."""
 
     bytes: int
     sha256: str = ""
     tag: str = ""
-    pack: str = ""
-    """The object that holds this file among others, at `offset`: earlier versions of this program packed files."""
-    offset: int = 0
+
+    def matches(self, path: Path) -> bool:
+        """Whether the file at the path has this size and this digest, if there is one."""
+        return path.is_file() and path.stat().st_size == self.bytes and self.sha256 in ("", sha256(path))
 
 
 Listing = dict[str, Stored]
@@ -55,77 +56,39 @@ Listing = dict[str, Stored]
 
 
 def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
-    """Send a folder's files. A reader sees the former folder at the address, nothing, or the new one.
+    """Send a folder's files. A reader sees the former folder at the address, an incomplete one, or the new one.
 
-    Files that this program sent there before are removed; a place that holds anything else is refused.
-
-    Raises:
-        UserError: there is nothing to send, something else is there, the store refuses, is full or cannot be reached.
+    Files of an earlier `put_folder` to the address are removed; an address with other files is refused.
     """
     address = Address.parse(uri)
     if not address.prefix:
         raise UserError(f"{uri} is a whole bucket: name a folder in it")
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    files = {path.relative_to(folder).as_posix(): path for path in paths}
-    files = {name: path for name, path in files.items() if name != INDEX and not name.startswith(f"{FETCHING}/")}
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {name: path for name, path in paths.items() if name != INDEX and not name.startswith(f"{FETCHING}/")}
     if not files:
         raise UserError(f"{folder} holds no files: name a folder that does (links to folders are not followed)")
-    with telling(address):
+    with store_errors(address):
         marker = _read_marker(address)
-        before = marker[0] if marker else {}
         if not marker and (others := _listed(address)):
-            raise UserError(f"{address} holds {next(iter(others))}, which was not sent from here: name another address")
-        # Before anything is sent, the marker names all that may lie there: whoever sends next can remove it.
+            other = printable(next(iter(others)))
+            raise UserError(f"{address} holds {other}, which was not sent from here: name another address")
+        before = marker[0] if marker else {}
+        # Before anything is sent, the marker names all files that may be there: the next sender can remove them.
         _write_marker(address, {**dict.fromkeys(files, Stored(0)), **before}, complete=False)
         sent: Listing = {}
-        patiently(lambda: _send(address, files, sent, advance))
-        patiently(lambda: _delete(address, {file.pack or name for name, file in before.items()} - files.keys()))
-        patiently(lambda: _write_marker(address, sent, complete=True))
-
-
-def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
-    """Fetch a folder's files; files that are there already with the right digest are kept.
-
-    Args:
-        indexed: refuse a folder without a marker. Without one only sizes can be checked.
-
-    Raises:
-        UserError: there is no complete folder, what arrives is not what was sent, or `folder` holds something else.
-    """
-    _fetch_folder(Address.parse(uri), list_folder(uri, indexed=indexed), folder, advance)
-
-
-def cached_folder(uri: str, cache: Path, advance: Advance | None = None, *, indexed: bool = True) -> Path:
-    """A folder on this machine with the files that are at the address now; each version is fetched once.
-
-    Raises:
-        UserError: as `get_folder`.
-    """
-    listing = list_folder(uri, indexed=indexed)
-    facts = {name: asdict(file) for name, file in sorted(listing.items())}
-    version = hashlib.sha256(json.dumps([uri, facts]).encode()).hexdigest()[:32]
-    target = cache / version
-    if target.is_dir():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f".{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; the others wait and find the folder
-        if not target.is_dir():
-            begun = cache / f".{version}.partial"
-            _fetch_folder(Address.parse(uri), listing, begun, advance)
-            begun.replace(target)
-    return target
+        retried(lambda: _send(address, files, sent, advance))
+        retried(lambda: _delete(address, before.keys() - files.keys()))
+        retried(lambda: _write_marker(address, sent, complete=True))
 
 
 def list_folder(uri: str, *, indexed: bool = True) -> Listing:
-    """The files of a folder.
+    """The files of a complete folder; `Missing` is raised where there are none.
 
-    Raises:
-        Missing: nothing is there.
-        UserError: the folder is not complete, or it has no marker and `indexed` demands one.
+    Args:
+        indexed: refuse a folder without a marker. Without a marker only sizes can be checked.
     """
     address = Address.parse(uri)
-    with telling(address):
+    with store_errors(address):
         marker = _read_marker(address)
         listing, complete = marker or (_listed(address), not indexed)
     if not listing:
@@ -136,33 +99,54 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
     return listing
 
 
-def versions(uri: str) -> dict[str, bool]:
-    """Names of the folders below an address that were sent from here, in order → whether each is complete.
+def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
+    """Fetch a folder's files into `folder`, see `list_folder` and `fetch_files`."""
+    fetch_files(uri, list_folder(uri, indexed=indexed), folder, advance)
 
-    Raises:
-        UserError: the store cannot be used.
+
+def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
+    """Fetch the listed files into `folder`; those that it has already with the right digest are kept.
+
+    A folder with other files is refused, and so is a file at the address that is not as listed.
     """
     address = Address.parse(uri)
-    with telling(address):
-        prefixes = _pages("list_objects_v2", address, "CommonPrefixes", Delimiter="/")
-        names = [each["Prefix"].removeprefix(address.key("")).rstrip("/") for each in prefixes]
-        markers = {name: _read_marker(Address.parse(f"{uri}/{name}")) for name in sorted(names)}
-    return {name: marker[1] for name, marker in markers.items() if marker}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in listing:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{address}: {name!r} is outside the folder: somebody tampered with its index")
+    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
+    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    if strange := sorted(name for name in here if name not in listing):
+        raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
+    missing = {name: file for name, file in listing.items() if not (file.sha256 and file.matches(folder / name))}
+    with store_errors(address):
+        try:
+            retried(lambda: _fetch(address, missing, folder, advance))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UserError(f"{error.strerror}: {folder}; free space, then run it again") from None
+        except UserError:  # a file is not as listed
+            _check_unchanged(uri, listing)
+            raise
+        finally:
+            shutil.rmtree(folder / FETCHING, ignore_errors=True)
+        if not all(file.sha256 for file in listing.values()):
+            _check_unchanged(uri, listing)
 
 
-def remove_folder(uri: str) -> None:
-    """Remove a folder that was sent from here. Until all is removed, its marker says that it is not complete.
+def put_files(files: Mapping[str, Path], uri: str) -> None:
+    """Send files, by name below an address without a marker. A reader sees each whole or not at all."""
+    address, sent = Address.parse(uri), Listing()
+    with store_errors(address):
+        retried(lambda: _send(address, files, sent, None))
 
-    Raises:
-        UserError: it has no marker, or the store cannot be used.
-    """
+
+def remove_files(names: Iterable[str], uri: str) -> None:
+    """Remove files, by name below an address without a marker."""
     address = Address.parse(uri)
-    with telling(address):
-        if (marker := _read_marker(address)) is None:
-            raise UserError(f"{uri} was not sent from here: remove it yourself")
-        patiently(lambda: _write_marker(address, marker[0], complete=False))
-        patiently(lambda: _delete(address, _listed(address)))
-        patiently(lambda: _delete(address, [INDEX]))
+    with store_errors(address):
+        retried(lambda: _delete(address, names))
 
 
 def _read_marker(address: Address) -> tuple[Listing, bool] | None:
@@ -190,23 +174,17 @@ def _write_marker(address: Address, files: Listing, *, complete: bool) -> None:
 
 def _listed(address: Address) -> Listing:
     """The objects below an address, without the marker."""
-    found = {
+    objects = {
         item["Key"].removeprefix(address.key("")): Stored(item["Size"], tag=item["ETag"].strip('"'))
         for item in _pages("list_objects_v2", address, "Contents")
     }
-    return {name: file for name, file in found.items() if name not in ("", INDEX) and not name.endswith("/")}
+    return {name: file for name, file in objects.items() if name not in ("", INDEX) and not name.endswith("/")}
 
 
 def _pages(operation: str, address: Address, field: str, **options: str) -> Iterator[dict[str, Any]]:
     """The items of all pages of a listing below an address."""
     pages = client().get_paginator(operation).paginate(Bucket=address.bucket, Prefix=address.key(""), **options)
     return (item for page in pages for item in page.get(field, []))
-
-
-def _abort_uploads(address: Address) -> None:
-    """Remove uploads in parts that an earlier attempt left: they cost space, and no listing of objects shows them."""
-    for upload in _pages("list_multipart_uploads", address, "Uploads"):
-        client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
 
 @contextmanager
@@ -226,7 +204,9 @@ def _transfers(advance: Advance | None) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def _send(address: Address, files: Mapping[str, Path], sent: Listing, advance: Advance | None) -> None:
     """Send the files that are not in `sent`; each is added to it when the store has it."""
-    _abort_uploads(address)
+    # Uploads in parts that an earlier attempt left cost space, and no listing of objects shows them.
+    for upload in _pages("list_multipart_uploads", address, "Uploads"):
+        client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
     with _transfers(advance) as (manager, options):
         futures = {
             name: manager.upload(str(path), address.bucket, address.key(name), **options)
@@ -246,78 +226,31 @@ def _delete(address: Address, names: Iterable[str]) -> None:
             future.result()
 
 
-def _fetch_folder(address: Address, listing: Listing, folder: Path, advance: Advance | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in listing:
-        if not (folder / name).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{address}: {name!r} lies outside the folder: somebody tampered with its index")
-    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
-    here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    if strange := sorted(name for name in here if name not in listing):
-        raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
-    missing = {n: file for n, file in listing.items() if not (file.sha256 and _matches(folder / n, file))}
-    with telling(address):
-        try:
-            patiently(lambda: _fetch(address, missing, folder, advance))
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise UserError(f"{error.strerror}: {folder}; free space, then run it again") from None
-        except UserError:  # a file is not as listed
-            _check_unchanged(address, listing)
-            raise
-        finally:
-            shutil.rmtree(folder / FETCHING, ignore_errors=True)
-        if not all(file.sha256 for file in listing.values()):
-            _check_unchanged(address, listing)
-
-
-def _check_unchanged(address: Address, listing: Listing) -> None:
-    """Refuse what was fetched, if other files are at the address now."""
-    if list_folder(str(address), indexed=False) != listing:
-        raise UserError(f"{address} was replaced while it was read: read it again")
-
-
-def _matches(path: Path, file: Stored) -> bool:
-    return path.is_file() and path.stat().st_size == file.bytes and file.sha256 in ("", sha256(path))
+def _check_unchanged(uri: str, listing: Listing) -> None:
+    if list_folder(uri, indexed=False) != listing:
+        raise UserError(f"{Address.parse(uri)} was replaced while it was read: read it again")
 
 
 def _fetch(address: Address, missing: Listing, folder: Path, advance: Advance | None) -> None:
-    """Fetch the missing files; each is taken out of `missing` when it is in the folder.
-
-    Raises:
-        UserError: an object is not what the listing says.
-    """
+    """Fetch the missing files; each is removed from `missing` when it is in the folder and as listed."""
     from botocore.exceptions import ClientError
     from s3transfer.exceptions import S3DownloadFailedError
 
     with _transfers(advance) as (manager, options):
         futures = {}
-        for name, file in missing.items():
+        for name in missing:
             arriving = folder / FETCHING / name
             arriving.parent.mkdir(parents=True, exist_ok=True)
-            if file.pack:
-                arriving.write_bytes(_packed(address, file))
-            else:
-                futures[name] = manager.download(address.bucket, address.key(name), str(arriving), **options)
-        for name, file in list(missing.items()):
+            futures[name] = manager.download(address.bucket, address.key(name), str(arriving), **options)
+        for name, future in futures.items():
             try:
-                if name in futures:
-                    futures[name].result()
+                future.result()
             except (ClientError, S3DownloadFailedError) as error:  # the latter: replaced between two of its parts
                 if isinstance(error, ClientError) and error_code(error) not in GONE:
                     raise
             arrived, target = folder / FETCHING / name, folder / name
-            if not _matches(arrived, file):
-                raise UserError(f"{address}/{name} is corrupt: it is not what was sent; write it again")
+            if not missing[name].matches(arrived):
+                raise UserError(f"{address}/{printable(name)} is corrupt: it is not what was sent; write it again")
             target.parent.mkdir(parents=True, exist_ok=True)
             arrived.replace(target)
             del missing[name]
-
-
-def _packed(address: Address, file: Stored) -> bytes:
-    if not file.bytes:
-        return b""
-    place = f"bytes={file.offset}-{file.offset + file.bytes - 1}"
-    content: bytes = client().get_object(Bucket=address.bucket, Key=address.key(file.pack), Range=place)["Body"].read()
-    return content

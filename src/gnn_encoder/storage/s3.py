@@ -1,6 +1,6 @@
 """Object stores: addresses, the client, and the meaning of a store's errors.
 
-An address is `s3://BUCKET/PREFIX`. Credentials, region and endpoint are found where every AWS program looks: the
+An address is `s3://BUCKET/PREFIX`. Credentials, region and endpoint come from the places of every AWS program: the
 environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration, the role of a machine or a pod.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import UserError, one_line, printable
 
 Result = TypeVar("Result")
 
@@ -21,12 +21,12 @@ SCHEME = "s3://"
 ADDRESSING = "GNN_ENCODER_S3_ADDRESSING"
 """Environment variable: `path` for http://store/bucket/key, `virtual` for http://bucket.store/key, or `auto`."""
 AUTHORITIES = "AWS_CA_BUNDLE"
-"""Environment variable of every AWS program: a PEM file of the authorities that may sign the store's certificate."""
+"""Environment variable of AWS programs: a PEM file of the authorities that may sign the store's certificate."""
 CONNECTIONS = 32
 ATTEMPTS = 4
 """Attempts of one request by boto3."""
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0)
-"""Seconds between attempts of a transfer whose store went away: three minutes in all."""
+"""Seconds between attempts of a transfer while the store is away: three minutes in all."""
 
 CREDENTIALS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role"
 ADVICE = {
@@ -54,11 +54,7 @@ class Address:
 
     @classmethod
     def parse(cls, uri: str) -> "Address":
-        """The address that a URI names.
-
-        Raises:
-            UserError: the URI names no bucket.
-        """
+        """The address that a URI names; a UserError if it names no bucket."""
         bucket, _, prefix = uri.removeprefix(SCHEME).partition("/")
         if not uri.startswith(SCHEME) or not bucket:
             raise UserError(f"{uri} is no address in an object store: write {SCHEME}BUCKET/PREFIX")
@@ -79,11 +75,7 @@ def is_remote(path: str) -> bool:
 
 @functools.cache
 def client() -> Any:
-    """The process's S3 client; threads may share it.
-
-    Raises:
-        UserError: the environment describes no usable store.
-    """
+    """The process's S3 client, which threads may share; a UserError if the environment describes no usable store."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -106,66 +98,28 @@ def client() -> Any:
 
 
 @contextmanager
-def telling(address: Address) -> Iterator[None]:
-    """Turn a store's errors inside the block into one line without secrets.
-
-    Raises:
-        UserError: the line, which names the address, what is wrong and what to do.
-    """
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+def store_errors(address: Address) -> Iterator[None]:
+    """Turn a store's errors inside the block into a UserError of one line without secrets."""
+    from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer.exceptions import RetriesExceededError
 
     try:
         yield
-    except ClientError as error:
-        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
-        code = error_code(error)
-        meaning = ADVICE.get(code) or ADVICE.get(status)
-        raise UserError(
-            f"{address}: {meaning or f'the store answers {code or status}: try again, or ask who runs it'}"
-        ) from None
-    except NoCredentialsError:
-        raise UserError(f"{address}: no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from None
-    except RetriesExceededError as error:
-        raise UserError(f"{address}: {_unreachable(error.last_exception)}") from None
-    except BotoCoreError as error:
-        raise UserError(f"{address}: {_unreachable(error)}") from None
+    except (BotoCoreError, ClientError, RetriesExceededError) as error:
+        raise UserError(f"{address}: {_meaning(error)}") from None
 
 
-def patiently(call: Callable[[], Result]) -> Result:
-    """The call's result; while the store is away or overloaded, the call is made again after each of `PAUSES`.
-
-    boto3's own retries end within a second, a store's restart takes 11 to 16 (Ceph). Use this after the store has
-    answered once: nobody should wait three minutes for an address that is wrong.
-    """
-    for pause in PAUSES:
-        try:
-            return call()
-        except Exception as error:
-            if not _is_passing(error):
-                raise
-        time.sleep(pause * random.uniform(0.75, 1.25))
-    return call()
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether waiting may help: no connection, a broken one, or an error of the store itself."""
-    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
-    from s3transfer.exceptions import RetriesExceededError
+def _meaning(error: Any) -> str:
+    """What a store's error means and what to do."""
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError, SSLError
 
     if isinstance(error, ClientError):
-        return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (500, 502, 503, 504)
-    return isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError | RetriesExceededError)
-
-
-def error_code(error: Any) -> str:
-    """A `ClientError`'s code; the HTTP status where the answer had no body."""
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _unreachable(error: BaseException) -> str:
-    from botocore.exceptions import ConnectionError, HTTPClientError, SSLError
-
+        code, status = printable(error_code(error)), str(_status(error) or "")
+        unknown = f"the store answers {code or status}: try again, or ask who runs it"
+        return ADVICE.get(code) or ADVICE.get(status, unknown)
+    if isinstance(error, NoCredentialsError):
+        return "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    error = getattr(error, "last_exception", error)  # of several attempts
     if not isinstance(error, ConnectionError | HTTPClientError):
         return f"{one_line(error)}; check the address and the credentials"
     endpoint = one_line(client().meta.endpoint_url)
@@ -175,3 +129,39 @@ def _unreachable(error: BaseException) -> str:
             "with the certificate of the authority that signed the store's"
         )
     return f"the store at {endpoint} cannot be reached ({type(error).__name__}): check AWS_ENDPOINT_URL and the network"
+
+
+def retried(call: Callable[[], Result]) -> Result:
+    """The call's result; while the store is away or overloaded, the call is repeated after each of `PAUSES`.
+
+    boto3's own retries end within a second, a store's restart takes 11 to 16 (Ceph). Use this after the store has
+    answered once: nobody should wait three minutes for a wrong address.
+    """
+    for pause in PAUSES:
+        try:
+            return call()
+        except Exception as error:
+            if not _is_temporary(error):
+                raise
+        time.sleep(pause * random.uniform(0.75, 1.25))
+    return call()
+
+
+def _is_temporary(error: Exception) -> bool:
+    """Whether waiting may help: no connection, a broken one, or an error of the store itself."""
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
+    from s3transfer.exceptions import RetriesExceededError
+
+    if isinstance(error, ClientError):
+        return _status(error) in (500, 502, 503, 504)
+    return isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError | RetriesExceededError)
+
+
+def error_code(error: Any) -> str:
+    """A `ClientError`'s code; the HTTP status where the answer had no body."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _status(error: Any) -> int | None:
+    status: int | None = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
