@@ -17,9 +17,13 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.index_file import build_index
-from gnn_encoder.retrieval.search import Searcher, fused_search, search_bundle
+from gnn_encoder.retrieval.search import Hit, Searcher, fused_search
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Lexical
+
+
+def search_bundle(bundle: Bundle, question: str, k: int) -> list[Hit]:
+    return Searcher(bundle).search(question, k)
 
 
 @pytest.fixture(scope="module")

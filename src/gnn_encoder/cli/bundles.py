@@ -52,14 +52,14 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.search import fused_search, search_bundle
+    from gnn_encoder.retrieval.search import Searcher, fused_search
 
     screen, opened = Console(), Bundle.read(_folder(bundle, root))
     if fuse or weight is not None:
         hits, weights = fused_search(opened, question, k, weight)
         screen.print(f"{weights}\n", style="dim")
     else:
-        hits = search_bundle(opened, question, k)
+        hits = Searcher(opened).search(question, k)
     for hit in hits:
         screen.print(hit.heading(), markup=False, style="bold")
         screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)

@@ -24,17 +24,13 @@ class PairTokens:
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Tokens of each pair, int64 [r]."""
-        uncut = self._first_lengths(first) + len(self.middle) + self.second.lengths[second] - 1
-        lengths: np.ndarray = np.minimum(uncut, self.max_length)
-        return lengths
-
-    def _first_lengths(self, rows: np.ndarray) -> np.ndarray:
-        lengths: np.ndarray = np.minimum(self.first.lengths[rows], self.max_length // 2)
+        head = np.minimum(self.first.lengths[first], self.max_length // 2)
+        lengths: np.ndarray = np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length)
         return lengths
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, mask and token types (0 first, 1 second), int64 [b, l], of the pairs (first[i], second[i])."""
-        head = self._first_lengths(first)
+        head = np.minimum(self.first.lengths[first], self.max_length // 2)
         lengths = self.lengths(first, second)
         columns = np.arange(int(lengths.max(initial=0)))[None, :]
         mask = columns < lengths[:, None]

@@ -7,6 +7,9 @@ begin: it reads a few random texts padded and packed, and compares the results. 
 A row is filled up to a fixed number of tokens, so that every matrix product has one shape. A text's vector is then the
 same to the last bit whatever it is read with (batch invariance; measured on CPUs only). With padding it is not: the
 length that a text is padded to, and the number of tokens in the batch, change the last bits.
+
+transformers itself packs for flash-attention on GPUs only. On one core, attention over 60 texts of 40 to 99 tokens (12
+heads of 32) takes 30 ms here, 100 ms with torch's nested tensors, and 560 ms with one mask over the whole row.
 """
 
 import inspect

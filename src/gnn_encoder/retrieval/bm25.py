@@ -1,7 +1,7 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.Lexical` has its parameters: k1, b, stemmer, stop words, fields. The corpus is tokenized as a stream, and the
-index is built from tokens on disk: in memory are the vocabulary, and one query's score of every passage.
+`settings.shared.Lexical` has its parameters: k1, b, stemmer, stop words, fields. The corpus is tokenized as a stream,
+and the index is built from tokens on disk: in memory are the vocabulary, and one query's score of every passage.
 """
 
 import json

@@ -85,11 +85,6 @@ class Searcher:
         return vectors[0], scores[0][hits], rows[0][hits]
 
 
-def search_bundle(bundle: Bundle, question: str, k: int = 10) -> list[Hit]:
-    """`Searcher.search` for a single question."""
-    return Searcher(bundle).search(question, k)
-
-
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
     """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
