@@ -254,3 +254,16 @@ def test_how_far_a_state_is(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     checkpoint.save(tmp_path, model, torch.optim.AdamW(model.parameters()), Position(step=7), {})
     assert checkpoint.steps_done(tmp_path) == 7
+
+
+def test_a_process_whose_place_was_taken_does_not_remove_a_later_state(
+    store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(machine / "new"))
+    keep(9, weights="later")
+    monkeypatch.setattr("tempfile.tempdir", str(machine / "old"))
+    keep(4, weights="earlier")
+    assert fetched(machine / "third", monkeypatch) == {"state": "9", "weights": "later"}
+    monkeypatch.setattr("tempfile.tempdir", str(machine / "new"))
+    keep(10, weights="last")
+    assert len([name for name in store.objects if "/states/" in name]) == 1, "control: earlier states do go"

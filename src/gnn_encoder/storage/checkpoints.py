@@ -125,7 +125,9 @@ class Checkpoints:
             stored = self._stored()
             for group in (files, state):
                 put_files({name: path for name, path in group.items() if name not in stored}, self._uri)
-            self._forget(files | state)
+            # A state of more steps is of a process that took this one's place: what is there belongs to it.
+            if not any(STATE.fullmatch(name) and name > max(state) for name in stored):
+                self._forget(files | state)
         shutil.rmtree(snapshot, ignore_errors=True)
 
     def finish(self) -> None:
