@@ -1,4 +1,4 @@
-"""Every system's run against the labels: measures, intervals and p-values. Knows no model."""
+"""Computes measures, intervals and p-values of every system's run. Knows no model."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ from gnn_encoder.settings.outcome import Evaluate
 
 @step(evaluation="evaluation")
 def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Path], evaluation: Draft) -> Metrics:
-    """Measure the runs one after the other, so that few are in memory, and compare each with the baseline.
+    """Measures the runs one at a time, to save memory, and compares each with the baseline.
 
-    Queries without a positive label are left out (and counted); a query without a hit counts 0. A run without any hit
-    is of a system that the settings leave out.
+    Queries without a positive label are left out and counted. A query without a hit counts 0. A run without any hit
+    belongs to a system that the settings leave out.
 
     Raises:
-        UserError: no labelled dev or test query; two runs of one system; no run of the baseline or the candidate.
+        UserError: no labelled dev or test query, two runs of one system, or no run of the baseline or the candidate.
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
