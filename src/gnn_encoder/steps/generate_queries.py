@@ -54,7 +54,7 @@ def generate_queries(
 
 
 def choose_triples(negatives: Pairs, per_query: int, max_passages: int, seed: int) -> Pairs:
-    """Returns the first hard negatives of each query, among `max_passages` drawn passages if that is not 0."""
+    """Returns the first hard negatives of each query; with `max_passages`, only on that many drawn passages."""
     chosen = negatives.first(per_query)
     passages = np.unique(chosen.passage)
     if not max_passages or len(passages) <= max_passages:
