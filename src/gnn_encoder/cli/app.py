@@ -209,7 +209,7 @@ def check(
     for line in (*report.problems, *report.remarks):
         typer.echo(f"- {line}")
     if report.problems:
-        mend = "mend it" if report.fatal else "mend it, or --set ingest.on_bad_rows=drop"
+        mend = "fix it" if report.fatal else "fix it, or --set ingest.on_bad_rows=drop"
         raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
 
 

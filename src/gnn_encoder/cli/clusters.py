@@ -38,7 +38,7 @@ def submit(
     job = submission.training(needs, preset, dataset, overrides or [])
     if dry_run:
         if package.suffix not in (".yaml", ".yml"):
-            raise UserError(f"--package {package}: a package's name ends with .yaml")
+            raise UserError(f"--package {package}: the name of a package ends with .yaml")
         write_package(needs, package)
         _show(_table_of(needs))
         typer.echo(f"\nwrote {package}")

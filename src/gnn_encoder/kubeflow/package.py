@@ -26,7 +26,7 @@ def load_cluster(path: Path | None) -> Cluster:
     if path is None:
         return Cluster()
     if not path.is_file():
-        raise UserError(f"no cluster file {path}: copy pipelines/clusters/example.yaml and change it")
+        raise UserError(f"no cluster file {path}: copy and edit pipelines/clusters/example.yaml")
     try:
         return Cluster.model_validate(read_yaml_file(path))
     except pydantic.ValidationError as error:

@@ -84,8 +84,8 @@ class Server:
             address = urlsplit("")
         if address.scheme not in ("http", "https") or not address.hostname or address.username:
             raise UserError(
-                f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "
-                f"has one; a token comes from {TOKEN}"
+                f"--host {without_password(host)}: write https://HOST or http://HOST:PORT, with a path if the server "
+                f"has one; {TOKEN} sets a token"
             )
         api = _api_client(self.host)
         self._runs = kfp_server_api.RunServiceApi(api)

@@ -37,7 +37,7 @@ class ClusterTraining:
         if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
                 f"no MLflow that the run's steps and this command share: name {STORE} in the cluster file under "
-                "defaults.environment; where the steps get it from a secret or a config map, set it here too"
+                "defaults.environment; if the steps get it from a secret or a config map, set it here, too"
             )
         return open_registry(uri, self.settings.promote.model_name)
 
@@ -87,7 +87,7 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
     readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
     if STORE in cluster.needs("promote").variables and not readable_later:
         raise UserError(
-            "promote would register a bundle that no later run can read, so that no model could be compared with it: "
+            "promote would register a bundle that no later run can read for comparison: "
             "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
         )
     return ClusterTraining(preset, settings, cluster)
@@ -98,7 +98,7 @@ def wait(server: Server, run_id: str, cluster: Cluster) -> int:
     try:
         run = follow(server, run_id, typer.echo)
     except KeyboardInterrupt:
-        typer.echo(f"\nnobody waits any longer; the run goes on: {server.page(run_id)}", err=True)
+        typer.echo(f"\nstopped waiting; the run goes on: {server.page(run_id)}", err=True)
         return 130
     except UserError as error:
         raise UserError(f"{error}; the run goes on: {server.page(run_id)}") from None

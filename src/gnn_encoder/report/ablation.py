@@ -41,7 +41,7 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
     for each in figures:
         table = each.per_query
         if table.column("query") != figures[0].per_query.column("query"):
-            raise UserError("the variants' figures are of different queries: run them over one dataset")
+            raise UserError("the variants were measured on different queries: run all variants on one dataset")
         splits = np.asarray(table.column("split"))
         values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
         settings = TryVariant.model_validate(each.manifest.settings)

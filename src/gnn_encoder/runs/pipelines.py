@@ -67,7 +67,7 @@ class Training:
         arguments = self.arguments() if arguments is None else arguments
         check_heads(self.settings)
         if runner not in RUNNERS:
-            raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
+            raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")
         if memory and runner != CONTAINERS:
             raise UserError(f"--memory limits containers: add --runner {CONTAINERS}")
         containers = None
@@ -96,7 +96,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
             raise UserError(f"--set {override}: an update runs {', '.join(steps)} alone")
     since = expanded(since).resolve()
     if not since.is_dir():
-        raise UserError(f"no finished run at {since}: gnn-encoder run first, or name its folder by --from")
+        raise UserError(f"no finished run at {since}: use gnn-encoder run first, or name the run's folder with --from")
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
         read_manifest(path, "model")

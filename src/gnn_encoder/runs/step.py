@@ -116,7 +116,7 @@ def _run(
     except Exception as error:
         written = [Path(tempfile.gettempdir()), *(path.parent for path, _ in outputs.values())]
         if trouble := _disk_trouble(error, written):
-            raise UserError(f"{trouble}; free space or mend it, then rerun") from error
+            raise UserError(f"{trouble}; free space or fix the disk, then rerun") from error
         raise
     context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
     emit(title, "finished", metrics=metrics)

@@ -31,7 +31,7 @@ def _quantity(value: Any) -> str:
     from kubernetes.utils.quantity import parse_quantity
 
     if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)) or parse_quantity(str(value)) <= 0:
-        raise ValueError("must be a quantity above 0, as 500m, 4 or 16Gi")
+        raise ValueError("must be a quantity above 0, such as 500m, 4 or 16Gi")
     return str(value)
 
 
@@ -222,8 +222,8 @@ class StepNeeds(Section):
             secret_name = SECRET_NAME.search(name) and not PATH_NAME.search(name)
             if secret_name or SECRET_VALUES.search(value) or without_password(value) != value:
                 raise ValueError(
-                    f"{name} looks like a secret, which everybody could read in the run: "
-                    "put it into a Kubernetes secret and name that under secrets"
+                    f"{name} looks like a secret, and every user could read it in the run: "
+                    "put it into a Kubernetes secret and name the secret under secrets"
                 )
         return environment
 
@@ -235,7 +235,7 @@ class StepNeeds(Section):
             )
         mounts = [volume.mount for volume in self.volumes] + ["/tmp"] * bool(self.ephemeral_storage)
         if mount := _repeated(mounts):
-            yield f"two volumes at {mount} (ephemeral_storage lies at /tmp)"
+            yield f"two volumes at {mount} (ephemeral_storage is mounted at /tmp)"
         if name := _repeated(self.variables):
             yield f"{name} is set twice: give it in environment or once in secrets or config_maps"
         if both := {volume.claim for volume in self.volumes} & {volume.config_map for volume in self.volumes} - {""}:

@@ -42,14 +42,14 @@ def read_yaml(text: str) -> Any:
             node, level = waiting.pop()
             nodes += 1
             if nodes > MOST_NODES or level > MOST_LEVELS:
-                raise yaml.YAMLError("it is too large, nested too deeply, or refers to itself")
+                raise yaml.YAMLError("the text is too large, nested too deeply, or refers to itself")
             children = [] if isinstance(node, yaml.ScalarNode) else node.value  # of a mapping, pairs
             waiting += [(each, level + 1) for c in children for each in (c if isinstance(c, tuple) else (c,))]
         return loader.construct_document(root) if root else None
     except yaml.YAMLError:
         raise
     except Exception as error:  # in PyYAML `!!timestamp x` is an AttributeError, `!!bool x` a KeyError
-        raise yaml.YAMLError(f"it holds a value that cannot be read ({type(error).__name__})") from error
+        raise yaml.YAMLError(f"a value cannot be read ({type(error).__name__})") from error
 
 
 def read_yaml_file(path: Path) -> Any:

@@ -109,7 +109,9 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     for key, value in changes.items():
         step, _, setting = key.partition(".")
         if step not in tree:
-            raise UserError(f"variant {name!r}: {key} is none of {', '.join(sorted(tree))}: all before is shared")
+            raise UserError(
+                f"variant {name!r}: {key} is none of {', '.join(sorted(tree))}: variants share all earlier steps"
+            )
         tree[step][setting] = value
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}

@@ -27,7 +27,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     collected = Collected(data, names, evaluation, settings.run_depth)
     queries, asked = collected.queries, collected.asked
     if not queries:
-        raise UserError(f"{dataset} has no dev or test query with a positive label: nothing can be evaluated")
+        raise UserError(f"{dataset} has no dev or test query with a positive label, so nothing can be evaluated")
     progress = context.progress("systems", len(runs), "systems")
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
@@ -43,7 +43,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         progress.advance(note=f"{system.name} {mean_name(names[0])} {mean:.3f}")
     for role in ("baseline", "candidate"):
         if (name := getattr(settings, role)) not in facts:
-            raise UserError(f"evaluate.{role} is {name!r}, of which there is no run: choose of {', '.join(facts)}")
+            raise UserError(f"evaluate.{role} is {name!r}, which has no run: choose one of {', '.join(facts)}")
 
     statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
     answered = collected.answer_figures()

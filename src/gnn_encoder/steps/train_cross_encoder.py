@@ -26,7 +26,7 @@ def train_cross_encoder(
     data, runs = Dataset(dataset), [Run.read(dpr_run), Run.read(bm25_run)]
     labels = data.split_qrels("train").positive()
     if len(labels.query) == 0:
-        raise UserError("no labelled train pairs: the cross-encoder has nothing to learn from")
+        raise UserError("no labelled training pairs, so the cross-encoder cannot be trained")
     torch.manual_seed(settings.seed)  # the new head has random weights
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
     pairs = pair_tokens(model, data)

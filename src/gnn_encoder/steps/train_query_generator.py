@@ -34,7 +34,7 @@ def train_query_generator(
         data.split_qrels("train").positive(), settings.held_out, settings.max_pairs, settings.rouge_pairs, settings.seed
     )
     if len(train.query) == 0:
-        raise UserError("no labelled train pairs: the query generator has nothing to learn from")
+        raise UserError("no labelled training pairs, so the query generator cannot be trained")
     torch.manual_seed(settings.seed)  # before the model, because its new weights are random
     model = QueryGenerator.from_pretrained(settings.generator, settings.passage_length, settings.query_length)
     questions = data.query_texts(held_out.query)

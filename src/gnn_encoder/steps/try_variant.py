@@ -44,7 +44,7 @@ def try_variant(
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
     asked = np.concatenate(list(rows.values()))
     if not len(asked):
-        raise UserError("no dev or test query has a positive label: there is nothing to compare variants by")
+        raise UserError("no dev or test query has a positive label, so variants cannot be compared")
     trained: Metrics = {}
     if settings.mode == "untrained":
         asking = np.asarray(queries[asked])
