@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, Lexical
+from gnn_encoder.settings.shared import MINILM, Inference
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 UNTRAINED, DUAL_ENCODER, GNN_ENCODER, CROSS_ENCODER = "Untrained", "Dual encoder", "GNN-encoder", "Cross-encoder"
