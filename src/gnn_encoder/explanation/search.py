@@ -67,7 +67,7 @@ def _sources_of(bundle: Bundle) -> Sources:
     for name, path in folders.items():
         manifest = read_manifest(path)
         if manifest.inputs != inputs if name == "encoding" else manifest.digest != inputs.get(name):
-            raise UserError(f"{path} does not belong to {bundle.path}; give --bundle ROOT/latest/bundle")
+            raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
     return Sources.read(folders)
 
 

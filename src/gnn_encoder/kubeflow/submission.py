@@ -37,7 +37,7 @@ class ClusterTraining:
         if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
                 f"no MLflow that the run's steps and this command share: name {STORE} in the cluster file under "
-                "defaults.environment; if the steps get it from a secret or a config map, set it here, too"
+                "defaults.environment; if the steps get it from a secret or a config map, set it here too"
             )
         return open_registry(uri, self.settings.promote.model_name)
 
