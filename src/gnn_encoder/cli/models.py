@@ -48,7 +48,7 @@ def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
 
 @models.command()
 def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """Show a version's tags (bundle, digests, figures, decision) and its model card."""
+    """Show a version's tags (bundle, digests, measures, decision) and its model card."""
     found = _registry(root, name).find(version)
     tags = {"version": found.number, "alias": " ".join(found.aliases), **dict(sorted(found.tags.items()))}
     for tag, value in tags.items():

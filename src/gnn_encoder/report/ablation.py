@@ -57,8 +57,8 @@ def compared(variants: dict[str, Variant], full: str, permutations: int, seed: i
     """Returns `results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: value}}}.
 
     `results` are means over seeds and queries. `deviations` are standard deviations of the seeds' means, for variants
-    with several seeds. `p_values` compare each query's mean over seeds with the full model's. `p_holm` corrects them
-    for the number of variants.
+    with several seeds. `p_values` compare each query's mean over seeds with the full model's. `p_holm` are the
+    p-values corrected for the number of variants.
     """
     statistics: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
     for split in variants[full].values:

@@ -54,7 +54,7 @@ def _forwarding_signals(group: int) -> Iterator[list[float]]:
     times: list[float] = []
 
     def forward(signum: int, frame: object) -> None:
-        # SIGINT is a step's KeyboardInterrupt: it discards its drafts and closes its tracked run.
+        # SIGINT becomes a step's KeyboardInterrupt: the step discards its drafts and closes its tracked run.
         _signal_group(group, signal.SIGKILL if times else signal.SIGINT)
         times.append(time.monotonic())
 

@@ -2,7 +2,7 @@
 
 `pipelines/clusters/example.yaml` shows every key. A step's section overrides `defaults`: mappings are merged key by
 key, any other value replaces the default. Quantities have Kubernetes' form: `500m`, `4`, `16Gi`. Kubernetes checks its
-rules when it creates a pod. This module checks them before the run starts, because no library does: the Kubernetes
+rules when it creates a pod. This module checks the rules before the run starts, because no library does: the Kubernetes
 client's models (version 30) accept an operator `Foo`, a weight of 101 and a CPU request of `x`; KFP checks types only.
 """
 

@@ -1,4 +1,4 @@
-"""Trains a generator that writes a query for a passage; it shows which query a negative answers (SS-BERT 3.2).
+"""Trains a query generator; a generated query shows which query a negative passage answers (SS-BERT 3.2).
 
 The pairs held out for ROUGE have passages that no training pair has. ROUGE is the F-measure in percent of stemmed
 words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
