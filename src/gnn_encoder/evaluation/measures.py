@@ -1,6 +1,6 @@
 """Computes the measures of a ranking, per query, as trec_eval does.
 
-Measures are `ir_measures` objects. The pytrec_eval provider, which is trec_eval's own code, computes the values. The provider
+Measures are `ir_measures` objects. The pytrec_eval provider, trec_eval's own code, computes the values. The provider
 matters for ties: trec_eval orders equal scores by passage id, descending. The provider that `ir_measures` chooses for
 RR@10 orders equal scores ascending. So RR comes from trec_eval, too, and is cut here: a first relevant hit below rank k
 counts 0. trec_eval has no Judged@k. Here Judged@k is P@k with every label set to 1, over the existing hits.
