@@ -15,8 +15,8 @@ import torch
 from gnn_encoder.artifacts import Graph, KnownPositives, TrainingSet, reverse_csr
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.settings.graph import TrainGnn
-from gnn_encoder.training.batches import Batch, ExampleBatches, MaskedBatches
-from gnn_encoder.training.masked_graph import SampledBatches
+from gnn_encoder.training.batches import Batch, ExampleBatches
+from gnn_encoder.training.masked_graph import MaskedBatches, SampledBatches
 from gnn_encoder.training.prefetch import BatchPlan, batches_of, prefetched
 
 

@@ -2,20 +2,13 @@
 
 from typing import Literal
 
-from gnn_encoder.settings.shared import (
-    MINILM,
-    Backbone,
-    ContrastiveTraining,
-    Inference,
-    Lexical,
-    MeasuredTraining,
-    Optimization,
-)
+from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.shared import MINILM, Backbone, ContrastiveTraining, Inference, MeasuredTraining, Optimization
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
 class Ingest(StepSettings):
-    """Reading a data set and making it canonical."""
+    """Reads a dataset of any layout into one format."""
 
     dataset: str = ""
     """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`. There is no default."""
@@ -39,7 +32,7 @@ class Ingest(StepSettings):
 
 
 class Bm25Retrieve(Lexical):
-    """BM25 by bm25s: the first candidates, and a system of the final table."""
+    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b."""
 
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""

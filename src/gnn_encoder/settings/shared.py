@@ -1,4 +1,4 @@
-"""What several steps' settings share: how models run, read texts and are trained."""
+"""Settings that several steps share: inference, backbones and training."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -24,25 +24,12 @@ class Inference(StepSettings):
     precision: Precision = "auto"
     """`auto`: bf16 where the hardware computes in it natively, else fp32."""
     tokens_per_batch: PositiveInt = 4096
-    """Tokens in a batch; a batch of fewer is padded to as many. Another number changes the last bits of vectors."""
+    """Tokens in a batch. Smaller batches are padded to this number. Another number changes the last bits of vectors."""
 
     @property
     def speed(self) -> Speed:
         """Both settings as keyword arguments."""
         return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
-
-
-class Lexical(StepSettings):
-    """How BM25 splits texts into terms and scores them."""
-
-    k1: PositiveFloat = 1.5
-    """Saturation of the term frequency."""
-    b: Fraction = 0.75
-    """Share of length normalisation."""
-    stemmer: Literal["english", "none"] = "english"
-    stopwords: Literal["english", "none"] = "english"
-    fields: Literal["joined", "separate"] = "joined"
-    """Title and text as one field, or as two whose scores are added."""
 
 
 class Backbone(StepSettings):
@@ -72,39 +59,40 @@ class Optimization(StepSettings):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     max_gradient_norm: PositiveFloat = 1.0
     dropout: Fraction | Literal["backbone"] = "backbone"
-    """Of every dropout layer in the model. `backbone`: as its config says (0.1 for BERT and BART). 0 trains up to 1.9
-    times as fast on a CPU, whose fused attention has no dropout."""
+    """Rate of every dropout layer in the model. `backbone`: as the backbone's config says (0.1 for BERT and BART). 0
+    trains up to 1.9 times as fast on a CPU, because fused attention on a CPU has no dropout."""
     precision: Precision = "auto"
     """`auto`: bf16 autocast where the hardware computes in bf16 natively, else fp32."""
     seed: Count = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two checkpoints. There is one at the end of each epoch, too."""
     workers: Annotated[Count, Field(le=1024)] = 0
-    """Processes that prepare batches, for each process that trains. 0: one thread. The batches are the same. More pay
-    where a GPU waits for the neighbours to be sampled."""
+    """Processes that prepare batches, for each process that trains. 0: one thread. The number does not change the
+    batches. More processes help if a GPU waits for the sampling of neighbours."""
 
 
 class MeasuredTraining(Optimization):
     """Training that is evaluated on dev queries after each epoch."""
 
     dev_queries: Count = 200
-    """Dev queries that are ranked, or whose candidates are re-ranked, after each epoch. 0: none."""
+    """Dev queries that are ranked after each epoch (re-ranked, for the cross-encoder). 0: no evaluation."""
     keep: Literal["last", "best"] = "last"
-    """The epoch whose weights are kept: the last, or the earliest of those with the highest MRR@10 on the dev queries
-    (BERT-DMN 5.2 validates by MAP)."""
+    """The epoch whose weights are kept. `best`: the first epoch with the highest MRR@10 on these dev queries (BERT-DMN
+    5.2 validates by MAP)."""
 
 
 class WatchedTraining(MeasuredTraining):
     """Training of a retriever."""
 
     dev_pool: PositiveInt = 2000
-    """Passages that they rank: their positives and a seeded draw of others; over all passages figures are lower."""
+    """Passages that the dev queries rank: their positives and a seeded draw of others. Measures over all passages are
+    lower."""
     processes: Annotated[PositiveInt, Field(le=1024)] = 1
     """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each encodes its
-    share of a batch; a query's negatives are the whole batch's (cross-device negatives)."""
+    share of a batch. A query's negatives come from the whole batch, over all devices."""
     gradient_cache: bool = False
-    """Run the encoders over a batch in parts, twice: any batch size in the memory of one part, with the same gradients,
-    in a third to a half more time (Gao et al., 2021)."""
+    """Encode a batch in parts, twice (Gao et al., 2021). It takes the memory of one part, gives the same gradients, and
+    needs a third to a half more time."""
 
 
 class ContrastiveTraining(WatchedTraining):
@@ -115,5 +103,5 @@ class ContrastiveTraining(WatchedTraining):
     share_encoders: bool = False
     """One encoder for queries and passages. The paper has two."""
     score_scale: PositiveFloat | Literal["auto"] = "auto"
-    """Factor of s(q, p) in the loss. 1 is eq. 2. `auto`: 1, or 20 where vectors have unit length: their dot products
-    lie in [-1, 1] and would leave the softmax nearly flat."""
+    """Factor of s(q, p) in the loss. 1 is eq. 2. `auto`: 1, or 20 if vectors have unit length: their dot products are
+    in [-1, 1], and the softmax would be nearly uniform."""

@@ -1,4 +1,4 @@
-"""What a batch of examples holds: queries, their distinct passages, and who is whose positive."""
+"""Batches of training examples: queries, their distinct passages, and which passage is a positive of which query."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_encoder.artifacts import KnownPositives, TrainingSet
-from gnn_encoder.settings.graph import TrainGnn
 
 
 @dataclass(frozen=True)
 class Batch:
     """b examples and the c distinct passages P_b = P_b⁺ ∪ P_b⁻ among them.
 
-    `examples` [b] rows of the training set; `passages` [c] dataset rows, ascending; `positive` [b]
-    index into `passages`; `excluded` [2, x] int64, (example, passage) places of pairs that are no negatives;
-    `masked` bool [n] over graph queries, those out of the graph in this round (None outside graph training).
+    `examples` [b] rows of the training set; `passages` [c] dataset rows, ascending; `positive` [b] indices into
+    `passages`; `excluded` [2, x] int64, (example, passage) indices of pairs that are not negatives; `masked` bool [n]
+    over graph queries, those that this round removes from the graph (None outside graph training).
     """
 
     examples: np.ndarray
@@ -24,12 +23,12 @@ class Batch:
     excluded: np.ndarray
     masked: np.ndarray | None = None
     seed: int = 0
-    """For draws made while the batch is worked on."""
+    """Of the random draws that the work on the batch needs."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What is random in a batch: `examples` [b] rows, `negatives` [b, k] passages, -1 for none; the rest as there."""
+    """What is random in a batch: `examples` [b] rows, `negatives` [b, k] passages, -1 for none; `masked` as there."""
 
     examples: np.ndarray
     negatives: np.ndarray
@@ -48,7 +47,7 @@ def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator)
 
 
 class ExampleBatches:
-    """Plan of plain contrastive training: all examples, shuffled anew each epoch."""
+    """Plan of plain contrastive training: all examples, shuffled in each epoch."""
 
     def __init__(
         self, examples: TrainingSet, batch_size: int, negatives: int, known: KnownPositives, seed: int
@@ -75,50 +74,3 @@ class ExampleBatches:
         positive = np.searchsorted(passages, answers)
         excluded = self.known.excluded(asked, passages, positive)
         return Batch(drawn.examples, passages, positive, excluded, drawn.masked, drawn.seed)
-
-
-class MaskedBatches(ExampleBatches):
-    """Plan of Masked Graph Training (Algorithm 1): rounds over query folds, each out of its round's graph.
-
-    Args:
-        examples: those whose query is a node of the graph.
-        node: graph node of each example's query, int [e].
-        groups: int [n], the group of each of the graph's n queries. Twins, queries of one group, are masked together:
-            a round in which one stayed would show the other its own passages (`Dataset.groups`).
-        settings: `mask` is `folds` (disjoint, every query once an epoch) or `sample` (each round drawn afresh). With
-            any other no query is masked, and batches are as in plain training. With β = `mask_fraction`, an epoch has
-            round(1/β) rounds; a fold is one part in that many, a sample β of the groups.
-    """
-
-    def __init__(
-        self, examples: TrainingSet, node: np.ndarray, groups: np.ndarray, known: KnownPositives, settings: TrainGnn
-    ) -> None:
-        super().__init__(examples, settings.batch_size, settings.negatives, known, settings.seed)
-        self.node, self.groups, self.schedule, fraction = node, groups, settings.mask, settings.mask_fraction
-        self.masks = self.schedule in ("folds", "sample")
-        """Whether a round takes queries out of the graph."""
-        self.trained = np.unique(groups[node])
-        fewest = 2 if self.schedule == "folds" else 1
-        self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
-        self.sampled = max(1, round(fraction * len(self.trained)))
-        in_round = self.sampled if self.schedule == "sample" else len(self.trained) // self.rounds
-        # Every epoch must have the same number of steps whatever the draw puts into a round. So the number of batches
-        # in a round is fixed, and their sizes vary by what the round holds.
-        wanted = max(1, round(len(node) * in_round / len(self.trained) / settings.batch_size))
-        self.batches_per_round = min(wanted, in_round)
-        self.steps_per_epoch = self.rounds * self.batches_per_round
-        self.batch_examples = max(1, len(node) // self.steps_per_epoch)
-
-    def draws(self, epoch: int) -> Iterator[Draw]:
-        """The epoch's draws, round after round."""
-        generator = np.random.default_rng((self.seed, epoch))
-        # The trained groups, split at random into one part per round.
-        folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
-        for number in range(self.rounds):
-            rows, masked = np.arange(len(self.node)), np.zeros(len(self.groups), dtype=bool)
-            if self.masks:
-                chosen = folds[number] if folds else generator.permutation(self.trained)[: self.sampled]
-                masked = np.isin(self.groups, chosen)
-                rows = np.flatnonzero(masked[self.node])
-            for part in np.array_split(generator.permutation(rows), self.batches_per_round):
-                yield self.draw(part, generator, masked)

@@ -1,10 +1,10 @@
-"""Masked Graph Training: the dual encoder and the GNN, jointly (GNN-encoder 3.4, Algorithm 1).
+"""Masked Graph Training: trains the dual encoder and the GNN together (GNN-encoder 3.4, Algorithm 1).
 
-In a round the queries of one fold, always with their twins (`Dataset.groups`), are out of the graph and the loss is
-taken on them alone: no query ever meets a passage vector that has seen it, or a query of its text.
-Live, with gradient: E_Q of the batch's queries and of the neighbour queries, E_P of the batch's passages (`texts`).
-Cached, without: vectors of the neighbour queries' passages (eq. 6, `passage_cache`) and the cross-encoder's edge
-features.
+Each round masks the queries of one fold and their twins (`MaskedBatches`): `neighbourhood` leaves their edges out of
+the graph, and the loss is computed on these queries only. So no query is trained on a passage vector that depends on
+this query, or on a query of the same text. With gradient are E_Q of the batch's queries and of the neighbour queries,
+and E_P of the batch's passages (`texts`). Without gradient are the stored vectors of the neighbour queries' passages
+(eq. 6, `passage_cache`) and the cross-encoder's edge features.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
 from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
-from gnn_encoder.training.batches import Batch, Draw, MaskedBatches
+from gnn_encoder.training.batches import Batch, Draw, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import by_rows
 from gnn_encoder.training.loop import FitResult, Objective, fit, parameter_groups
@@ -36,11 +36,58 @@ PART = 256
 """Queries, or passages, that go through the GNN at a time under the gradient cache."""
 
 
+class MaskedBatches(ExampleBatches):
+    """Chooses the masked queries of each round (Algorithm 1), and the round's batches.
+
+    Args:
+        examples: training examples whose query is a node of the graph.
+        node: graph node of each example's query, int [e].
+        groups: int [n], the group of each of the graph's n queries. Twins, queries of one group, are masked together:
+            if one of them stayed in the graph, it would lead the other to its own passages (`Dataset.groups`).
+        settings: `mask` is `folds` (disjoint, every query once in an epoch) or `sample` (each round draws its queries
+            again). With other values no query is masked, and batches are as in plain training. An epoch has round(1/β)
+            rounds, β = `mask_fraction`. A fold is that share of the groups, a sample β of them.
+    """
+
+    def __init__(
+        self, examples: TrainingSet, node: np.ndarray, groups: np.ndarray, known: KnownPositives, settings: TrainGnn
+    ) -> None:
+        super().__init__(examples, settings.batch_size, settings.negatives, known, settings.seed)
+        self.node, self.groups, self.schedule, fraction = node, groups, settings.mask, settings.mask_fraction
+        self.masks = self.schedule in ("folds", "sample")
+        """Whether a round takes queries out of the graph."""
+        self.trained = np.unique(groups[node])
+        fewest = 2 if self.schedule == "folds" else 1
+        self.rounds = min(max(round(1 / fraction), fewest), len(self.trained)) if self.masks else 1
+        self.sampled = max(1, round(fraction * len(self.trained)))
+        in_round = self.sampled if self.schedule == "sample" else len(self.trained) // self.rounds
+        # Every epoch must have the same number of steps whatever the draw puts into a round. So the number of batches
+        # in a round is fixed, and their sizes vary by what the round holds.
+        wanted = max(1, round(len(node) * in_round / len(self.trained) / settings.batch_size))
+        self.batches_per_round = min(wanted, in_round)
+        self.steps_per_epoch = self.rounds * self.batches_per_round
+        self.batch_examples = max(1, len(node) // self.steps_per_epoch)
+
+    def draws(self, epoch: int) -> Iterator[Draw]:
+        """The epoch's draws, round after round."""
+        generator = np.random.default_rng((self.seed, epoch))
+        # The trained groups, split at random into one part per round.
+        folds = np.array_split(generator.permutation(self.trained), self.rounds) if self.schedule == "folds" else None
+        for number in range(self.rounds):
+            rows, masked = np.arange(len(self.node)), np.zeros(len(self.groups), dtype=bool)
+            if self.masks:
+                chosen = folds[number] if folds else generator.permutation(self.trained)[: self.sampled]
+                masked = np.isin(self.groups, chosen)
+                rows = np.flatnonzero(masked[self.node])
+            for part in np.array_split(generator.permutation(rows), self.batches_per_round):
+                yield self.draw(part, generator, masked)
+
+
 class MaskedGraphTraining:
     """One joint training: data in flat arrays, and the loss of a batch.
 
     Args:
-        examples: those whose query is a graph node (generated queries are none).
+        examples: training examples whose query is a graph node; generated queries are not nodes.
         passage_vectors: M_de's vectors [m, d], memory-mapped.
     """
 
@@ -88,14 +135,14 @@ class MaskedGraphTraining:
         )
 
     def neighbourhood(self, batch: Batch) -> Neighbourhood:
-        """The part of the round's graph that the batch's passages see."""
+        """The edges of the round's graph into the batch's passages."""
         return neighbourhood(
             self.graph, batch.passages, masked=batch.masked, dropped=self.dropped,
             limit=self.settings.max_queries_per_passage, generator=np.random.default_rng(batch.seed),
         )  # fmt: skip
 
     def loss(self, batch: Batch, hood: Neighbourhood | None = None) -> Tensor:
-        """Eq. 12 over the batch; `hood`: its neighbourhood, if that is at hand."""
+        """Eq. 12 over the batch; `hood` is the batch's neighbourhood if it was already computed."""
         hood, where = hood or self.neighbourhood(batch), device()
         distinct, place = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
         vectors = self.queries.live(self.graph.queries[distinct])[torch.from_numpy(place).to(where)]
@@ -127,7 +174,7 @@ class MaskedGraphTraining:
             )
 
         def passage_side(part: Tensor, start: int) -> Tensor:
-            # A passage's edges lie together: `hood.edges` is ordered by target.
+            # `hood.edges` is sorted by target, so a passage's edges are adjacent.
             first, last = np.searchsorted(hood.edges[1], [start, start + len(part)])
             edges, sources = hood.edges[:, first:last] - [[0], [start]], interactive_queries
             if len(part) < len(passages):
@@ -141,13 +188,13 @@ class MaskedGraphTraining:
                 tensor(features.passage_loops(rows[start : start + len(part)]), where),
             )
 
-        # The encoders' vectors are fp32 under bf16 autocast too; the GNN, a sliver of the work, stays fp32.
+        # The encoders return fp32 under bf16 autocast, too. The GNN stays in fp32, because its cost is small.
         with torch.autocast(where.type, enabled=False):
             interactive_queries = by_rows(query_side, queries, PART, cached=cached)
             return by_rows(passage_side, passages, PART, cached=cached)
 
     def measure(self, pool: DevPool) -> dict[str, float]:
-        """The pool's figures under the full graph, as at encoding but for the cached vectors' age."""
+        """Dev measures of the pool with the full graph; as in encoding, except that stored vectors may be stale."""
         node_vectors = self.queries.vectors(self.graph.queries)
         full_graph = Propagation(self.model.gnn, self.graph, node_vectors, self.cache.vectors)
         passages = full_graph.passages(pool.passages, self.passages.vectors(pool.passages))
@@ -175,10 +222,9 @@ class MaskedGraphTraining:
 
 
 class SampledBatches:
-    """A plan whose batches come with their neighbourhoods, which are sampled ahead as the batches are prepared.
+    """Batches of a plan, each with its neighbourhood and the version number of the stored vectors that it needs.
 
-    Each comes also with the number of the version of the cached vectors that it needs: of `refreshes` new ones in an
-    epoch, or always 0.
+    Neighbourhoods are sampled while batches are prepared. The version rises `refreshes` times in an epoch.
     """
 
     def __init__(self, plan: MaskedBatches, sample: Callable[[Batch], Neighbourhood], refreshes: int) -> None:
@@ -197,11 +243,7 @@ class SampledBatches:
 
 
 def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, graph: Graph) -> TrainingSet:
-    """The examples whose query is a dataset query, and so a graph node, with the negatives that the settings want.
-
-    Raises:
-        UserError: fewer than two queries are left.
-    """
+    """The examples whose query is a graph node, with negatives as `hard_negatives` says; two queries at least."""
     examples = examples.take(np.flatnonzero(examples.query >= 0))
     if len(np.unique(data.groups[examples.query])) < 2:
         raise UserError("masked training needs at least two training queries of different text with a positive")
@@ -215,7 +257,7 @@ def training_examples(settings: TrainGnn, data: Dataset, examples: TrainingSet, 
 
 
 def new_gnn(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GNN:
-    """The GNN before training for these encoders and this graph, drawn from the settings' seed."""
+    """A GNN with initial weights that fits the encoders and the graph; the settings' seed fixes the weights."""
     torch.manual_seed(settings.seed)
     width = encoders.passage_encoder.width
     if width % settings.heads:
