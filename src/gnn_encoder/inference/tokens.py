@@ -127,8 +127,7 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
 
 
 def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> tuple[Tokens, np.ndarray]:
-    """Returns tokens, and the index [r] in them of each passage in `rows` [r]. If `rows` are few, the tokens hold only
-    these passages, otherwise all passages."""
+    """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row."""
     if len(rows) > len(passages) // FEW:
         return passage_tokens(tokenizer, passages, max_length), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))

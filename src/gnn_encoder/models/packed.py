@@ -6,10 +6,8 @@ whether packing works on a backbone, and the number of the first position. The s
 
 A row is filled up to a fixed number of tokens, so that every matrix product has the same shape. The vector of a text is
 then bit-identical in every batch (measured on CPUs only). With padding, the padded length and the batch size change the
-last bits.
-
-The transformers library packs texts only for FlashAttention, on GPUs. On one core, attention over 60 texts of 40 to 99
-tokens (12 heads of 32) takes 30 ms here, 100 ms with torch's nested tensors, and 560 ms with a mask over the whole row.
+last bits. The transformers library packs texts only for FlashAttention, on GPUs. On one core, attention over 60 texts
+of 40 to 99 tokens (12 heads of 32) takes 30 ms here, 100 ms with nested tensors, 560 ms with a mask over the whole row.
 """
 
 import inspect
@@ -26,11 +24,9 @@ from torch.nn.functional import scaled_dot_product_attention
 NAME = "gnn_encoder_packed"
 """Name of the replacement attention in transformers."""
 PROBE_LENGTHS = (160, 31, 2)
-"""Lengths in tokens of the random texts, cut to the backbone's maximum. The first is longer than local attention
-windows."""
+"""Tokens of each random text, cut to the backbone's maximum. The first text is longer than local attention windows."""
 TOLERANCE = 0.2
-"""Packing is accepted if its error is below this share of the error that attention across texts makes. bf16 rounding
-alone gives 0.02."""
+"""Packing is accepted if its error is below this share of the error of attention across texts. bf16 alone: 0.02."""
 CPU_STEP = 16
 """Attention on a CPU pads texts to multiples of this number; in bf16 other lengths take up to twice as long."""
 
@@ -101,8 +97,7 @@ def cpu_attention(
 
 
 def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
-    """The attention mask of texts `inside` [n, l] with windows of `left` and `right` tokens (-1: no limit); None if
-    nothing is masked."""
+    """The mask of texts `inside` [n, l], windows of `left`, `right` tokens (-1: no limit); None: nothing is masked."""
     length = inside.shape[1]
     left, right = (length if side < 0 else min(side, length) for side in (left, right))
     if min(left, right) >= length - 1:

@@ -112,8 +112,7 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight in the report beside the bundle (such as in ROOT/latest), if the report is of the same model, and the
-    weight's origin in words."""
+    """The weight in the same model's report beside the bundle, as in ROOT/latest, and the weight's origin in words."""
     try:
         report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:

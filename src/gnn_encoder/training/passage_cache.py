@@ -37,9 +37,7 @@ class PassageCache:
         self._rows, self._encode = rows, encode
 
     def advance(self, version: int, folder: Path, progress: Callable[[int], Progress]) -> None:
-        """Switches to a version. A file from before an interruption is reused; otherwise the leader process writes the
-        file.
-        """
+        """Switches to a version. A file from before an interruption is reused; otherwise the leader writes the file."""
         if version == self.version:
             return
         file = folder / NAME.format(version)
