@@ -22,11 +22,10 @@ LAUNCHER = "GNN_ENCODER_LAUNCHER"
 """Environment variable: process id of the launcher."""
 STEPS_LOCK = "GNN_ENCODER_STEPS_LOCK"
 """Environment variable: the lock file that a root's steps share."""
-GRACE_SECONDS = 3.0
-"""How long a beginning run waits for the processes of a killed one to be gone."""
-
 STEPS_FILE = ".lock-steps"
 """Name of that file in a root."""
+GRACE_SECONDS = 3.0
+"""How long a beginning run waits for the processes of a killed one to be gone."""
 _held: list[IO[str]] = []
 """Files whose locks this process holds until it ends."""
 
@@ -70,15 +69,15 @@ def attach() -> None:
 
 
 def _die_with(launcher: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it is gone already
-        if sys.platform == "linux":
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids the call
             # Readable when the process ends, without polling and whatever process gets its id next.
             poll = select.poll()
             poll.register(os.pidfd_open(launcher), select.POLLIN)
             poll.poll()
-        else:
-            with contextlib.suppress(PermissionError):  # another user's process has its id by now
-                while True:
-                    os.kill(launcher, 0)
-                    time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or another user's process has its id now
+        while True:
+            os.kill(launcher, 0)
+            time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

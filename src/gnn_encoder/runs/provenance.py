@@ -112,7 +112,7 @@ def code_digest(module: str) -> str:
     Docstrings and comments do not count. The Python version does, to the minor.
     """
     modules, others = closure(module)
-    versions = {name: _versions().get(name, "none") for name in others}
+    versions = {name: _version(name) for name in others}
     sources = {name: _source_digest(name) for name in modules}
     sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
@@ -220,8 +220,12 @@ def _declares(node: ast.stmt) -> bool:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    """Top-level package → versions of the distributions that provide it."""
-    providers = importlib.metadata.packages_distributions()
-    versions = {name: f"{name}={importlib.metadata.version(name)}" for names in providers.values() for name in names}
-    return {package: ",".join(versions[name] for name in sorted(set(names))) for package, names in providers.items()}
+def _providers() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Versions of the distributions that provide a top-level package."""
+    names = sorted(set(_providers().get(package, ())))
+    return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"
