@@ -2,7 +2,7 @@
 .PHONY: run test suite test-slow test-browser test-integration images lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
-# The installation leaves compiling to the first import: without a place for its result, every step would compile again.
+# Python compiles at the first import and must store the result; otherwise every step would compile again.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/.installed
 
@@ -13,21 +13,21 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(MAKE) -j 2 lint suite
 
-# In several processes with a thread each: steps are processes, whose imports no thread makes faster. The longest files
-# come first (tests/conftest.py), so that no core waits for one at the end.
+# Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports.
+# The longest files come first (tests/conftest.py), so that no core waits for a long file at the end.
 suite: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
 
-# The report and the dashboard as a reader sees them; Debian's chromium, or the one GNN_ENCODER_CHROMIUM names.
+# Tests the report and the dashboard in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
 
-# Against real servers, which the tests start and stop: Ceph's object store, a container engine and the steps' image in
-# it, MLflow on PostgreSQL. REQUIRE_ALL=1 makes what is skipped a failure.
+# Tests with real servers, which the tests start and stop: Ceph's object store, a container engine with the steps' image,
+# MLflow on PostgreSQL. With REQUIRE_ALL=1 a skipped test is a failure.
 SERVERS := ceph-common ceph-mgr ceph-mon ceph-osd radosgw containerd debootstrap docker.io iptables postgresql
 test-integration: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[integration]"
@@ -35,7 +35,7 @@ test-integration: $(INSTALLED)
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
 	$(BIN)/python -m pytest -m integration
 
-# The steps' image; TARGET=gpu for the GPU's. What it takes: images/build.
+# The steps' image; TARGET=gpu makes the image for GPUs. images/build describes the requirements.
 TARGET ?= cpu
 images: $(INSTALLED)
 	images/build $(TARGET)
@@ -48,7 +48,7 @@ lint: $(INSTALLED)
 dashboard: $(INSTALLED)
 	$(BIN)/gnn-encoder dashboard
 
-# The short ones, a quarter of an hour on two cores; the long ones are propagate.py --scale 1 and ingest.py's million.
+# Short benchmarks, a quarter of an hour on two cores. Long ones: propagate.py --scale 1, and ingest.py's default.
 bench: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[bench]"
 	$(BIN)/python benchmarks/encode.py
@@ -66,8 +66,8 @@ bench: $(INSTALLED)
 
 setup: $(INSTALLED)
 
-# The stamp is written last: an interrupted installation is made again. Python compiles what it imports; compiling
-# every file of every package at installation takes longer than that.
+# The stamp file is written last, so an interrupted installation is repeated. pip does not compile the packages, because
+# compiling every file takes longer than compiling at import.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[dev]"

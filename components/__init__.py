@@ -1,4 +1,4 @@
-"""One thin component per step: typed inputs and outputs, an image, one call of the library."""
+"""One thin component per step: typed inputs and outputs, an image, and one call of the library."""
 
 from components.bm25_retrieve import bm25_retrieve
 from components.build_graph import build_graph

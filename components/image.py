@@ -1,4 +1,4 @@
-"""The image that every step runs in."""
+"""The image of every step."""
 
 IMAGE = "gnn-encoder-python:0.1.0"
-"""Name and package version; a registry's prefix is the cluster's business. kfp's local runner wants "python" in it."""
+"""Image name and package version. The cluster file adds the registry. kfp's local runner requires "python" in it."""

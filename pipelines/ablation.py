@@ -1,7 +1,7 @@
-"""The ablation pipeline: variants of the graph and its training side by side, everything before them run once.
+"""The ablation pipeline: compares variants of the graph and of the training; all earlier steps run once.
 
-`variants` is a list of `try_variant`'s arguments, one for each variant and seed; on a cluster they run
-beside each other. The other parameters are as in train.py.
+`variants` is a list of arguments of `try_variant`, one per variant and seed. On a cluster the variants run in parallel.
+The other parameters are as in train.py.
 """
 
 from kfp import dsl

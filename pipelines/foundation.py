@@ -1,4 +1,4 @@
-"""What training and ablation have in common: from raw text to M_de and the graph of its neighbours."""
+"""The steps that training and ablation share: from raw text to M_de and the query–passage graph."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import components
 
 @dataclass(frozen=True)
 class Foundation:
-    """The steps' outputs that later steps read."""
+    """Outputs of the shared steps that later steps read."""
 
     dataset: Any
     bm25_run: Any
@@ -34,7 +34,7 @@ def lay_foundation(
     train_dual_encoder: str,
     build_graph: str,
 ) -> Foundation:
-    """Eleven steps, inside a pipeline."""
+    """Adds the eleven shared steps to a pipeline."""
     dataset = components.ingest(arguments=ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
@@ -42,7 +42,7 @@ def lay_foundation(
     dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
     dpr_run = components.dense_retrieve(arguments=dense_retrieve, dataset=dataset, dpr=dpr).output
 
-    # The cross-encoder's judgement of every candidate pair.
+    # The cross-encoder's score of every candidate pair.
     cross_encoder = components.train_cross_encoder(
         arguments=train_cross_encoder, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
     ).output
@@ -50,7 +50,7 @@ def lay_foundation(
         arguments=score_candidates, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run, cross_encoder=cross_encoder
     ).output
 
-    # Generated queries, and the training set that they and the judgement select (SS-BERT 3, RocketQA).
+    # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
     query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
     generated_queries = components.generate_queries(
         arguments=generate_queries, dataset=dataset, pair_scores=pair_scores, query_generator=query_generator
@@ -59,7 +59,7 @@ def lay_foundation(
         arguments=select_training_set, dataset=dataset, pair_scores=pair_scores, generated_queries=generated_queries
     ).output
 
-    # M_de and the graph of its neighbours (GNN-encoder 3.2).
+    # M_de, and the graph of its neighbours (GNN-encoder 3.2).
     dual_encoder = components.train_dual_encoder(
         arguments=train_dual_encoder, dataset=dataset, training_set=training_set, dpr=dpr
     ).output

@@ -1,7 +1,7 @@
 """The training pipeline: the paper's algorithm, top to bottom.
 
-Every parameter is a step's settings and the digests of what else its result depends on, as JSON
-(`gnn_encoder.runs.provenance.step_arguments`). `gnn-encoder compile` writes train.yaml, which is what runs.
+Every parameter is JSON with a step's settings and the digests of everything else that affects the step's result
+(`gnn_encoder.runs.provenance.step_arguments`). `gnn-encoder compile` writes train.yaml; a run uses that file.
 """
 
 from kfp import dsl
@@ -52,7 +52,7 @@ def train(
     )
     dataset, passage_vectors, graph = base.dataset, base.passage_vectors, base.graph
 
-    # The dual encoder and the GNN over the graph, together (GNN-encoder 3.3 and 3.4).
+    # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4).
     gnn_encoder = components.train_gnn(
         arguments=train_gnn,
         dataset=dataset,
@@ -62,13 +62,13 @@ def train(
         graph=graph,
     ).output
 
-    # All passages by the full graph, and the index.
+    # Vectors of all passages with the full graph, and the index.
     encoded = components.encode_corpus(
         arguments=encode_corpus, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
     ).outputs
     bundle, encoding = encoded["bundle"], encoded["encoding"]
 
-    # Every system as a run: BM25's and DPR's are there already.
+    # One run per system. The runs of BM25 and DPR exist already.
     bm25, dpr = base.bm25_run, base.dpr_run
     untrained = components.rank(arguments=rank_untrained, dataset=dataset).output
     plain = components.rank(
@@ -83,7 +83,7 @@ def train(
         arguments=fuse_gnn_encoder, dataset=dataset, lexical_run=bm25, dense_run=graphed
     ).outputs
 
-    # The comparison, the page, the decision.
+    # The comparison, the report page and the decision.
     evaluation = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
@@ -116,7 +116,7 @@ def train(
         encoding=encoding,
         bundle=bundle,
     )
-    # The decision does not read the page. It comes after it, so that the page is there if the decision fails.
+    # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
     components.promote(arguments=promote, dataset=dataset, evaluation=evaluation, graph=graph, bundle=bundle).after(
         page
     )

@@ -1,7 +1,7 @@
-"""The update pipeline: the same models over texts that have changed since an earlier run.
+"""The update pipeline: applies the models of an earlier run to texts that have changed since then.
 
-Settings as in train.py. The models come as URIs of that run's artifacts; what it made by them of texts that
-are still there is carried over (`previous`, in the settings of the graph and of the encoding).
+Settings are as in train.py. The models are URIs of artifacts of the earlier run. Results of the earlier run for
+unchanged texts are reused (`previous` in the settings of the graph and of the encoding).
 """
 
 from kfp import dsl

@@ -1,4 +1,4 @@
-"""The command line: `app` holds the commands, the other modules what the commands show and do.
+"""The command line. `app` registers the commands; the other modules implement them and their output.
 
-Imports every other room, each inside the command that needs it, so that `gnn-encoder --help` stays fast.
+Imports all other rooms, each inside the command that needs it, so that `gnn-encoder --help` stays fast.
 """

@@ -1,6 +1,6 @@
 """The command line: `gnn-encoder run · submit · update · retrain · ablate · models · data check · search · explain …`.
 
-Each command imports the heavy modules that it needs; `--help` stays fast.
+Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
 import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gnn_encoder.runs.supervision import Show
 
 app = typer.Typer(
-    help="Train, search and compare a GNN-encoder: a dense passage retriever whose passages know their queries.",
+    help="Train, search and compare a GNN-encoder: dense retrieval with training queries in the passage vectors.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,8 +38,8 @@ def run(
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
-    runner: Annotated[str, typer.Option(help="subprocess, or docker: containers (make images).")] = "subprocess",
-    memory: Annotated[str, typer.Option(help="Memory limit of a container, as 6g; by default none.")] = "",
+    runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
+    memory: Annotated[str, typer.Option(help="Memory limit of a container, such as 6g; by default none.")] = "",
 ) -> None:
     """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint."""
     from gnn_encoder.cli.console import follow, show_results
@@ -59,12 +59,12 @@ app.command()(clusters.runs)
 
 @app.command()
 def update(
-    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data now; by default where it was.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Path or URI of the data; by default that of the run.")] = None,
     since: Annotated[Path | None, typer.Option("--from", help="Folder of the earlier run [ROOT/latest].")] = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Encode what has changed in the data with an earlier run's models: passages, and new queries."""
+    """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
     from gnn_encoder.cli.console import follow, show_update
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
@@ -80,17 +80,17 @@ def ablate(
         list[str] | None, typer.Option(help="parts, gate, neighbors, mask or edges; repeatable; by default all.")
     ] = None,
     variant: Annotated[
-        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="A variant of your own; repeatable.")
+        list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="Your own variant; repeatable.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="frozen: over the dual encoder's vectors, in seconds; joint: the paper's training.")
+        str, typer.Option(help="frozen: the encoders stay as they are, takes seconds; joint: the paper's training.")
     ] = "frozen",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Trainings of each variant.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of trainings per variant.")] = 3,
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Compare variants of the model on one foundation: what each part gains, with its significance."""
+    """Compare variants of the model: the gain of each part, and its significance."""
     from gnn_encoder.cli.console import follow, show_ablation
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION
@@ -115,7 +115,7 @@ def presets() -> None:
 def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
 ) -> None:
-    """Compile the pipelines to the YAML files beside them, which are what runs."""
+    """Compile the pipelines to the YAML files in the same folder; runs use these files."""
     from gnn_encoder.runs import launch
     from gnn_encoder.settings.pipeline import PIPELINES
 
@@ -152,8 +152,8 @@ def dashboard(
     runs = f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning" if experiment else ""
     typer.echo(f"MLflow at http://127.0.0.1:{port}/{runs} (Ctrl-C ends it)")
     sys.stdout.flush()
-    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # it may hold a password, and everybody can read a command line
-    # One reader needs one worker, and none of the eight processes that run evaluation jobs.
+    os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # the URI may hold a password, and every user can read a command line
+    # One reader needs one worker and no evaluation jobs, for which MLflow starts eight processes.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     options = [
         "--default-artifact-root",
@@ -168,7 +168,7 @@ def dashboard(
 
 @app.command()
 def doctor(root: Root = DEFAULT_ROOT) -> None:
-    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is named."""
+    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is set."""
     from gnn_encoder.cli.doctor import examine
 
     wrong = 0
@@ -178,7 +178,7 @@ def doctor(root: Root = DEFAULT_ROOT) -> None:
         if finding.advice:
             typer.echo(f"  {'':<10} {finding.advice}")
     if wrong:
-        raise UserError(f"{wrong} of these must be mended")
+        raise UserError(f"{wrong} of these checks failed: follow the advice")
 
 
 @app.command(hidden=True)
@@ -192,7 +192,7 @@ def check(
     dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
     format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
 ) -> None:
-    """Validate a dataset: counts, and every kind of problem with file and line."""
+    """Validate a dataset: show counts, and each kind of problem with file and line."""
     from gnn_encoder.data import check as check_dataset
     from gnn_encoder.settings.presets import parse_settings
 
@@ -209,17 +209,17 @@ def check(
     for line in (*report.problems, *report.remarks):
         typer.echo(f"- {line}")
     if report.problems:
-        mend = "mend it" if report.fatal else "mend it, or --set ingest.on_bad_rows=drop"
+        mend = "fix it" if report.fatal else "fix it, or --set ingest.on_bad_rows=drop"
         raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
 
 
 def main() -> None:
-    """Entry point: an error that the user can mend is one line and exit code 2 (as is a wrong option)."""
+    """Entry point. An error that the user can fix is one line with exit code 2, like a wrong option."""
     try:
         if sys.platform == "win32":
             raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")
         for argument in sys.argv[1:]:
-            if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are not UTF-8
+            if any("\ud800" <= character <= "\udfff" for character in argument):  # from bytes that are not UTF-8
                 raise UserError(f"the argument {argument!a} is not UTF-8: write it in UTF-8, or rename the file")
         app()
     except UserError as error:

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from gnn_encoder.evaluation.compare import Comparison
     from gnn_encoder.explanation.search import ExplainedHit
 
-Question = Annotated[str, typer.Argument(help="What to search for.")]
+Question = Annotated[str, typer.Argument(help="The query.")]
 Named = Annotated[
     str, typer.Option(help="Folder such as ROOT/latest/bundle, s3:// address, or models:/gnn-encoder@champion.")
 ]
-Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="How many passages.")]
+Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of passages.")]
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
 def _not_nan(value: float | None) -> float | None:
-    """Refuse NaN, which a range lets through."""
+    """Refuses NaN, which typer's range check accepts."""
     if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan is no number")
+        raise typer.BadParameter("nan is not a number")
     return value
 
 
@@ -35,7 +35,7 @@ def search(
     question: Question,
     bundle: Named,
     k: Hits = 5,
-    fuse: Annotated[bool, typer.Option("--fuse", help="Add BM25's scores to the vectors'.")] = False,
+    fuse: Annotated[bool, typer.Option("--fuse", help="Combine the vectors' scores with BM25's scores.")] = False,
     weight: Annotated[
         float | None,
         typer.Option(
@@ -47,7 +47,7 @@ def search(
     ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Search a trained bundle: ranked passages with their scores."""
+    """Search a trained bundle; show the best passages with their scores."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
@@ -67,19 +67,19 @@ def search(
 
 def copy(
     source: Annotated[str, typer.Argument(help="A folder, or the s3:// address of one.")],
-    target: Annotated[str, typer.Argument(help="The s3:// address or folder to copy it to.")],
+    target: Annotated[str, typer.Argument(help="The s3:// address or folder to copy to.")],
 ) -> None:
-    """Copy a folder, such as a bundle, to or from an object store; nobody reads a partial copy there."""
+    """Copy a folder, such as a bundle, to or from an object store. Readers of the store never see a partial copy."""
     from gnn_encoder.storage import Transfer, get_folder, is_remote, put_folder
 
     if is_remote(target) and not is_remote(source):
         if not Path(source).is_dir():
-            raise UserError(f"{source} is no folder: name one")
+            raise UserError(f"{source} is not a folder: name a folder")
         put_folder(Path(source), target, Transfer(f"sending {source}"))
     elif is_remote(source) and not is_remote(target):
         get_folder(source, Path(target), Transfer(f"fetching {source}"), indexed=False)
     else:
-        raise UserError("copy from a folder to an s3:// address, or from one to a folder")
+        raise UserError("copy from a folder to an s3:// address, or from an s3:// address to a folder")
     typer.echo(f"{source} is at {target}")
 
 
@@ -87,13 +87,15 @@ def explain(
     question: Question,
     bundle: Named,
     k: Hits = 5,
-    neighbors: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training queries shown of each passage.")] = 5,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as a page.")] = None,
+    neighbors: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training queries per passage.")] = 5,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the explanation as an HTML page.")
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Search, and show what the graph did: the training queries in each passage's vector, and its score without it.
+    """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.
 
-    The artifacts that the bundle was made from must lie beside it, as in ROOT/latest.
+    The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
@@ -112,7 +114,7 @@ def explain(
 
 
 def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> str:
-    """Explained hits as one HTML page that needs no network and no other file."""
+    """Returns explained hits as one HTML page that needs no network and no other file."""
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.report.page import fill
 
@@ -121,14 +123,14 @@ def explanation_page(question: str, bundle: str, hits: "list[ExplainedHit]") -> 
 
 def evaluate(
     runs: Annotated[list[Path] | None, typer.Option("--run", help="A system's TREC run file; repeatable.")] = None,
-    qrels: Annotated[Path | None, typer.Option(help="Relevance labels of the runs, a TREC qrels file.")] = None,
+    qrels: Annotated[Path | None, typer.Option(help="Relevance labels for the runs, a TREC qrels file.")] = None,
     bundles: Annotated[list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable.")] = None,
     dataset: Annotated[Path | None, typer.Option(help="Dataset of a run, for bundles [ROOT/latest/dataset].")] = None,
     split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
-    measures: Annotated[str, typer.Option(help="Measures in ir_measures' names, with spaces between.")] = MEASURES,
+    measures: Annotated[str, typer.Option(help="Names of measures as in ir_measures, separated by spaces.")] = MEASURES,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Measure TREC runs (plain or .gz) of any systems against qrels, or bundles; compare each with the first."""
+    """Measure TREC runs (plain or .gz) with qrels, or bundles on a dataset; compare each with the first."""
     from rich.console import Console
 
     from gnn_encoder.artifacts import Dataset
@@ -152,7 +154,7 @@ def evaluate(
 
 
 def _compare_bundles(bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]) -> "Comparison":
-    """Compare bundles on the labelled queries of a split, with one bundle in memory at a time."""
+    """Compares bundles on the labelled queries of a split, with one bundle in memory at a time."""
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.evaluation.compare import comparison_of
     from gnn_encoder.evaluation.measures import labelled_queries
@@ -162,7 +164,7 @@ def _compare_bundles(bundles: Mapping[str, Path], data: "Dataset", split: str, m
 
     labelled = labelled_queries(data.split_qrels(split))
     if not len(labelled):
-        raise UserError(f"{data.path} has no {split} query with a positive label: there is nothing to find")
+        raise UserError(f"{data.path} has no {split} query with a positive label, so nothing can be measured")
     values = {
         name: bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
         for name, folder in bundles.items()

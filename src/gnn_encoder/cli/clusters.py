@@ -25,11 +25,11 @@ def submit(
         bool, typer.Option("--wait", help="Follow the run to its end; exit code 0 if it succeeds.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only write the package and show what steps need.")
+        bool, typer.Option("--dry-run", help="Only write the package and show the needs of the steps.")
     ] = False,
-    package: Annotated[Path, typer.Option(metavar="FILE", help="Where a dry run writes the package.")] = PACKAGE,
+    package: Annotated[Path, typer.Option(metavar="FILE", help="File for the package of a dry run.")] = PACKAGE,
 ) -> None:
-    """Run the training pipeline on a Kubeflow cluster: the pipeline that `run` runs, with the cluster's settings."""
+    """Run the training pipeline on a Kubeflow cluster: the same pipeline as `run`, with settings of the cluster."""
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster, write_package
     from gnn_encoder.kubeflow.server import Server
@@ -38,7 +38,7 @@ def submit(
     job = submission.training(needs, preset, dataset, overrides or [])
     if dry_run:
         if package.suffix not in (".yaml", ".yml"):
-            raise UserError(f"--package {package}: a package's name ends with .yaml")
+            raise UserError(f"--package {package}: the name of a package ends with .yaml")
         write_package(needs, package)
         _show(_table_of(needs))
         typer.echo(f"\nwrote {package}")
@@ -52,9 +52,9 @@ def submit(
 def runs(
     host: Host = "",
     cluster: ClusterFile = None,
-    limit: Annotated[int, typer.Option("-n", min=1, max=200, help="How many runs, the newest first.")] = 20,
+    limit: Annotated[int, typer.Option("-n", min=1, max=200, help="Number of runs.")] = 20,
 ) -> None:
-    """List the runs on a Kubeflow cluster, with their states."""
+    """List the newest runs on a Kubeflow cluster, with their states."""
     from gnn_encoder.kubeflow.package import load_cluster
     from gnn_encoder.kubeflow.server import Server
 
@@ -72,7 +72,7 @@ def runs(
 
 
 def _table_of(cluster: "Cluster") -> list[Sequence[str]]:
-    """What each step asks for, below a header."""
+    """Returns the needs of each step, one row each, below a header."""
     from gnn_encoder.settings.pipeline import TRAINING
 
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]

@@ -1,4 +1,4 @@
-"""What `gnn-encoder run` shows: a live table in a terminal, plain lines elsewhere, and how the run ended."""
+"""Output of `gnn-encoder run`: a live table in a terminal, otherwise plain lines; then the end of the run."""
 
 import shlex
 import shutil
@@ -23,9 +23,9 @@ from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.runs.supervision import Event, Show
 
 LINE_SECONDS = 15.0
-"""Without a terminal: seconds from one line about the running step's progress to the next."""
+"""Seconds between two progress lines of the running step, without a terminal."""
 BAR = 12
-"""Characters of the progress bar."""
+"""Width of the progress bar in characters."""
 MARKS = {
     "waiting": ("·", "dim"),
     "running": ("▸", "bold cyan"),
@@ -33,12 +33,12 @@ MARKS = {
     "done": ("✓", "green"),
     "failed": ("✗", "bold red"),
 }
-"""State → its mark and colour."""
+"""State → mark and colour."""
 
 
 @dataclass
 class Row:
-    """One step, as far as the events so far say."""
+    """The state of one step after the events so far."""
 
     step: str
     state: str = "waiting"
@@ -48,18 +48,18 @@ class Row:
     progress: Event | None = None
 
     def duration(self, now: float) -> str:
-        """How long it ran, or has been running at `now`; empty before it runs."""
+        """Returns how long the step has run at `now`, or ran in all; empty before its start."""
         return duration((self.ended or now) - self.began if self.began else None)
 
 
 class Board:
-    """The state of all steps, built up from events."""
+    """The state of all steps, computed from events."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self.rows = {step: Row(step) for step in steps}
 
     def apply(self, event: Event) -> Row:
-        """Take one event; the row it changed."""
+        """Applies one event; returns the changed row."""
         row = self.rows.setdefault(event["step"], Row(event["step"]))
         kind = event["event"]
         if kind == "starting" or (kind == "started" and not row.began):
@@ -78,7 +78,7 @@ class Board:
 
 
 class PlainConsole:
-    """A line when a step starts, is reused, ends or fails, and now and then between."""
+    """Prints a line when a step starts, is reused, ends or fails, and progress lines at intervals."""
 
     def __init__(self, steps: Sequence[str], console: Console) -> None:
         self.board, self._console = Board(steps), console
@@ -88,10 +88,10 @@ class PlainConsole:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave what was printed."""
+        """Does nothing: printed lines stay."""
 
     def show(self, events: list[Event]) -> None:
-        """Print the lines about these events."""
+        """Prints the lines for these events."""
         for event in events:
             row = self.board.apply(event)
             kind = event["event"]
@@ -114,7 +114,7 @@ class PlainConsole:
 
 
 class LiveConsole(PlainConsole):
-    """The steps as a table that changes in place, with a bar in the running one."""
+    """Shows the steps as a table that changes in place, with a progress bar for the running step."""
 
     def __init__(self, steps: Sequence[str], console: Console) -> None:
         super().__init__(steps, console)
@@ -124,9 +124,9 @@ class LiveConsole(PlainConsole):
         self._live.stop()
 
     def show(self, events: list[Event]) -> None:
-        """Take the events; the table refreshes by itself.
+        """Applies the events; the table refreshes by itself.
 
-        It appears when the run begins, so that a mistake in the settings or the data is one line on an empty screen.
+        The table appears when the run begins, so that an error in the settings or the data is one line without a table.
         """
         self._live.start()
         for event in events:
@@ -135,7 +135,7 @@ class LiveConsole(PlainConsole):
                 self._console.print(f"{event['step']}: {printable(event['message'])}", markup=False, style="yellow")
 
     def render(self, now: float) -> Table:
-        """The table at `now` (seconds since the epoch)."""
+        """Returns the table at `now` (seconds since the epoch)."""
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(no_wrap=True, min_width=2 + max(map(len, self.board.rows)))
         table.add_column(no_wrap=True, min_width=12, justify="right")
@@ -151,7 +151,7 @@ class LiveConsole(PlainConsole):
 
 
 def _last_column(row: Row) -> Text:
-    """A bar while the step runs, then its headline."""
+    """Returns a progress bar while the step runs, then the step's headline."""
     if row.state != "running":
         words = ("cached", row.headline) if row.state == "cached" else (row.headline,)
         return Text("  ".join(filter(None, words)), "red" if row.state == "failed" else "")
@@ -163,13 +163,13 @@ def _last_column(row: Row) -> Text:
 
 
 def describe(progress: Event) -> str:
-    """`epoch 2: 640/1,200 examples, loss 0.31`."""
+    """Returns a text such as `epoch 2: 640/1,200 examples, loss 0.31`."""
     note = f", {progress['note']}" if progress["note"] else ""
     return f"{progress['stage']}: {progress['done']:,}/{progress['total']:,} {progress['unit']}{note}"
 
 
 def duration(seconds: float | None) -> str:
-    """`4.2 s`, `3 min 08 s`, `2 h 05 min`; empty for None."""
+    """Returns `4.2 s`, `3 min 08 s` or `2 h 05 min`; empty for None."""
     if seconds is None:
         return ""
     if seconds < 59.95:
@@ -179,12 +179,12 @@ def duration(seconds: float | None) -> str:
 
 
 def open_console(steps: Sequence[str], console: Console) -> PlainConsole:
-    """A live table in a terminal, else plain lines."""
+    """Returns a live table in a terminal, otherwise plain lines."""
     return (LiveConsole if console.is_terminal else PlainConsole)(steps, console)
 
 
 def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
-    """Run a job and show its steps. Unless it finishes, show why and exit with its code."""
+    """Runs a job and shows its steps. If the job fails, shows the cause and exits with the job's code."""
     with open_console(steps, Console()) as console:
         outcome = job(console.show)
     if outcome.status != "FINISHED":
@@ -194,7 +194,7 @@ def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
 
 
 def show_ablation(outcome: Outcome) -> None:
-    """Show an ablation's table, and where its page lies."""
+    """Shows the table of an ablation, and the path of its page."""
     report = Report.read(outcome.outputs["report"])
     screen = Console()
     screen.print()
@@ -203,13 +203,13 @@ def show_ablation(outcome: Outcome) -> None:
 
 
 def show_update(outcome: Outcome) -> None:
-    """Show what an update did, and where its bundle lies."""
+    """Shows the result of an update, and the path of its bundle."""
     bundle = outcome.outputs["bundle"]
     Console().print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
 
 
 def show_results(root: Path, outcome: Outcome) -> None:
-    """Show the table of all systems, the decision, and where the run's results are."""
+    """Shows the table of all systems, the decision, and the paths of the run's results."""
     screen, report, data = Console(), Report.read(outcome.outputs["report"]), Dataset(outcome.outputs["dataset"])
     screen.print()
     screen.print(results_table(report.metrics))
@@ -230,7 +230,7 @@ def show_results(root: Path, outcome: Outcome) -> None:
 
 
 def show_failure(outcome: Outcome) -> None:
-    """Print to stderr what failed or was interrupted, without control characters, and how to go on."""
+    """Prints to stderr what failed or was interrupted, without control characters, and how to continue."""
     again = "The same command goes on from here: finished steps are reused, training resumes at its last checkpoint."
     where = f"{outcome.failed_step}: " if outcome.failed_step else ""
     text = f"error: {where}{outcome.message}\nlog: {outcome.log}\n{again}"

@@ -1,4 +1,4 @@
-"""`gnn-encoder doctor`: whether this environment can do what the steps need, and what it has to do it with."""
+"""`gnn-encoder doctor`: checks whether this environment can run the steps, and shows its hardware and packages."""
 
 import importlib.metadata
 import os
@@ -19,7 +19,7 @@ ROOM = 2 * 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """What was examined and what was found; `advice` says how to mend it, empty if nothing is wrong."""
+    """The result of one check; `advice` says how to fix a problem, empty if there is none."""
 
     what: str
     found: str
@@ -27,7 +27,7 @@ class Finding:
 
 
 def examine(root: Path) -> Iterator[Finding]:
-    """Every finding, the quick ones first; `root` is the folder of runs."""
+    """Yields the results of all checks, quick checks first; `root` is the folder of runs."""
     yield Finding("python", f"{platform.python_version()}, {sys.executable}")
     yield _packages()
     yield _faiss()
@@ -38,7 +38,7 @@ def examine(root: Path) -> Iterator[Finding]:
 
 
 def _packages() -> Finding:
-    """Whether the packages that this one requires are installed, in the versions that it requires."""
+    """Checks that the required packages are installed in the required versions."""
     from packaging.requirements import Requirement
 
     missing = []
@@ -46,7 +46,7 @@ def _packages() -> Finding:
     required = [each for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
     for requirement in required:
         version = _version(requirement.name)
-        # The GPU's build of FAISS is another distribution, with the same modules.
+        # FAISS for GPUs is another distribution with the same modules.
         if not version and requirement.name not in FAISS:
             missing.append(requirement.name)
         elif version and not requirement.specifier.contains(version, prereleases=True):
@@ -74,7 +74,7 @@ def _torch() -> Iterator[Finding]:
     from gnn_encoder.inference.encoding import native_bf16
 
     correct = torch.equal(torch.eye(3) @ torch.ones(3, 1), torch.ones(3, 1))
-    yield Finding("torch", torch.__version__, "" if correct else "install it again: it multiplies wrongly")
+    yield Finding("torch", torch.__version__, "" if correct else "install it again: a matrix product is wrong")
     bf16 = "bf16 in hardware" if native_bf16() else "no bf16 in hardware: fp32 is used"
     yield Finding("processor", f"{platform.machine()}, {torch.get_num_threads()} threads, {bf16}")
     for number in range(torch.cuda.device_count()):
@@ -104,7 +104,7 @@ def _tracking(uri: str) -> Finding:
 
 
 def _version(distribution: str) -> str:
-    """Of an installed distribution, empty if it is not installed."""
+    """Returns the version of a distribution, empty if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

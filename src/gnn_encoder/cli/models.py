@@ -1,4 +1,4 @@
-"""The commands on registered models: `models list | show | promote | rollback`."""
+"""The commands for registered models: `models list | show | promote | rollback`."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 models = typer.Typer(help="List registered models and choose the champion.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Option("--model-name", help="Name of the registered model (`promote.model_name`).")]
-Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="A version's number, champion or previous.")]
+Which = Annotated[str, typer.Argument(metavar="VERSION|ALIAS", help="Number of a version, or champion, or previous.")]
 
 
 @models.callback()
@@ -27,7 +27,7 @@ def _soon(context: typer.Context) -> None:
 
 @models.command(name="list")
 def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """List all versions, the newest first: which one is in service, and the gate's decision on each."""
+    """List all versions, newest first, with aliases and the gate's decisions."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -48,7 +48,7 @@ def list_(root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
 
 @models.command()
 def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """Show a version's tags (bundle, digests, figures, decision) and its model card."""
+    """Show a version's tags (bundle, digests, measures, decision) and its model card."""
     found = _registry(root, name).find(version)
     tags = {"version": found.number, "alias": " ".join(found.aliases), **dict(sorted(found.tags.items()))}
     for tag, value in tags.items():
@@ -58,7 +58,7 @@ def show(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") 
 
 @models.command()
 def promote(version: Which, root: Root = DEFAULT_ROOT, name: Name = "gnn-encoder") -> None:
-    """Make a version the champion, whatever the gate decided. The former champion becomes `previous`."""
+    """Make a version the champion, regardless of the gate's decision. The former champion becomes `previous`."""
     registry = _registry(root, name)
     number = registry.find(version).number
     registry.promote(number)

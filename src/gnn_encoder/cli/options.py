@@ -8,25 +8,25 @@ import typer
 from gnn_encoder.errors import UserError, expanded
 
 VARIABLE = "GNN_ENCODER_ROOT"
-"""Environment variable that names the root where `--root` is not given."""
+"""Environment variable with the root, used if `--root` is not given."""
 DEFAULT_ROOT = Path("gnn-encoder-runs")
 HOST = "KF_PIPELINES_ENDPOINT"
 
 
 def given_root(text: str | Path) -> Path:
-    """The folder that `--root` names, `~` expanded; a name that is empty or not UTF-8 is refused."""
+    """Returns the folder of `--root`, with `~` expanded; raises UserError for an empty name or invalid UTF-8."""
     if not str(text):
         raise UserError("--root is empty: name a folder, or leave the option out")
     folder = expanded(text)
     try:
         str(folder.absolute()).encode()
     except UnicodeEncodeError:
-        raise UserError(f"--root {str(folder.absolute())!a} is not UTF-8: name a folder whose path is") from None
+        raise UserError(f"--root {str(folder.absolute())!a} is not UTF-8: name a folder whose path is UTF-8") from None
     return folder
 
 
 Preset = Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")]
-Data = Annotated[str | None, typer.Option("--dataset", help="Path or URI of the data; by default the preset's.")]
+Data = Annotated[str | None, typer.Option("--dataset", help="Path or URI of the data; by default that of the preset.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")
 ]
@@ -48,7 +48,7 @@ ClusterFile = Annotated[
 
 
 def given(host: str) -> str:
-    """The address, which must be given."""
+    """Returns the address; raises UserError if it is empty."""
     if not host:
         raise UserError(f"no server: give --host, or set {HOST}")
     return host

@@ -1,4 +1,4 @@
-"""The command that a schedule calls: `retrain`."""
+"""The command `retrain`, for schedules."""
 
 import os
 from pathlib import Path
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gnn_encoder.runs.pipelines import Training
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Environment variable of GitHub's runners: the file whose Markdown a job's page shows."""
+"""Environment variable on GitHub's runners: the file whose Markdown appears on the job's page."""
 NOT_PROMOTED = 3
-"""Exit code with --fail-on-keep for a model that did not pass the gate."""
+"""Exit code with --fail-on-keep if the model does not pass the gate."""
 
 
 def retrain(
@@ -31,9 +31,9 @@ def retrain(
         bool, typer.Option("--fail-on-keep", help=f"Exit with {NOT_PROMOTED} if the new model is not promoted.")
     ] = False,
 ) -> None:
-    """Train again if data, settings or code have changed since the champion or the newest model; promote a better one.
+    """Train again if data, settings or code have changed since the champion or the newest model; promote if better.
 
-    It runs on the cluster that --host or its environment variable names, else on this machine.
+    The training runs on the cluster that --host or its environment variable names, otherwise on this machine.
     """
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster
@@ -62,7 +62,7 @@ def retrain(
 
 
 def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, object]]:
-    """The facts of the decision, and links to the run's report and log."""
+    """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log."""
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import follow
     from gnn_encoder.settings.pipeline import TITLES
@@ -73,7 +73,7 @@ def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, 
 
 
 def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[dict[str, Any], dict[str, object]]:
-    """The facts of the decision, and a link to the run."""
+    """Runs the pipeline on the cluster; returns the facts of the decision, and a link to the run."""
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import wait
     from gnn_encoder.promotion.retraining import registered_facts
@@ -86,7 +86,7 @@ def _run_on_cluster(job: "ClusterTraining", plan: "Plan", host: str) -> tuple[di
 
 
 def _report(markdown: str) -> None:
-    """Print, also on the job's page if there is one."""
+    """Prints the text, and adds it to the job's page if there is one."""
     typer.echo(markdown, nl=False)
     if page := os.environ.get(SUMMARY):
         with Path(page).open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Runs and labels in, figures out: measures, significance, comparison of any runs. Knows no model.
+"""Computes measures of runs from labels, their significance, and comparisons of any runs. Knows no model.
 
-Imports `artifacts` and what lies below.
+Imports `artifacts` and the rooms below `artifacts`.
 """

@@ -1,9 +1,9 @@
-"""Does a passage contain an answer? By the rule of DPR (Karpukhin et al., 2020, `has_answer` with string matching).
+"""Tests whether a passage contains an answer, by DPR's rule (Karpukhin et al., 2020, `has_answer`, string matching).
 
-Texts are normalized to Unicode's form NFD and split into tokens: runs of letters, digits and marks, or any other single
-character that is neither a separator nor a control character. Tokens are lower-cased. A passage contains an answer if
-the answer's tokens are adjacent in its text; the title does not count. One deviation: an answer without any token is in
-no passage, where DPR's rule would find it in every passage.
+Texts are normalized to Unicode's form NFD and split into tokens. A token is a run of letters, digits and marks, or any
+other single character that is neither a separator nor a control character. Tokens are lower-cased. A passage contains
+an answer if the answer's tokens are adjacent in the passage's text; the title does not count. One deviation from DPR:
+an answer without any token is in no passage. DPR's rule finds such an answer in every passage.
 """
 
 import unicodedata
@@ -21,19 +21,19 @@ MEASURES = tuple(f"Answer@{k}" for k in CUTOFFS)
 """Share of the queries with an answer in the first k passages: DPR's top-k retrieval accuracy."""
 DEPTH = max(CUTOFFS)
 BATCH = 10_000
-"""Passages whose texts are in memory at a time."""
+"""Number of passages whose texts are in memory at a time."""
 
 
 def tokens(text: str) -> list[str]:
-    """A text's tokens, in order."""
+    """Returns the tokens of a text, in order."""
     return [token.lower() for token in TOKEN.findall(unicodedata.normalize("NFD", text))]
 
 
 class Answers:
-    """The alternative answers to one question; false if none has a token."""
+    """The alternative answers to one query; false if no answer has a token."""
 
     def __init__(self, answers: Sequence[str]) -> None:
-        # No token contains a space, so that only whole tokens match between spaces.
+        # No token contains a space, so a text between spaces matches whole tokens only.
         self._wanted = [
             (_folded(max(words, key=len)), f" {' '.join(words)} ") for words in map(tokens, answers) if words
         ]
@@ -42,36 +42,36 @@ class Answers:
         return bool(self._wanted)
 
     def are_in(self, passage: "Passage") -> bool:
-        """Whether the passage contains one of the answers."""
-        # Few passages contain even the answer's longest word; the others need no tokens.
+        """Returns whether the passage contains one of the answers."""
+        # Few passages contain the answer's longest token. The other passages are not tokenized.
         return any(word in passage.folded and wanted in passage.tokens for word, wanted in self._wanted)
 
 
 class Passage:
-    """A passage's text, tokenized at the first need."""
+    """The text of a passage, tokenized at the first use of `tokens`."""
 
     def __init__(self, text: str) -> None:
         self.text, self.folded = text, _folded(text)
 
     @cached_property
     def tokens(self) -> str:
-        """All tokens, each between spaces."""
+        """All tokens in one text, each between spaces."""
         return f" {' '.join(tokens(self.text))} "
 
 
 def _folded(text: str) -> str:
-    """The text without case. A folded text contains each folded token of the text."""
+    """Returns the text without case. The folded text contains every folded token of the text."""
     return unicodedata.normalize("NFD", text).casefold()
 
 
 def answer_recall(
     passages: PassageTable, answers: Sequence[Answers], hits: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """`MEASURES` of each system and query, float64 {system: [n, 3]}: 1 if an answer is in the first k passages, else 0.
+    """Returns `MEASURES` of each query, float64 {system: [n, 3]}: 1 if the first k passages contain an answer, else 0.
 
     Args:
-        passages: read in batches, each passage that is a hit once.
-        answers: [n] to each query.
+        passages: the corpus; each passage that is a hit is read once, in batches.
+        answers: [n] of the queries.
         hits: {system: [n, DEPTH]} passage rows, best first, -1 after the last hit.
     """
     keys = {system: pair_keys(np.arange(len(answers))[:, None], rows) for system, rows in hits.items()}

@@ -1,4 +1,4 @@
-"""The figures and first hits of the rankings that an evaluation has read so far: one ranking is in memory at a time."""
+"""Collects measures and first hits of rankings, with one ranking in memory at a time."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ from gnn_encoder.evaluation.trec import write_qrels, write_run
 
 SPLITS = ("dev", "test")
 SHOWN = 3
-"""First hits of each query that are kept for the report."""
+"""Number of first hits per query that are kept for the report."""
 JUDGED = "Judged@10"
-"""Measured in addition to the table's measures: the share of the decisive hits that have any label."""
+"""An additional measure: the share of the first 10 hits that have any label."""
 
 
 class Collected:
-    """Figures and first hits of one ranking after another, over the dev and test queries.
+    """Measures and first hits of rankings of the dev and test queries.
 
-    queries     {split: rows} with a positive label, ascending; only splits that have any
-    answered    {split: rows} that have an answer, in the same way
-    asked       all of both, ascending: the queries that a ranking must be of
-    shown       the split that the report is headed by
-    measured    all measures: the table's, and `JUDGED`
+    queries     {split: rows of queries with a positive label}, ascending; a split without such queries is absent
+    answered    {split: rows of queries with an answer}, likewise
+    asked       all rows of `queries` and `answered`, ascending: the queries that a ranking must contain
+    shown       the split of the report's headline
+    measured    all measures: the measures of the table, and `JUDGED`
     hits        {system: [n, SHOWN]} passages of the shown split's queries
     """
 
@@ -47,7 +47,7 @@ class Collected:
             write_qrels(path, self.qrels[split], self.query_ids, self.passage_ids)
 
     def add(self, system: str, run: Run) -> float:
-        """Measure a ranking of `asked`. Return the first measure's mean on the shown split."""
+        """Measures a ranking of `asked`; returns the mean of the first measure on the shown split."""
         for split, rows in self.queries.items():
             self._figures[split][system] = per_query(run, self.qrels[split], rows, self.passage_ids, self.measured)
         for split, rows in self.answered.items():
@@ -59,7 +59,7 @@ class Collected:
         return float(self._figures[self.shown][system][:, 0].mean())
 
     def figures(self, names: Sequence[str]) -> dict[str, PerQuery]:
-        """{split: {system: [n, measures]}} of some of the measures, systems in the order of `add`."""
+        """Returns {split: {system: [n, measures]}} of the named measures, systems in the order of `add`."""
         columns = [self.measured.index(name) for name in names]
         return {
             split: {system: figures[:, columns] for system, figures in systems.items()}
@@ -67,7 +67,7 @@ class Collected:
         }
 
     def answer_figures(self) -> dict[str, PerQuery]:
-        """{split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""
+        """Returns {split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""
         return {
             split: answer_recall(
                 self.data.passages, list(map(Answers, _answers(self.data, rows))), self._answer_hits[split]
@@ -77,7 +77,7 @@ class Collected:
 
 
 def evaluated_queries(data: Dataset) -> np.ndarray:
-    """Rows of the dev and test queries with a positive label or an answer, ascending: what a run must be of."""
+    """Returns the rows of dev and test queries with a positive label or an answer, ascending; a run must have all."""
     parts = [labelled_queries(data.split_qrels(split)) for split in SPLITS]
     parts += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
     rows: np.ndarray = np.unique(np.concatenate(parts))
@@ -85,7 +85,7 @@ def evaluated_queries(data: Dataset) -> np.ndarray:
 
 
 def shown_split(data: Dataset) -> str:
-    """The split that a report is headed by: test, or dev if test has no labelled query."""
+    """Returns the split of the report's headline: test, or dev if test has no labelled query."""
     return "test" if len(labelled_queries(data.split_qrels("test"))) else "dev"
 
 
@@ -94,6 +94,6 @@ def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:
 
 
 def _with_answers(data: Dataset, rows: np.ndarray) -> np.ndarray:
-    """The queries among `rows` that have an answer with a token."""
+    """Returns those `rows` whose query has an answer with a token."""
     has_answer: np.ndarray = rows[[bool(Answers(given)) for given in _answers(data, rows)]] if len(rows) else rows
     return has_answer

@@ -1,4 +1,4 @@
-"""Any systems' TREC runs measured against qrels, and each compared with the first."""
+"""Measures TREC runs of any systems with qrels, and compares each system with the first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
 STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
 ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
-"""Of file names; a system's name is the file's without them."""
+"""Endings of file names. The name of a system is the file name without endings."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems by name; the others are compared with the first."""
+    """Measures of systems, by name. Every other system is compared with the first system."""
 
     measures: tuple[str, ...]
     queries: int
-    """Queries with a positive label: a mean is over these; one without a hit counts 0."""
+    """Number of queries with a positive label. Means are over these queries; a query without a hit counts 0."""
     unlabelled: int
-    """Queries of the qrels without a positive label, left out."""
+    """Number of queries in the qrels without a positive label, which are left out."""
     without_hits: dict[str, int]
     """System → number of `queries` without a hit."""
     results: OfEach
@@ -38,12 +38,12 @@ class Comparison:
 
 
 def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Comparison:
-    """Read runs and qrels and measure the runs, one run in memory at a time."""
+    """Reads runs and qrels and measures the runs, with one run in memory at a time."""
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
     queries = labelled_queries(labels)
     if not len(queries):
-        raise UserError(f"{qrels} has no positive label: there is nothing to find")
+        raise UserError(f"{qrels} has no positive label, so nothing can be measured")
     values, without_hits = {}, {}
     for path, name in zip(runs, system_names(runs), strict=True):
         run = read_run(path, query_ids, passage_ids)
@@ -57,7 +57,7 @@ def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Compa
 def comparison_of(
     values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
 ) -> Comparison:
-    """Compare systems by their figures [queries, measures]; for the other arguments see `Comparison`."""
+    """Compares systems by their values [queries, measures]; for the other arguments see `Comparison`."""
     first = next(iter(values))
     facts = block({"": values}, measures, **STATISTICS, baseline=first)
     figures = {name: facts[name][""] for name in ("queries", "results", "intervals", "p_values", "p_holm")}
@@ -65,7 +65,7 @@ def comparison_of(
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
-    """The files' names without endings, or the whole paths if two names are equal."""
+    """Returns the file names without endings, or the whole paths if two names are equal."""
     short = []
     for path in runs:
         while path.suffix in ENDINGS and path.stem:
@@ -78,7 +78,7 @@ def system_names(runs: Sequence[Path]) -> list[str]:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """A block for each measure, a row for each system. The best mean is bold; `*` marks a significant difference."""
+    """Returns the table: a block per measure, a row per system, best means bold, `*` for significant differences."""
     first, *others = found.results
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
@@ -102,7 +102,7 @@ def comparison_table(found: Comparison) -> Table:
 
 
 def notes(found: Comparison) -> list[str]:
-    """The facts needed to read the table, a line each."""
+    """Returns the notes below the table, one per line."""
     first, *others = found.results
     left_out = f"; {found.unlabelled:,} without one left out" if found.unlabelled else ""
     lines = [f"{found.queries:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]

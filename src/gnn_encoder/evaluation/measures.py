@@ -1,9 +1,9 @@
-"""The figures of a ranking, per query, as trec_eval computes them.
+"""Computes the measures of a ranking, per query, as trec_eval does.
 
-What to compute is declared as `ir_measures` objects; its pytrec_eval provider, trec_eval's own code, computes it. That
-matters for ties: trec_eval orders equal scores by passage id, descending; the provider that `ir_measures` would choose
-for RR@10 orders them ascending. So RR comes from trec_eval too and is cut here: a first hit below rank k counts 0.
-trec_eval has no Judged@k; here it is P@k of labels that are all 1, counted over the hits there are.
+Measures are `ir_measures` objects. The pytrec_eval provider, trec_eval's own code, computes the values. The provider
+matters for ties: trec_eval orders equal scores by passage id, descending. The provider that `ir_measures` chooses for
+RR@10 orders equal scores ascending. So RR comes from trec_eval, too, and is cut here: a first relevant hit below rank k
+counts 0. trec_eval has no Judged@k. Here Judged@k is P@k with every label set to 1, over the existing hits.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.settings.measures import DEFAULT, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
-"""The measures of every table unless the settings name others, in their order."""
+"""The measures of every table, in order, unless the settings name other measures."""
 QUERIES = 100
-"""Queries evaluated at a time: their text ids and dictionaries stay in the processor's cache."""
+"""Number of queries evaluated at a time. Their text ids and dictionaries fit into the processor's cache."""
 
 
 def mean_name(measure: str) -> str:
-    """The name of a measure's mean over queries: RR@10 becomes MRR@10, AP becomes MAP."""
+    """Returns the name of a measure's mean over queries: MRR@10 for RR@10, MAP for AP."""
     name, rest = measure[:2], measure[2:]
     return {"RR": "MRR", "AP": "MAP"}.get(name, name) + rest
 
 
 def labelled_queries(qrels: Qrels) -> np.ndarray:
-    """Queries with at least one positive label, ascending: those that a figure is a mean over."""
+    """Returns the queries with at least one positive label, ascending. Means are over these queries."""
     queries: np.ndarray = np.unique(qrels.positive().query)
     return queries
 
@@ -36,15 +36,14 @@ def labelled_queries(qrels: Qrels) -> np.ndarray:
 def per_query(
     run: Run, qrels: Qrels, queries: np.ndarray, passage_ids: pa.ChunkedArray, names: Sequence[str] = NAMES
 ) -> np.ndarray:
-    """Every measure of every query, float64 [n, measures]; a query without a hit counts 0.
+    """Returns every measure of every query, float64 [n, measures]; a query without a hit gets 0.
 
     Args:
-        run: the ranking; only its scores and passages count, not its ranks (as in trec_eval), which must agree
-            with them.
-        qrels: labels, graded ones kept (nDCG's gains); a passage without one is not relevant.
+        run: the ranking. Only scores and passages are used, as in trec_eval; the ranks must agree with the scores.
+        qrels: labels, also graded (nDCG's gains). A passage without a label is not relevant.
         queries: [n] row numbers.
-        passage_ids: text id of every passage row, which break ties.
-        names: of the measures (`settings.measures`).
+        passage_ids: text id of every passage row; the ids order equal scores.
+        names: names of the measures (`settings.measures`).
     """
     values = np.zeros((len(queries), len(names)))
     asked: dict[bool, dict[ir_measures.Measure, list[int]]] = {False: {}, True: {}}
@@ -77,7 +76,7 @@ def per_query(
 def _nested(
     query: np.ndarray, passage: np.ndarray, value: np.ndarray, passage_ids: pa.ChunkedArray
 ) -> dict[str, dict[str, float]]:
-    """{query: {passage id: value}}, the form pytrec_eval takes."""
+    """Returns {query: {passage id: value}}, the input of pytrec_eval."""
     if not len(query):
         return {}
     order = np.argsort(query, kind="stable")

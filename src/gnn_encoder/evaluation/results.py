@@ -1,4 +1,4 @@
-"""Means, intervals and p-values of a report, from every system's per-query figures."""
+"""Computes means, intervals and p-values of a report from the per-query measures of every system."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,26 @@ from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
 
 PerQuery = Mapping[str, np.ndarray]
-"""Figures [queries, measures] of each system."""
+"""System → values [queries, measures]."""
 OfEach = dict[str, dict[str, float]]
-"""{system: {measure: figure}}."""
+"""{system: {measure: value}}."""
 
 
 def in_table(metrics: dict[str, Any], split: str) -> list[str]:
-    """A split's systems in the terminal's table and the plot: all but reciprocal rank fusion."""
+    """Returns a split's systems in the terminal's table and in the plot: all except reciprocal rank fusions."""
     fusions = metrics["fusions"]
     return [s for s in metrics["results"][split] if s not in fusions or fusions[s]["method"] != RECIPROCAL]
 
 
 def means(values: PerQuery, names: Sequence[str] = NAMES) -> OfEach:
-    """{system: {measure: mean over queries}}."""
+    """Returns {system: {measure: mean over queries}}."""
     return _named(list(values), np.array([figures.mean(axis=0) for figures in values.values()]), names)
 
 
 def intervals(
     values: PerQuery, resamples: int, seed: int, names: Sequence[str] = NAMES
 ) -> dict[str, dict[str, list[float]]]:
-    """{system: {measure: [low, high]}}, 95 % intervals of the means."""
+    """Returns {system: {measure: [low, high]}}, 95 % intervals of the means."""
     ends = np.stack(bootstrap_intervals(np.concatenate(list(values.values()), axis=1), resamples, seed), axis=1)
     return {
         system: dict(zip(names, rows.tolist(), strict=True))
@@ -41,7 +41,7 @@ def intervals(
 
 
 def p_values(values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
-    """{system: {measure: p}} of every system against the baseline, which has no entry; not corrected."""
+    """Returns uncorrected {system: {measure: p}} of every system against the baseline, which has no entry."""
     others = [system for system in values if system != baseline]
     if not others:
         return {}
@@ -51,7 +51,7 @@ def p_values(values: PerQuery, permutations: int, seed: int, names: Sequence[str
 
 
 def corrected(p: OfEach) -> OfEach:
-    """The p-values after Holm's correction for the number of systems, each measure by itself."""
+    """Returns the p-values after Holm's correction for the number of systems, separately for each measure."""
     if not p:
         return {}
     (names, *_) = (tuple(of_system) for of_system in p.values())
@@ -61,9 +61,9 @@ def corrected(p: OfEach) -> OfEach:
 def block(
     values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int, baseline: str
 ) -> dict[str, Any]:
-    """A report's facts about some measures of every split: a table's figures with their statistics.
+    """Returns the means of some measures in every split, with their statistics, for one table of a report.
 
-    With 0 permutations there are no p-values (for measures that make no system better or worse).
+    With 0 permutations there are no p-values (for measures that do not say which system is better).
     """
     p: dict[str, OfEach] = {
         split: p_values(systems, permutations, seed, names, baseline=baseline) if permutations else {}
@@ -85,7 +85,7 @@ def per_query_table(
     values: Mapping[str, PerQuery],
     names: Sequence[str] = NAMES,
 ) -> pa.Table:
-    """A row for each split, system and query, with a column for each measure."""
+    """Returns a table with a row per split, system and query, and a column per measure."""
     parts = []
     for split, systems in values.items():
         rows = pa.array(queries[split], pa.int32())
@@ -97,9 +97,9 @@ def per_query_table(
 
 
 def split_digest(dataset: Dataset, split: str) -> str:
-    """Hex SHA-256 of all that a split's figures depend on besides the models: corpus, queries and labels.
+    """Returns the hex SHA-256 of the corpus and of a split's queries and labels, on which the split's measures depend.
 
-    The other splits do not count, so that two models trained on different queries can be compared.
+    The digest leaves out other splits, so that two models trained on different queries can be compared.
     """
     qrels = dataset.split_qrels(split)
     order = np.lexsort((qrels.passage, qrels.query))
@@ -111,7 +111,7 @@ def split_digest(dataset: Dataset, split: str) -> str:
 
 
 def flat(metrics: dict[str, Any]) -> dict[str, float]:
-    """Means as `test/GNN-encoder/RR@10` and raw p-values as `test/GNN-encoder/p/RR@10`, for tracking."""
+    """Returns means as `test/GNN-encoder/RR@10` and uncorrected p-values as `test/GNN-encoder/p/RR@10`."""
     blocks = [metrics, metrics["judged"], *filter(None, [metrics["answers"]])]
     figures = [("", found["results"]) for found in blocks] + [("p/", metrics["p_values"])]
     return {
@@ -124,7 +124,7 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def headline_of(metrics: dict[str, Any]) -> str:
-    """One sentence: the candidate's first measure beside the baseline's."""
+    """Returns one sentence with the first measure of the candidate and of the baseline."""
     split, measure = metrics["headline_split"], metrics["measures"][0]
     baseline, candidate = metrics["baseline"], metrics["candidate"]
     systems, p = metrics["results"][split], metrics["p_holm"][split].get(candidate, {}).get(measure, 1.0)

@@ -1,41 +1,42 @@
-"""Is one system better than another, or were the queries kind to it? And how certain is a mean over queries?
+"""Tests whether two systems differ by more than chance, and computes confidence intervals of means over queries.
 
-The paired randomization test (Fisher's; recommended for retrieval by Smucker, Allan and Carterette, CIKM 2007): if two
-systems were alike, a query's two figures could be swapped, so the difference of the means is compared with those after
-random swaps. Of several systems compared with one baseline some differ by luck alone; Holm's correction allows for it.
+The paired randomization test (Fisher; recommended for retrieval by Smucker, Allan and Carterette, CIKM 2007): if two
+systems were equally good, the two values of a query could be swapped. So the test compares the difference of the means
+with the differences after random swaps. If several systems are compared with one baseline, some differ by chance;
+Holm's correction accounts for this.
 
-The percentile bootstrap (Efron, 1979): queries are drawn from those there are, with replacement, many times. Between
-the 2.5th and the 97.5th percentile of the means of these draws lies the 95 % interval.
+The percentile bootstrap (Efron, 1979): n queries are drawn from the n queries with replacement, many times. The 95 %
+interval goes from the 2.5th to the 97.5th percentile of the means of the draws.
 """
 
 import numpy as np
 
 SIGNIFICANT = 0.05
-"""Corrected p-values below are marked."""
+"""Corrected p-values below this are marked as significant."""
 SWAPS = 2**20
-"""Swaps (permutations times queries) held in memory at a time."""
+"""Number of swaps (permutations times queries) in memory at a time."""
 CONFIDENCE = 0.95
 DRAWS = 2**21
-"""Draws (resamples times queries) held in memory at a time."""
+"""Number of draws (resamples times queries) in memory at a time."""
 
 
 def paired_randomization(differences: np.ndarray, permutations: int, seed: int) -> np.ndarray:
-    """Two-sided p-values [c] of c comparisons from their per-query differences [n, c].
+    """Returns two-sided p-values [c] of c comparisons from their per-query differences [n, c].
 
-    Swapping two figures flips the sign of their difference, so one vector of n signs is permuted, for all comparisons
-    at once. If 2^n is at most `permutations` all swaps are tried and the p-value is exact; otherwise they are drawn,
-    from `seed`, and it is at least 2 / (permutations + 1).
+    A swap of two values flips the sign of their difference. So one vector of n signs is permuted for all comparisons at
+    once. If 2^n ≤ `permutations`, all swaps are tried and the p-value is exact. Otherwise swaps are drawn with `seed`,
+    and the p-value is at least 2 / (permutations + 1).
     """
     n, comparisons = differences.shape
     if n < 2:  # one difference is as far from zero as its negative
         return np.ones(comparisons)
 
     def totals(signs: np.ndarray, axis: int) -> np.ndarray:
-        # Rounded, so that sums compare as equal if only the order of additions differs.
+        # Rounded, so that sums are equal if they differ in the order of additions only.
         rounded: np.ndarray = np.round(signs @ differences, 9)
         return rounded
 
-    from scipy.stats import permutation_test  # a second of processor time, which a search need not pay
+    from scipy.stats import permutation_test  # takes a second of processor time, which a search does not need
 
     result = permutation_test(
         (np.ones(n),),
@@ -52,11 +53,11 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), each of the m columns by itself.
+    """Returns p-values [c] or [c, m] corrected for the c comparisons (Holm, 1979), separately for the m columns.
 
-    The smallest is multiplied by c, the next by c - 1, and so on, and none is less than the one before it. If those
-    below α are called significant, at least one of them is wrong with a probability of at most α, however they depend
-    on each other.
+    The smallest p-value is multiplied by c, the next by c - 1, and so on; each is at least the previous corrected one.
+    If all comparisons with a corrected p-value below α are called significant, the probability of any wrong one among
+    them is at most α, even if the comparisons depend on each other.
     """
     comparisons = len(p_values)
     order = np.argsort(p_values, axis=0, kind="stable")
@@ -68,10 +69,10 @@ def holm(p_values: np.ndarray) -> np.ndarray:
 
 
 def bootstrap_intervals(values: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends [c] of the 95 % intervals of the means of c figures over n queries [n, c].
+    """Returns the lower and upper ends [c] of the 95 % intervals of the means of `values` [n, c] over n queries.
 
-    All figures are resampled with the same draws, from `seed`: systems have the same queries. A draw is how often each
-    query is in it, so the means of a batch are one matrix product.
+    All c columns use the same draws, from `seed`, because the systems have the same queries. A draw is stored as the
+    count of each query, so the means of a batch of draws are one matrix product.
     """
     n, columns = values.shape
     if n == 0:

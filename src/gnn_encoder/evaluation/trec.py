@@ -1,11 +1,11 @@
-"""TREC's run and qrels files, plain or gzip, in and out.
+"""Reads and writes TREC run and qrels files, plain or gzip.
 
     run    query Q0 passage rank score tag
     qrels  query 0 passage relevance
 
-White space separates the fields. Lines are read one by one: 16 bytes a hit stay in memory, and each text id once. Of a
-run only the scores count, as in trec_eval, which reads no rank either. No library reads them so: `ir_measures` and
-pytrec_eval keep a Python object for each hit, and do not name the line that is wrong.
+White space separates the fields. Files are read line by line: memory holds 16 bytes per hit, and each text id once.
+Ranks in a run are ignored, as in trec_eval; only the scores count. No library reads with so little memory:
+`ir_measures` and pytrec_eval keep a Python object for each hit, and their errors do not name the wrong line.
 """
 
 import gzip
@@ -28,9 +28,9 @@ from gnn_encoder.errors import UserError
 
 RUN_FORM, QRELS_FORM = "query Q0 passage rank score tag", "query 0 passage relevance"
 LONGEST_LINE = 1 << 20
-"""Bytes. A longer line cannot belong to such a file, and could take all memory."""
+"""Longest line in bytes. A longer line is not a TREC line, and could fill the memory."""
 LINES = 100_000
-"""Lines written at a time."""
+"""Number of lines written at a time."""
 
 
 class Ids(dict[bytes, int]):
@@ -45,19 +45,19 @@ class Ids(dict[bytes, int]):
         return number
 
     def column(self) -> pa.ChunkedArray:
-        """All ids by number, as an Arrow column."""
+        """Returns all ids, ordered by number, as an Arrow column."""
         return pa.chunked_array([pa.array([name.decode("utf-8") for name in self], pa.string())])
 
 
 def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
-    """Labels of a qrels file by the ids' numbers. A label that stands there twice counts once.
+    """Returns the labels of a qrels file, with ids as numbers. A repeated label counts once.
 
     Raises:
-        UserError: a malformed line, or a passage with two labels for one query; names file and line.
+        UserError: malformed line, or two labels of one pair; the error names file and line.
     """
     query, passage, relevance, lines = _columns(path, QRELS_FORM, _relevance, queries, passages)
     if not len(lines):
-        raise UserError(f"{path} holds no label: a line of it is {QRELS_FORM}")
+        raise UserError(f"{path} holds no label: write each line as {QRELS_FORM}")
     first, again = _repeated(query, passage)
     for one, other in zip(first, again, strict=True):
         if relevance[one] != relevance[other]:
@@ -67,12 +67,12 @@ def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
 
 
 def read_run(path: Path, queries: Ids, passages: Ids) -> Run:
-    """The hits of a run file for the queries in `queries`; hits of other queries are left out.
+    """Returns the hits of a run file for the queries in `queries`; hits of other queries are left out.
 
-    Hits are ranked by score, equal scores in the order of the file (`measures` orders those as trec_eval does).
+    Hits are ranked by score, equal scores in the order of the file (`measures` orders equal scores as trec_eval does).
 
     Raises:
-        UserError: a malformed line, or a passage twice for one query; names file and line.
+        UserError: malformed line, or a passage twice for one query; the error names file and line.
     """
     query, passage, score, lines = _columns(path, RUN_FORM, _score, queries, passages, only=queries)
     for one, other in zip(*_repeated(query, passage), strict=True):
@@ -84,13 +84,13 @@ def read_run(path: Path, queries: Ids, passages: Ids) -> Run:
 
 
 def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray, tag: str) -> None:
-    """Write a run, gzip; scores to the last bit. The same run gives the same bytes.
+    """Writes a run as gzip, with exact scores. The same run gives the same bytes.
 
-    White space in an id or the tag, which would end the field, is written as `%20` and the like.
+    White space in an id or in the tag would end the field, so it is written as `%20` and similar codes.
     """
 
     def columns(part: slice) -> list[pa.Array | pa.Scalar]:
-        # Nine digits distinguish all fp32 numbers.
+        # Nine digits identify every fp32 number.
         scores = pa.array([f"{score:.9g}" for score in run.score[part].tolist()], pa.string())
         ranks = pa.array(run.rank[part]).cast(pa.string())
         queries, passages = _ids(query_ids, run.query[part]), _ids(passage_ids, run.passage[part])
@@ -100,7 +100,7 @@ def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.
 
 
 def write_qrels(path: Path, qrels: Qrels, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray) -> None:
-    """Write labels, gzip, with ids as in `write_run`."""
+    """Writes labels as gzip, with ids as in `write_run`."""
 
     def columns(part: slice) -> list[pa.Array | pa.Scalar]:
         relevance = pa.array(qrels.relevance[part]).cast(pa.string())
@@ -117,7 +117,7 @@ def _columns(
     passages: Ids,
     only: Collection[bytes] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Query and passage numbers int32, values fp32 and line numbers int64 of a file, of the queries in `only`."""
+    """Returns query and passage numbers int32, values fp32 and line numbers int64, of the queries in `only`."""
     value_at = 3 if form == QRELS_FORM else 4
     query_rows, passage_rows, values, lines = array("i"), array("i"), array("f"), array("q")
     for line, fields in _lines(path, form):
@@ -141,14 +141,14 @@ def _columns(
 
 
 def _lines(path: Path, form: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Each line's number, from 1, and its fields; blank lines are left out."""
+    """Yields the number of each line, from 1, and its fields; skips blank lines."""
     count = len(form.split())
     try:
         with path.open("rb") as raw:
             zipped = raw.peek(2)[:2] == b"\x1f\x8b"
             file = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw))) if zipped else raw
             for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), b""), start=1):
-                # A file put together from several parts has a byte order mark at each.
+                # A file joined from several parts may have a byte order mark at the start of each part.
                 fields = line.removeprefix(b"\xef\xbb\xbf").split()
                 if len(line) == LONGEST_LINE:
                     raise UserError(f"{path} line {number} is longer than {LONGEST_LINE:,} bytes: a line is {form}")
@@ -183,7 +183,7 @@ def _shown(field: bytes) -> str:
 
 
 def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The row where each repeated pair stands first, and the row of the repetition, ascending."""
+    """Returns the first row and the repeated row of each repeated pair, ascending."""
     _, first, inverse = np.unique(pair_keys(query, passage), return_index=True, return_inverse=True)
     first = first[inverse]
     again = np.flatnonzero(first != np.arange(len(first)))
@@ -191,7 +191,7 @@ def _repeated(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa.Scalar]]) -> None:
-    # No name and no time in the header: the same content gives the same bytes.
+    # The header has no name and no time, so the same content gives the same bytes.
     with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
         for start in range(0, count, LINES):
             lines = pc.binary_join_element_wise(*columns(slice(start, start + LINES)), " ")
@@ -199,7 +199,7 @@ def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa
 
 
 def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
-    """Text ids of some rows without white space."""
+    """Returns the text ids of some rows, without white space."""
     distinct, inverse = np.unique(rows, return_inverse=True)
     names = [_quoted(name) for name in ids.take(pa.array(distinct)).to_pylist()]
     return pa.array(names, pa.string()).take(pa.array(inverse))

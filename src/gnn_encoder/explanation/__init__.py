@@ -1,1 +1,1 @@
-"""Why a passage was found: the training queries in its vector. Imports `retrieval`, those below; `report` shows it."""
+"""Explains hits by the training queries in their vectors. Imports `retrieval` and rooms below; `report` shows it."""

@@ -1,4 +1,4 @@
-"""Explanations with texts: for a question and a passage, the texts that flowed into the passage's vector."""
+"""Explains a hit of a query with texts: the training queries and passages that influence the hit's vector."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from gnn_encoder.explanation.weights import Explainer, Explanation
 from gnn_encoder.models.gnn import GNN, GnnEncoder
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
-"""Artifacts that explain a bundle: its inputs, and the encoding made with it."""
+"""Artifacts that explain a bundle: its inputs, and the encoding written with it."""
 LEGEND = (
-    "Weight: a training query's share of what attention mixed into the passage's vector, the mean over heads. "
-    "Without it: how the passage's score would change if the edge between the two were not in the graph. "
-    "Below a query: the passages in its own vector."
+    "Weight: a training query's attention weight in the passage's vector, mean over heads. "
+    "Without it: the change of the passage's score if the graph lacked the edge between the query and the passage. "
+    "Below a query: the passages in the query's own vector."
 )
-"""Explains the columns of a table of influences."""
+"""Explanation of the columns of a table of influences."""
 OPEN = 0.5
-"""A dimension whose gate is above this counts as open."""
+"""A dimension counts as open if its gate is above this."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Inflow:
 class Influence:
     """A training query in a passage's vector (layer 2).
 
-    `labelled`: the passage is a labelled positive of the query. `weight`: attention, mean over `heads`.
-    `score_change`: of the passage's score, without the edge between them in the graph.
-    `inflows`: the passages of largest weight in the query's own vector; `own`: its self-loop's weight there.
+    `labelled`: the passage is a labelled positive of the query. `weight`: attention weight, mean over `heads`.
+    `score_change`: change of the passage's score if the graph lacked the edge between query and passage.
+    `inflows`: the passages with the largest weights in the query's own vector; `own`: weight of the query's self-loop.
     """
 
     query_id: str
@@ -54,11 +54,12 @@ class Influence:
 
 @dataclass(frozen=True)
 class ExplainedPassage:
-    """The effect of the graph on a passage, for one question.
+    """The effect of the graph on a passage, for one query.
 
-    `score`: E_Q(q)ᵀ h'_p; `plain_score`: E_Q(q)ᵀ h_p, at unit length where h'_p is. `opening`: of the gate, mean over
-    dimensions; `open_share`: of dimensions, above 0.5. `influences`: the queries of largest weight, largest first;
-    `others` more queries have `others_weight` together; `own`, `own_heads`: the self-loop's. All weights sum to 1.
+    `score`: E_Q(q)ᵀ h'_p. `plain_score`: E_Q(q)ᵀ h_p, with h_p at unit length if h'_p is. `opening`: gate, mean over
+    dimensions. `open_share`: share of dimensions whose gate is above 0.5. `influences`: training queries with the
+    largest weights, largest first. `others` more training queries have `others_weight` together. `own`, `own_heads`:
+    weight of the self-loop. All weights sum to 1.
     """
 
     score: float
@@ -84,7 +85,7 @@ class Sources:
 
     @classmethod
     def read(cls, folders: Mapping[str, Path]) -> "Sources":
-        """Open the artifacts `NEEDED`, by name."""
+        """Opens the artifacts `NEEDED`; `folders` is {name: folder}."""
         gnn, encoding = GnnEncoder.load_gnn(folders["gnn_encoder"]).eval(), Encoding.read(folders["encoding"])
         cached = gnn.config.passages_of_queries(read_vectors(folders["passage_vectors"]), encoding.passages)
         return cls(Dataset(folders["dataset"]), Graph.read(folders["graph"]), gnn, cached, encoding)
@@ -92,10 +93,10 @@ class Sources:
     def explain(
         self, questions: np.ndarray, hits: np.ndarray, *, neighbors: int, inflows: int = 0
     ) -> list[list[ExplainedPassage]]:
-        """Explanations of every question's hits, in their order.
+        """Returns the explanations of every query's hits, in the order of the hits.
 
         Args:
-            questions: E_Q's vectors [e, d]. hits: passage rows [e, s], -1 where there are fewer.
+            questions: E_Q's vectors [e, d]. hits: passage rows [e, s], -1 after the last hit.
             neighbors: training queries shown per passage. inflows: passages shown per training query.
         """
         rows, encoding = np.unique(hits[hits >= 0]).astype(np.int64), self.encoding
@@ -109,7 +110,7 @@ class Sources:
 
 
 class _Texts:
-    """The texts of explanations, read together, so that a row group of the corpus is read once."""
+    """The texts of several explanations, read together, so that a row group of the corpus is read once."""
 
     def __init__(self, sources: Sources, explanations: list[Explanation], neighbors: int, inflows: int) -> None:
         self._neighbors, self._inflows = neighbors, inflows
@@ -123,7 +124,7 @@ class _Texts:
         self._passages = sources.dataset.passages.take(self._rows)
 
     def _nearest(self, explanation: Explanation, place: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and mean weights of the passages of largest weight in the query at that place, largest first."""
+        """Returns rows and mean weights of the passages in the query at `place`, largest weight first."""
         side = explanation.query_side
         rows, weights = side.passages[place], side.weights[place].mean(axis=1)
         order = np.argsort(-weights, kind="stable")
@@ -131,7 +132,7 @@ class _Texts:
         return rows[order], weights[order]
 
     def explained(self, explanation: Explanation, explainer: Explainer, question: np.ndarray) -> ExplainedPassage:
-        """One passage for one question."""
+        """Returns the explanation of one passage for one query, with texts."""
         score, weights = float(question @ explanation.vector), explanation.weights.mean(axis=1)
         shown = explanation.queries[: self._neighbors].tolist()
         return ExplainedPassage(

@@ -1,6 +1,6 @@
-"""Search a bundle and explain each hit: the effect of the graph on its vector, its score and its rank.
+"""Searches a bundle and explains each hit: the effect of the graph on the hit's vector, score and rank.
 
-The artifacts that the bundle was made from must lie beside it, as they do in ROOT/latest.
+The artifacts that the bundle was made from must be in the bundle's parent folder, as in ROOT/latest.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
 from gnn_encoder.retrieval.search import Hit, Searcher
 
 CHUNK = 16_384
-"""Passages ranked at a time."""
+"""Number of passages ranked at a time."""
 INFLOWS = 3
-"""Passages shown for each training query."""
+"""Number of passages shown for each training query."""
 LONGEST = 160
-"""Characters shown of such a passage."""
+"""Number of characters shown of such a passage."""
 
 
 @dataclass(frozen=True)
 class ExplainedHit:
-    """A hit, its explanation, and its passage's exact rank among all, from 1, with the graph and without."""
+    """A hit, its explanation, and its exact rank among all passages, from 1, with and without the graph."""
 
     hit: Hit
     why: ExplainedPassage
@@ -39,12 +39,12 @@ class ExplainedHit:
 
 
 def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) -> list[ExplainedHit]:
-    """The best `k` passages for a question, best first, each with the `neighbors` queries of largest weight in it.
+    """Returns the best `k` passages for a query, best first, each with `neighbors` training queries of largest weight.
 
-    Only the neighbourhood of the hits is propagated. To rank them, h'_p and h_p of all passages are read once.
+    Only the neighbourhood of the hits is propagated. For the ranks, h'_p and h_p of all passages are read once.
 
     Raises:
-        UserError: as `Searcher.find`, or the artifacts that explain the bundle are not beside it.
+        UserError: as `Searcher.find`, or the artifacts that explain the bundle are not in its parent folder.
     """
     opened = Bundle.read(bundle)
     sources, searcher = _sources_of(opened), Searcher(opened)
@@ -57,7 +57,7 @@ def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) 
 
 
 def _sources_of(bundle: Bundle) -> Sources:
-    beside, inputs = bundle.path.absolute().parent, bundle.manifest.inputs  # not resolved: in ROOT/latest all are links
+    beside, inputs = bundle.path.absolute().parent, bundle.manifest.inputs  # not resolved: ROOT/latest holds links
     folders = {name: beside / name for name in NEEDED}
     if missing := [name for name, path in folders.items() if not path.exists()]:
         raise UserError(
@@ -74,11 +74,11 @@ def _sources_of(bundle: Bundle) -> Sources:
 def ranks(
     vectors: np.ndarray, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
 ) -> list[int]:
-    """Ranks, from 1, of the passages `rows` [t] among all by inner product with a question, ties by ascending row.
+    """Returns the ranks, from 1, of passages `rows` [t] by inner product with a query, ties by ascending row.
 
     Args:
-        vectors: [m, d], memory-mapped or not, read a chunk at a time. question: [d].
-        scaled: applied to the vectors first.
+        vectors: [m, d], possibly memory-mapped, read in chunks. question: query vector [d].
+        scaled: function applied to the passage vectors first.
     """
     scores, query = np.empty(len(vectors), np.float32), torch.from_numpy(question)
     for start in range(0, len(vectors), CHUNK):
@@ -88,7 +88,7 @@ def ranks(
 
 
 def show_hit(screen: Console, each: ExplainedHit) -> None:
-    """Print the passage, its score and rank with the graph and without, and the table of its influences."""
+    """Prints the passage, its score and rank with and without the graph, and the table of its influences."""
     hit, why = each.hit, each.why
     screen.print(hit.heading(), markup=False, style="bold")
     lines = [
@@ -107,7 +107,7 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
 
 
 def influences_table(why: ExplainedPassage) -> Table:
-    """The training queries in a passage's vector; below each, indented, the passages in the query's vector."""
+    """Returns a table of the training queries in a passage's vector, each with the passages in the query's vector."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("     weight", justify="right", no_wrap=True)
     table.add_column("without it", justify="right", no_wrap=True)

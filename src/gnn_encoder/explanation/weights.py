@@ -1,10 +1,10 @@
-"""The parts of a passage's h'_p: training queries, their attention weights, and the gate (eq. 3–10).
+"""Computes the parts of a passage's h'_p: training queries, their attention weights, and the gate (eq. 3–10).
 
-The weights of eq. 4 are computed for the neighbourhood of some passages only, so that the cost of an explanation does
+The weights of eq. 4 are computed for the neighbourhood of the given passages only, so the cost of an explanation does
 not depend on the size of the corpus.
 
-A weight is a query's share of the mixed vector, not its effect on a score. For that, `without_edge` leaves out one edge
-and computes the rest again.
+A weight is a query's share of the aggregated vector, not the query's effect on a score. For the effect, `without_edge`
+leaves out one edge and computes the score again.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from gnn_encoder.query_graph.neighborhoods import neighbourhood
 from gnn_encoder.query_graph.propagation import neighbour_vectors, tensor
 
 CHUNK = 512
-"""Queries whose edge features are in memory at a time."""
+"""Number of queries whose edge features are in memory at a time."""
 
 
 @dataclass(frozen=True)
 class QuerySide:
-    """Eq. 6 for u queries with k edges each; without a first layer k is 0.
+    """The weights of eq. 6 for u queries with k edges each; k is 0 without the query layer.
 
-    `passages` int32 [u, k]: rows, -1 where there is no edge; `weights` fp32 [u, k, H], 0 there; `own` fp32 [u, H]: of
-    the self-loops. For each query and head all weights sum to 1.
+    `passages` int32 [u, k]: rows, -1 for an empty slot. `weights` fp32 [u, k, H]: 0 for an empty slot. `own` fp32
+    [u, H]: weights of the self-loops. The weights of a query sum to 1 for each head.
     """
 
     passages: np.ndarray
@@ -38,16 +38,16 @@ class QuerySide:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Eq. 8–10 for the passage of row `passage`, reached by e edges, largest mean weight first.
+    """Eq. 8–10 for the passage of row `passage` with e incoming edges, largest mean weight first.
 
     queries    int64 [e]     graph queries (rows of `Graph.queries`) that the edges come from
-    labelled   bool  [e]     the passage is a labelled positive of the query
-    weights    fp32 [e, H]   attention; with `own` they sum to 1 for each head
+    labelled   bool  [e]     whether the passage is a labelled positive of the query
+    weights    fp32 [e, H]   attention weights; with `own` they sum to 1 for each head
     own        fp32 [H]      weight of the self-loop
-    opening    fp32 [d]      of the gate; 0 without layers
+    opening    fp32 [d]      value of the gate; 0 without layers
     vector     fp32 [d]      h'_p
-    plain      fp32 [d]      h_p, at unit length where h'_p is
-    query_side               weights in the e queries' own vectors h'_q
+    plain      fp32 [d]      h_p, at unit length if h'_p is
+    query_side               weights in the vectors h'_q of the e queries
     """
 
     passage: int
@@ -62,7 +62,7 @@ class Explanation:
 
 
 class Explainer:
-    """The neighbourhood of some passages, its queries propagated once, on the device of the GNN's parameters."""
+    """Explains passages of one neighbourhood; propagates its queries once, on the device of the GNN's parameters."""
 
     def __init__(
         self,
@@ -73,23 +73,23 @@ class Explainer:
         passage_vectors: np.ndarray,
         rows: np.ndarray,
     ) -> None:
-        """Read the neighbourhood of the passages `rows` [t], distinct.
+        """Reads the neighbourhood of the distinct passages `rows` [t].
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: of eq. 6, [m, d]. passage_vectors: h_p [m, d]. All may be
-                memory-mapped.
+            query_vectors: h_q [n, d]. cached_passages: passage vectors of eq. 6, [m, d]. passage_vectors: h_p [m, d].
+                All may be memory-mapped.
         """
         self.gnn, self.graph, self._place = gnn, graph, {int(row): place for place, row in enumerate(rows)}
         self._where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
         self._features = EdgeFeatures(graph)
-        reached = rows if gnn.config.layers else rows[:0]  # no layer, no edge
+        reached = rows if gnn.config.layers else rows[:0]  # without layers no edge is used
         self._hood = neighbourhood(graph, reached)
         self._passages = torch.from_numpy(np.asarray(passage_vectors[rows], np.float32)).to(self._where)
         with torch.inference_mode():
             self._queries, self._query_side = self._propagate_queries(query_vectors, cached_passages)
 
     def _propagate_queries(self, query_vectors: np.ndarray, cached: np.ndarray) -> tuple[Tensor, QuerySide]:
-        """h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights of eq. 6."""
+        """Returns h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights of eq. 6."""
         gnn, nodes, where = self.gnn, self._hood.nodes, self._where
         queries = torch.from_numpy(np.asarray(query_vectors[nodes], np.float32)).to(where)
         interactive = gnn.config.layers == 2
@@ -108,7 +108,7 @@ class Explainer:
         return queries, QuerySide(neighbours, by_edge[:, :-1], by_edge[:, -1])
 
     def explain(self, passage: int) -> Explanation:
-        """The parts of h'_p of the passage with that row."""
+        """Returns the parts of h'_p of the passage with row `passage`."""
         gnn, place = self.gnn, self._place[passage]
         edges, vectors = self._edges_into(place), self._passages[place : place + 1]
         with torch.inference_mode():
@@ -134,14 +134,14 @@ class Explainer:
             )
 
     def without_edge(self, passage: int, query: int, question: np.ndarray) -> tuple[np.ndarray, float]:
-        """h'_p [d] and its score for `question` [d], without the edge between graph query and passage.
+        """Returns h'_p [d] and its score for the query vector `question` [d], without one edge of the graph.
 
-        An edge of the graph is two of the network: query → passage in layer 2 and passage → query in layer 1. Without
-        the second one h'_q changes, and with it the query's other passages; but h'_q reaches this passage by the first
-        one only, so attention over the remaining edges is all there is to compute.
+        The GNN uses an edge twice: query → passage in layer 2, and passage → query in layer 1. Without the use in layer
+        1, h'_q changes, and so do the query's other passages. This passage receives h'_q by the use in layer 2 only,
+        which is removed, too. So only the attention over the passage's remaining edges is computed again.
 
         Raises:
-            ValueError: there is no such edge.
+            ValueError: the edge does not exist.
         """
         place = self._place[passage]
         edges = self._edges_into(place)
@@ -155,12 +155,12 @@ class Explainer:
         return vector, float(question @ vector)
 
     def _edges_into(self, place: int) -> np.ndarray:
-        """The neighbourhood's edges into the passage at `place`; they are ordered by passage."""
+        """Returns the neighbourhood's edges into the passage at `place`; edges are ordered by passage."""
         first, last = np.searchsorted(self._hood.edges[1], [place, place + 1])
         return np.arange(first, last)
 
     def _around(self, passage: int, edges: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Sources, edges, edge features and self-loop features of one passage, arguments of its GAT layer."""
+        """Returns the arguments of a passage's GAT layer: sources, edges, edge features and self-loop features."""
         where, features = self._where, self._features
         source = torch.from_numpy(self._hood.edges[0, edges]).to(where)
         return (

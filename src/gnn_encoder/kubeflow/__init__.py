@@ -1,4 +1,4 @@
-"""A Kubeflow cluster: what a run needs there, what is sent, and how the run is followed.
+"""Runs the training pipeline on a Kubeflow cluster: checks and sends the run, and follows it.
 
-Imports `runs`, `promotion` and what lies below them.
+Imports `runs`, `promotion` and the rooms below them.
 """

@@ -1,8 +1,8 @@
-"""The cluster file, and the package for a KFP server: the compiled training pipeline with the cluster's settings.
+"""Reads the cluster file, and makes the package for a KFP server: the compiled training pipeline with cluster settings.
 
-The pipeline's steps and their inputs stay as they are. KFP has two places for what a step asks for. Image, environment,
-CPU, memory, GPUs and retries are in the pipeline's specification; everything else is Kubernetes' own, in a second
-document. Both are written through KFP's message types, which refuse an unknown field.
+The pipeline's steps and their inputs are not changed. KFP has two places for the needs of a step. Image, environment,
+CPU, memory, GPUs and retries are in the pipeline's specification. All other needs belong to Kubernetes and are in a
+second document. Both documents are written through KFP's message types, which refuse an unknown field.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ from gnn_encoder.settings.presets import read_yaml_file
 
 
 def load_cluster(path: Path | None) -> Cluster:
-    """The settings in a cluster file; without a file, the server's and Kubernetes' own defaults.
+    """Returns the settings in a cluster file; without a file, the defaults of the server and of Kubernetes.
 
-    An error is one line that names the key and never the value, which may be a secret.
+    An error is one line that names the key but never the value, because the value may be a secret.
     """
     if path is None:
         return Cluster()
     if not path.is_file():
-        raise UserError(f"no cluster file {path}: copy pipelines/clusters/example.yaml and change it")
+        raise UserError(f"no cluster file {path}: copy and edit pipelines/clusters/example.yaml")
     try:
         return Cluster.model_validate(read_yaml_file(path))
     except pydantic.ValidationError as error:
@@ -38,12 +38,12 @@ def load_cluster(path: Path | None) -> Cluster:
 
 
 def write_package(cluster: Cluster, target: Path) -> None:
-    """Write the package to `target`, a .yaml file for KFP's client or its pages."""
+    """Writes the package to `target`, a .yaml file for KFP's client or web pages."""
     target.write_text(yaml.safe_dump_all(package(cluster)), encoding="utf-8")
 
 
 def package(cluster: Cluster) -> list[dict[str, Any]]:
-    """The training pipeline's specification and, if a step asks for anything of Kubernetes' own, its platform's."""
+    """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document."""
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
@@ -80,7 +80,7 @@ def package(cluster: Cluster) -> list[dict[str, Any]]:
 def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
     from kfp import kubernetes
 
-    # kfp-kubernetes writes to a task's platform_config and reads nothing else. A compiled pipeline has no tasks.
+    # kfp-kubernetes only writes to a task's platform_config. A compiled pipeline has no tasks, so this object is one.
     task: Any = SimpleNamespace(platform_config={})
     if images.pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(images.pull_secrets))

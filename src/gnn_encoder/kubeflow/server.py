@@ -1,8 +1,8 @@
-"""A Kubeflow Pipelines server: it starts runs, reports on a run and lists runs.
+"""A Kubeflow Pipelines server: starts a run, reads a run, lists runs.
 
-`kfp_server_api`, the client that KFP generates from its API's description, sends the requests, with a time limit and
-the current token. `kfp.Client` has neither: a server that accepts a connection and never answers blocks it for ever,
-and so does a run that somebody cancels.
+Requests go through `kfp_server_api`, the client that KFP generates from the description of its API, with a time limit
+and the current token. `kfp.Client` has neither: it waits forever if a server accepts a connection but never answers, or
+if somebody cancels the run.
 """
 
 import itertools
@@ -25,29 +25,28 @@ from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.pipeline import TRAINING
 
-# Environment variables. All but the first are those of KFP, OpenSSL and requests.
+# Environment variables. All except the first belong to KFP, OpenSSL and requests.
 TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"
-"""The server's token, if it demands one, and a file with the token, read if `TOKEN` is not set."""
+"""The token for a server that requires one, and the path of a file with the token, used if `TOKEN` is not set."""
 AUTHORITIES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
-"""A PEM file of the authorities that may sign the server's certificate; the first that is set counts. KFP's client
-reads neither and knows public authorities alone.
-"""
+"""PEM file of the authorities that may sign the server's certificate; the first variable that is set is used. KFP's
+client reads neither variable and trusts public authorities only."""
 PAGES = "KF_PIPELINES_UI_ENDPOINT"
-"""The address of the server's pages, if it is not that of its API."""
+"""The address of the server's web pages, if it differs from the address of the API."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-"""Longest wait for the next bytes of an answer."""
+"""Time limit for the next bytes of an answer."""
 POLL_SECONDS = 5.0
 PATIENCE_SECONDS = 300.0
 """How long `follow` waits for a server that does not answer. A restart takes a minute or two."""
 DRIVER = "-driver"
-"""KFP prepares the pod of a step X in another pod, the task `X-driver`, and the whole run in `root-driver`."""
+"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
 
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """A run, as the server describes it. States are KFP's own words."""
+    """A run, as the server describes it, with KFP's names of states."""
 
     run_id: str
     name: str
@@ -55,38 +54,38 @@ class ClusterRun:
     created: datetime | None
     finished: datetime | None
     steps: Mapping[str, str]
-    """Step → state, of the steps that have begun."""
+    """Step → state, of the steps that have started."""
     failed: Mapping[str, str]
-    """Failed step, or failed driver as `X-driver` → its last pod's name, empty if it is not known."""
+    """Failed step, or failed driver `X-driver` → name of its last pod, empty if unknown."""
     terminated: bool
-    """Somebody ended it. Its state is FAILED all the same."""
+    """Whether somebody terminated the run; the state is FAILED then, too."""
     error: str
-    """The server's message about the run itself, if any."""
+    """The server's error message about the run, if any."""
 
 
 class Unanswered(UserError):
-    """The server cannot be reached or cannot answer now. It may answer later."""
+    """The server cannot be reached or cannot answer now, but may answer later."""
 
 
 class Server:
     """KFP's API at an address."""
 
     def __init__(self, host: str, namespace: str = "") -> None:
-        """Connect to an address such as `https://kubeflow.example.com/pipeline`.
+        """Connects to an address such as `https://kubeflow.example.com/pipeline`.
 
-        A server with several users needs the namespace.
+        A server with several users requires the namespace.
         """
         import kfp_server_api
 
         self.host, self._namespace = host.rstrip("/"), namespace
         try:
             address = urlsplit(self.host)
-        except ValueError:  # as `http://[::1`
+        except ValueError:  # such as `http://[::1`
             address = urlsplit("")
         if address.scheme not in ("http", "https") or not address.hostname or address.username:
             raise UserError(
-                f"--host {without_password(host)}: write it as https://HOST or http://HOST:PORT, with its path if it "
-                f"has one; a token comes from {TOKEN}"
+                f"--host {without_password(host)}: write https://HOST or http://HOST:PORT, with a path if the server "
+                f"has one; {TOKEN} sets a token"
             )
         api = _api_client(self.host)
         self._runs = kfp_server_api.RunServiceApi(api)
@@ -100,7 +99,7 @@ class Server:
             raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
     def submit(self, package: Sequence[Any], arguments: Mapping[str, str], cluster: Cluster, name: str) -> str:
-        """Start a run of a package (see `package.package`) under a name, and return its id."""
+        """Starts a run of a package (see `package.package`) with a name; returns the run's id."""
         from kfp_server_api import V2beta1Experiment, V2beta1Run, V2beta1RuntimeConfig
 
         with self._errors_in_a_line():
@@ -124,12 +123,12 @@ class Server:
             raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
 
     def run(self, run_id: str) -> ClusterRun:
-        """The run with an id."""
+        """Returns the run with an id."""
         with self._errors_in_a_line():
             return _as_run(self._runs.run_service_get_run(run_id))
 
     def runs(self, experiment: str, limit: int) -> list[ClusterRun]:
-        """The last runs of an experiment, the newest first; empty if there is no such experiment."""
+        """Returns the last runs of an experiment, newest first; empty if the experiment does not exist."""
         with self._errors_in_a_line():
             if not (number := self._experiment(experiment)):
                 return []
@@ -137,11 +136,11 @@ class Server:
             return [_as_run(each) for each in listed.runs or []]
 
     def page(self, run_id: str) -> str:
-        """The address of a run's page."""
+        """Returns the address of a run's page."""
         return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/runs/details/{run_id}"
 
     def _experiment(self, name: str) -> str:
-        """The id of the experiment with a name, empty if there is none."""
+        """Returns the id of the experiment with a name, empty if there is none."""
         equals = {"operation": 1, "key": "display_name", "stringValue": name}
         found = self._experiments.experiment_service_list_experiments(
             namespace=self._namespace, filter=json.dumps({"predicates": [equals]})
@@ -150,7 +149,7 @@ class Server:
 
     @contextmanager
     def _errors_in_a_line(self) -> Iterator[None]:
-        """Turn errors of the connection and of the server into a `UserError`."""
+        """Turns errors of the connection and of the server into a `UserError` of one line."""
         from kfp_server_api import ApiException
         from urllib3.exceptions import HTTPError, ReadTimeoutError, SSLError
 
@@ -175,15 +174,15 @@ class Server:
                 404: f"{self.host} does not have it: {_words(error)}; check --host, and the path in it",
             }.get(error.status, f"{self.host} answers {error.status}: {_words(error)}")
             raise (Unanswered if error.status == 429 or error.status >= 500 else UserError)(message) from None
-        except (AttributeError, TypeError, ValueError):  # the client's, for JSON of another shape or bytes
+        except (AttributeError, TypeError, ValueError):  # the client's errors for other JSON or for bytes
             raise UserError(f"{self.host} answers, but not as KFP does: check --host") from None
 
 
 def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterRun:
-    """Wait for a run's end, and pass `show` a line for each change of a step's state.
+    """Waits for the end of a run, and passes `show` a line for each change of a step's state.
 
     Raises:
-        UserError: the server has not answered for minutes, or it refuses the token. The run goes on.
+        UserError: the server has not answered for minutes, or refuses the token. The run continues.
     """
     seen: dict[str, str] = {}
     terminated = ended = False
@@ -205,7 +204,7 @@ def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterR
             seen |= run.steps
             terminated = terminated or run.terminated
             if run.state in FINAL:
-                # The server records the end of a run before the ends of its tasks: ask once more for what failed.
+                # The server records the end of a run before the ends of its tasks, so ask again for the failed tasks.
                 if run.state == "SUCCEEDED" or run.failed or ended:
                     return replace(run, terminated=terminated)
                 ended = True
@@ -213,7 +212,7 @@ def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterR
 
 
 def _api_client(host: str) -> Any:
-    """KFP's generated client for a server."""
+    """Returns KFP's generated client for a server."""
     import kfp_server_api
     import urllib3
 
@@ -223,7 +222,7 @@ def _api_client(host: str) -> Any:
                 headers = {**(headers or {}), "authorization": f"Bearer {token}"}
             more["_request_timeout"] = (CONNECT_SECONDS, ANSWER_SECONDS)
             answer = super().request(method, url, headers=headers, **more)
-            if "json" not in answer.getheader("Content-Type", ""):  # the client would read a page as an empty answer
+            if "json" not in answer.getheader("Content-Type", ""):  # the client reads a web page as an empty answer
                 raise UserError(
                     f"{host} answers, but not as KFP does, perhaps with a page to log in: "
                     f"set {TOKEN} to a valid token, or check --host"
@@ -232,15 +231,15 @@ def _api_client(host: str) -> Any:
 
     configuration = kfp_server_api.Configuration(host=host)
     configuration.ssl_ca_cert = next(filter(None, map(os.environ.get, AUTHORITIES)), None) or certifi.where()
-    # No retries (urllib3 makes three without a pause): `follow` has its own. Redirects are followed.
+    # No retries, because urllib3 makes three without a pause; `follow` tries again by itself. Redirects are followed.
     configuration.retries = urllib3.Retry(total=None, connect=0, read=0, redirect=3, status=0, other=0)
     return Api(configuration)
 
 
 def _token() -> str:
-    """The server's token, empty if none is set.
+    """Returns the server's token, empty if none is set.
 
-    The file is read for each request: a service account's token is valid for an hour.
+    The file is read for each request, because a service account's token is valid for one hour.
     """
     source, token = TOKEN, os.environ.get(TOKEN, "").strip()
     if not token and (source := os.environ.get(TOKEN_FILE, "")):
@@ -248,24 +247,24 @@ def _token() -> str:
             token = Path(source).read_text("latin-1").strip()
         except OSError as error:
             raise UserError(f"cannot read the token that {TOKEN_FILE} names: {one_line(error)}") from None
-    if not re.fullmatch("[!-~]*", token):  # the HTTP client's error would quote it
-        raise UserError(f"the token from {source} has white space or a character that is not ASCII in it: copy it anew")
+    if not re.fullmatch("[!-~]*", token):  # the HTTP client's error would quote the token
+        raise UserError(f"the token from {source} has white space or a character that is not ASCII: copy it again")
     return token
 
 
 def _as_run(found: Any) -> ClusterRun:
     tasks = (found.run_details.task_details if found.run_details else None) or []
-    # A task has no state if Argo has left it out or has not reached it.
+    # A task has no state if Argo has skipped it or has not reached it.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
         run_id=str(found.run_id),
         name=printable(str(found.display_name)),
-        # If the server cannot read a run back, it sends an error and no state.
+        # If the server cannot read the run, it sends an error and no state.
         state=str(found.state or ("FAILED" if found.error else "PENDING")),
         created=found.created_at,
-        # The end of a run that goes on is the epoch.
+        # For an unfinished run the server sends the epoch as the end.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
         steps={name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in TRAINING},
         failed={
@@ -279,18 +278,18 @@ def _as_run(found: Any) -> ClusterRun:
 
 
 def _pod(nodes: Set[str], task: str) -> str:
-    """The name of the pod of a task's last attempt, empty if the task has none among `nodes`.
+    """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
 
-    KFP names no pod. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the FNV-1a hash
-    of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). Names and templates are
-    those of KFP 2.17's compiler. They differ if an administrator lets Argo add retries to every node.
+    KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
+    FNV-1a hash of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). KFP 2.17's
+    compiler defines names and templates. They differ if an administrator lets Argo add retries to every node.
     """
     workflow = next(iter(nodes), "").rpartition("-")[0]
     if task == f"root{DRIVER}":
         tries = iter([(task, "system-dag-driver")])
     elif task.endswith(DRIVER):
         tries = iter([(f"root.{task}", "system-container-driver")])
-    else:  # with retries `executor` is not a pod but the parent of the attempts
+    else:  # with retries, `executor` is the parent of the attempts, not a pod
         executor = f"root.{task}.executor"
         attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
         tries = itertools.chain([(executor, "system-container-impl")], attempts)
@@ -306,9 +305,9 @@ def _pod(nodes: Set[str], task: str) -> str:
 
 
 def _words(error: Any) -> str:
-    """The server's message in a refusal."""
+    """Returns the server's message in an error."""
     try:
         body = json.loads(error.body)
         return one_line(body.get("message") or body.get("error") or error.reason)
-    except (TypeError, ValueError, AttributeError):  # no JSON, or not KFP's
+    except (TypeError, ValueError, AttributeError):  # not JSON, or not from KFP
         return one_line(error.reason)

@@ -1,4 +1,4 @@
-"""A run on a cluster: settings that its pods can use, the start, the wait for its end, and why it failed."""
+"""Runs the training pipeline on a cluster: checks settings, starts the run, waits for its end, explains failures."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,29 +24,29 @@ STORE = "MLFLOW_TRACKING_URI"
 
 @dataclass(frozen=True)
 class ClusterTraining:
-    """A training pipeline that may run on a cluster: settings checked."""
+    """A training pipeline for a cluster, with checked settings."""
 
     preset: str
     settings: Settings
     cluster: Cluster
 
     def models(self) -> Registry:
-        """The registry of its versions, in the MLflow that `promote` uses on the cluster."""
-        # An address in a secret or a config map is known to the pod only: this environment has to name the same one.
+        """Returns the model's registry, in the MLflow that `promote` uses on the cluster."""
+        # Only the pod knows an address in a secret or a config map, so this environment must name the same address.
         uri = self._store or os.environ.get(STORE)
         if not uri or STORE not in self.cluster.needs("promote").variables:
             raise UserError(
                 f"no MLflow that the run's steps and this command share: name {STORE} in the cluster file under "
-                "defaults.environment; where the steps get it from a secret or a config map, set it here too"
+                "defaults.environment; if the steps get it from a secret or a config map, set it here too"
             )
         return open_registry(uri, self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """The arguments of its steps; for `registry` see `runs.pipelines.Training`."""
+        """Returns the arguments of the steps; for `registry` see `runs.pipelines.Training`."""
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
     def start(self, server: Server, arguments: Mapping[str, str]) -> str:
-        """Submit the pipeline, print its page, and return the run's id."""
+        """Submits the pipeline and prints the run's page; returns the run's id."""
         check_heads(self.settings)
         name = dated(Path(self.preset).stem)
         run_id = server.submit(package(self.cluster), arguments, self.cluster, name)
@@ -59,10 +59,10 @@ class ClusterTraining:
 
 
 def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
-    """The training pipeline of a preset for a cluster, as `runs.pipelines.training` is for this machine.
+    """Returns the training pipeline of a preset for a cluster; for this machine see `runs.pipelines.training`.
 
-    Refused are steps without an image, settings that name a folder of this machine, trainings with more processes than
-    GPUs, and bundles that later runs could not read. No store and no hub is asked.
+    Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
+    processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
     if unnamed := next((step for step in TRAINING if not cluster.image(step)), ""):
         raise UserError(
@@ -87,18 +87,18 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
     readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
     if STORE in cluster.needs("promote").variables and not readable_later:
         raise UserError(
-            "promote would register a bundle that no later run can read, so that no model could be compared with it: "
+            "promote would register a bundle that no later run can read for comparison: "
             "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
         )
     return ClusterTraining(preset, settings, cluster)
 
 
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:
-    """Follow a run and print how it ended. The exit code is 0 for success, 130 for Ctrl-C (the run goes on), else 1."""
+    """Follows a run and prints its end; returns 0 for success, 130 after Ctrl-C (the run continues), else 1."""
     try:
         run = follow(server, run_id, typer.echo)
     except KeyboardInterrupt:
-        typer.echo(f"\nnobody waits any longer; the run goes on: {server.page(run_id)}", err=True)
+        typer.echo(f"\nstopped waiting; the run goes on: {server.page(run_id)}", err=True)
         return 130
     except UserError as error:
         raise UserError(f"{error}; the run goes on: {server.page(run_id)}") from None
@@ -115,7 +115,7 @@ def wait(server: Server, run_id: str, cluster: Cluster) -> int:
 
 
 def _reasons(run: ClusterRun, namespace: str) -> Iterator[str]:
-    """What failed in a run, a line each. KFP does not say why; the log of the pod does."""
+    """Yields a line per failure in a run. KFP does not send the cause, so a line names the pod's log."""
     if run.error:
         yield run.error
     if run.terminated:

@@ -1,4 +1,4 @@
-"""Which bundle is in service: the gate (what `promote` decides), the registry, the champion, model cards, retraining.
+"""Decides which bundle is in service: gate of `promote`, comparison with the champion, registry, cards, retraining.
 
-Imports `evaluation`, `retrieval`, `tracking` and what lies below them.
+Imports `evaluation`, `retrieval`, `tracking` and the rooms below them.
 """

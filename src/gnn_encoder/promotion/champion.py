@@ -1,8 +1,8 @@
-"""A challenger and the champion measured alike, on the present queries.
+"""Measures a challenger and the champion in the same way, on the current queries.
 
-The champion's earlier figures are not read: it searches for the present queries, and the present labels judge its hits.
-So queries and labels are the same for both, whatever has changed since the champion was trained. Both are timed on one
-machine, in turn.
+The champion's earlier results are not used. The champion searches for the current queries, and the current labels judge
+its hits. So queries and labels are the same for both models, whatever has changed since the champion was trained. The
+latency of both is measured on one machine, in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,12 +36,12 @@ def compare_with_champion(
     settings: Evaluate,
     progress: Callable[[str, int], Progress],
 ) -> ChampionComparison:
-    """Compare both on the labelled queries of a split.
+    """Compares both models on the labelled queries of a split.
 
     Args:
-        version: the champion's number.
-        settings: of the challenger's evaluation; precision, depth, permutations and seed are used.
-        progress: starts to report a stage, by its name and its number of queries.
+        version: the champion's version number.
+        settings: settings of the challenger's evaluation; precision, depth, permutations and seed are used.
+        progress: starts the progress report of a stage, given its name and number of queries.
     """
     queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
     values: dict[str, np.ndarray] = {
@@ -73,11 +73,11 @@ def bundle_figures(
     settings: Evaluate,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Every measure of every labelled query of a split, float64 [n, measures].
+    """Returns every measure of every labelled query of a split, float64 [n, measures].
 
-    The bundle searches its own index with its own query encoder, `settings.depth` hits deep, or as deep as the measures
-    need. A hit that is not in the dataset keeps its rank and is not relevant. A passage that is not in the bundle
-    cannot be found.
+    The bundle searches its own index with its own query encoder, for `settings.depth` hits, or more if a measure needs
+    more. A hit that is not in the dataset keeps its rank and is not relevant. A passage that is not in the bundle is
+    never a hit.
     """
     qrels = data.split_qrels(split)
     queries = labelled_queries(qrels)
@@ -90,9 +90,9 @@ def bundle_figures(
 
 
 def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """Rows int32 [m'] in a dataset's corpus of a bundle's passages, and the text ids of all rows.
+    """Returns the rows int32 [m'] of a bundle's passages in a dataset's corpus, and the text ids of all rows.
 
-    A passage that is not in the corpus gets a row after its last one, which no label names.
+    A passage that is not in the corpus gets a row after the last row of the corpus; no label names such a row.
 
     Args:
         ids: text ids of the bundle's passages [m'].

@@ -1,8 +1,8 @@
-"""The gate: may a new bundle take the champion's place? `decide` is the rule: figures in, a verdict and its reason out.
+"""The gate: `decide` says from measures and costs whether a new bundle replaces the champion, and why.
 
-The new bundle must be worth its graph: better than the plain dual encoder of the same run. And it must be better than
-the champion: by the smallest effect worth having, significantly so, and without falling below a floor in any other
-measure or cost.
+The new bundle must be better than the plain dual encoder of the same run, so that the graph is worth its cost. The new
+bundle must also be better than the champion: by at least the smallest effect of interest, significantly, and without
+exceeding a limit of another measure or cost.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ PROMOTE, KEEP = "promote", "keep"
 
 @dataclass(frozen=True)
 class Standing:
-    """A bundle's figures and costs."""
+    """Measures and costs of a bundle."""
 
     means: dict[str, float]
     """Measure → mean over the queries."""
     query_ms: float
-    """Median milliseconds of a question, for encoding and search."""
+    """Median milliseconds of a query, for encoding and search."""
     index_bytes: float
-    """Bytes of the index for each passage, so that a larger corpus does not count against the model."""
+    """Bytes of the index per passage, so that a larger corpus does not count against the model."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class ChampionComparison:
     """A challenger and the champion on the same queries, labels and machine."""
 
     version: str
-    """The champion's."""
+    """The champion's version number."""
     queries: int
     gone: int
-    """Passages of the champion that the dataset no longer has: hits among them count as not relevant."""
+    """Number of the champion's passages that the dataset no longer has. As hits they are not relevant."""
     challenger: Standing
     champion: Standing
     p_values: dict[str, float]
-    """Measure → p of the paired randomization test, not corrected."""
+    """Measure → uncorrected p-value of the paired randomization test."""
 
     def difference(self, measure: str) -> float:
-        """The challenger's mean less the champion's."""
+        """Returns the challenger's mean minus the champion's mean."""
         return self.challenger.means[measure] - self.champion.means[measure]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision, `PROMOTE` or `KEEP`, and its reason in a sentence."""
+    """A decision, `PROMOTE` or `KEEP`, and the reason in one sentence."""
 
     decision: str
     reason: str
@@ -55,14 +55,14 @@ class Verdict:
 def decide(
     settings: Promote, split: str, value: float, baseline: float, against: ChampionComparison | str | None
 ) -> Verdict:
-    """Promote a challenger if nothing in the settings' thresholds speaks against it.
+    """Returns `PROMOTE` for a challenger that meets all thresholds in the settings, else `KEEP`.
 
     Args:
         settings: the thresholds.
-        split: the split of the figures.
-        value: the challenger's figure by `settings.measure`.
-        baseline: the plain dual encoder's.
-        against: the comparison with the champion; a text: why it cannot be compared; None: there is no champion.
+        split: the split of the means.
+        value: the challenger's mean of `settings.measure`.
+        baseline: the plain dual encoder's mean.
+        against: the comparison with the champion; a text: why no comparison is possible; None: there is no champion.
     """
     gain = value - baseline
     facts = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
@@ -81,7 +81,7 @@ def decide(
 
 
 def _objections(settings: Promote, against: ChampionComparison) -> list[str]:
-    """Everything in the comparison that speaks against the challenger, a clause each."""
+    """Returns the thresholds that the challenger misses against the champion, a clause each."""
     objections = []
     if against.difference(settings.measure) < settings.smallest_effect:
         objections.append(f"against the champion at least {settings.smallest_effect:+.4f} is asked for")

@@ -1,4 +1,4 @@
-"""A registered model's card in Markdown: what it reaches, what it is for, what it was made of."""
+"""Writes the card of a registered model in Markdown: its results, its purpose, its origin."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ TEMPLATE = "model_card.md.j2"
 
 
 def model_card(evaluation: Evaluation, data: Dataset, graph: Graph, facts: Mapping[str, Any]) -> str:
-    """The card of an evaluated bundle; `facts` are those of the `Decision` about it."""
+    """Returns the card of an evaluated bundle; `facts` are the facts of the `Decision` on the bundle."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "promotion"),
         undefined=StrictUndefined,

@@ -1,13 +1,14 @@
-"""The model registry: versions of a model, and the aliases that say which of them is served.
+"""The model registry: versions of a model, and the aliases that name the served version.
 
-`champion` is the version in service, `previous` the one before it. MLflow sets an alias without a condition: two
-processes that compared with the same champion could both replace it. So each move of the aliases is recorded first, as
-a version of the model `NAME.moves` that names the move before it. MLflow gives out each version number once, so all
-readers agree which successor of a move came first. Only that one counts, and only its process sets the aliases.
+The alias `champion` names the version in service, `previous` the former champion. MLflow sets an alias without a
+condition, so two processes that compared with the same champion could both replace the champion. Therefore each move of
+the aliases is first recorded as a version of the model `NAME.moves` that names the previous move. MLflow assigns each
+version number once, so all readers agree which successor of a move came first. Only the first successor is valid, and
+only its process sets the aliases.
 
-No process waits for another. If one stops between recording and setting, the next reader sets the aliases of the last
-move. If one resumes late and sets the aliases of an older move, it then reads the last move and sets that one's again.
-Aliases that somebody moves in MLflow's own pages stay as they are.
+No process waits for another process. If a process stops between recording and setting, the next reader sets the aliases
+of the last move. If a process resumes late and sets the aliases of an older move, the process then reads the last move
+and sets that move's aliases again. Aliases that a user moves in MLflow's own pages stay as the user set them.
 """
 
 import functools
@@ -26,11 +27,11 @@ from gnn_encoder.tracking.pipeline_run import existing_store, impatient
 
 CHAMPION, PREVIOUS = "champion", "previous"
 BUNDLE, DIGEST, DECISION, REASON = "bundle", "digest", "decision", "reason"
-"""Tags of a version: the address and digest of its bundle, and what the gate decided."""
+"""Tags of a version: address and digest of its bundle, and the gate's decision with its reason."""
 AFTER, SET = "after", "aliases set"
-"""Tags of a move: the move before it ("0": none), and whether its aliases are set. It also has a tag per alias."""
+"""Tags of a move: the previous move ("0": none), and whether the aliases are set. A move also has a tag per alias."""
 SCHEME = "models:/"
-"""How the name of a registered version begins."""
+"""Prefix of the name of a registered version."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -45,36 +46,36 @@ class Version:
     tags: Mapping[str, str]
     aliases: tuple[str, ...]
     card: str
-    """Markdown."""
+    """The model card in Markdown."""
     run_id: str
-    """The run that registered it, empty if none did."""
+    """Id of the run that registered the version, empty if no run did."""
 
     def bundle_folder(self) -> Path:
-        """The folder of its bundle on this machine, fetched if it is in an object store.
+        """Returns the local folder of the version's bundle, after fetching it if it is in an object store.
 
         Raises:
-            UserError: the store cannot be used; `Missing`, if the address cannot be read or nothing is there.
+            UserError: the store cannot be used. It is a `Missing` if the address is unreadable or empty.
         """
         address = self.tags.get(BUNDLE, "")
         if not address or ("://" in address and not is_remote(address)):
             where = f"at {address}, and only folders and s3:// are read" if address else f"without a tag {BUNDLE!r}"
             raise Missing(f"version {self.number} is registered {where}")
-        # A bundle that KFP's launcher wrote has no index of its objects. Its manifest is checked all the same.
+        # A bundle that KFP's launcher wrote has no index of its objects. The bundle's manifest is checked nevertheless.
         return local_folder(address, indexed=False)
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """The versions that the aliases point at, None for an alias that does not exist."""
+    """The versions that the aliases name, None for a missing alias."""
 
     champion: str | None
     previous: str | None
     move: str
-    """Number of the last move, "0" if there was none."""
+    """Number of the last move, "0" if there is none."""
 
 
 def _naming_store(method: Method) -> Method:
-    """The method with errors of the store as a `UserError` that names it."""
+    """Wraps a method: errors of the store become a `UserError` that names the store."""
 
     @functools.wraps(method)
     def call(registry: "Registry", *args: Any, **kwargs: Any) -> Any:
@@ -85,16 +86,16 @@ def _naming_store(method: Method) -> Method:
 
 
 class Registry:
-    """One registered model of one store. Every call may raise a UserError that names the store."""
+    """A registered model in a store. Every call may raise a UserError that names the store."""
 
     def __init__(self, client: Any, uri: str, name: str, run_id: str | None = None) -> None:
-        """Sends no request yet; `run_id` is the run that registers versions."""
+        """Sends no request; `run_id` is the run that registers versions."""
         self.uri, self.name, self._moves = uri, name, f"{name}.moves"
         self._client, self._run_id = client, run_id
 
     @_naming_store
     def versions(self) -> list[Version]:
-        """All versions, the newest first."""
+        """Returns all versions, newest first."""
         aliases = self._aliases()
         return [
             Version(
@@ -109,7 +110,7 @@ class Registry:
         ]
 
     def find(self, named: str) -> Version:
-        """The version with a number or an alias; without one a `UserError`."""
+        """Returns the version with a number or an alias; raises `UserError` if there is none."""
         versions = self.versions()
         for version in versions:
             if named in (version.number, *version.aliases):
@@ -120,16 +121,16 @@ class Registry:
 
     @_naming_store
     def logged(self, version: Version, name: str, folder: str) -> Path:
-        """Fetch into `folder` what the run that registered a version logged under a name; return its path."""
+        """Fetches the artifact `name` of the run that registered a version into `folder`; returns its path."""
         return Path(self._client.download_artifacts(version.run_id, name, folder))
 
     @_naming_store
     def register(self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str) -> str:
-        """Make a bundle a version and return its number.
+        """Registers a bundle as a version; returns the version's number.
 
         Args:
-            bundle: its folder, or its address in an object store.
-            card: its description, cut to what a store takes.
+            bundle: the bundle's folder, or its address in an object store.
+            card: the model card, cut to the length that the store accepts.
         """
         from mlflow.exceptions import MlflowException
 
@@ -145,26 +146,26 @@ class Registry:
         try:
             return str(create(bundle if "://" in bundle else Path(bundle).as_uri()).version)
         except MlflowException as error:
-            # A server refuses a source on the client's disk. The tag `bundle` has the bundle's address all the same.
+            # A server refuses a source on the client's disk. The tag `bundle` has the bundle's address, too.
             if "model version source" not in str(error):
                 raise
             return str(create(f"runs:/{self._run_id}/bundle").version)
 
     @_naming_store
     def withdraw(self, number: str) -> None:
-        """Delete a version that was registered and not promoted in time."""
+        """Deletes a version that was registered but not promoted in time."""
         self._client.delete_model_version(self.name, number)
 
     @_naming_store
     def aliases(self) -> Aliases:
-        """The aliases, after they have been set as the last move says."""
+        """Sets the aliases to those of the last move; returns the aliases."""
         move, versions = self._set_aliases(), self._aliases()
         return Aliases(versions.get(CHAMPION), versions.get(PREVIOUS), move)
 
     def promote(self, number: str, seen: Aliases | None = None) -> bool:
-        """Make a version the champion and the former champion `previous`; return whether that was done.
+        """Makes a version the champion, and the former champion `previous`; returns whether the aliases were moved.
 
-        It is not done if the aliases have been moved since they were as `seen`.
+        With `seen`, nothing is moved if the aliases have been moved since `seen` was read.
         """
         while True:
             now = seen or self.aliases()
@@ -174,7 +175,7 @@ class Registry:
                 return False
 
     def roll_back(self) -> tuple[str, str]:
-        """Exchange `champion` and `previous`, which must be there; return the new champion and the former one."""
+        """Exchanges `champion` and `previous`, which must exist; returns the new and the former champion."""
         while True:
             now = self.aliases()
             if not now.champion or not now.previous or now.champion == now.previous:
@@ -184,10 +185,10 @@ class Registry:
 
     @_naming_store
     def _move(self, seen: Aliases, champion: str, previous: str) -> bool:
-        """Move the aliases; return False if another process moved them since they were as `seen`."""
+        """Moves the aliases; returns False if another process has moved the aliases since `seen` was read."""
         _agree(self._client.create_registered_model, self._moves)
-        # A request is sent twice if its answer was lost, which makes two versions: the source says that both are ours.
-        # Nothing lies there; a server demands an address with a path.
+        # If an answer is lost, the request is sent again and makes a second version. The source marks both as ours.
+        # The source is an address without content; a server requires an address with a path.
         source = f"move://champion/{uuid.uuid4()}"
         tags = {AFTER: seen.move, CHAMPION: champion, PREVIOUS: previous}
         self._client.create_model_version(self._moves, source, tags=tags)
@@ -196,7 +197,7 @@ class Registry:
         return won
 
     def _valid_moves(self) -> list[Any]:
-        """The moves that count, in their order: each is the first that names the one before it."""
+        """Returns the valid moves, in order: each is the first move that names the valid move before it."""
         valid: list[Any] = []
         for each in self._entities(self._moves):
             if each.tags.get(AFTER) == (str(valid[-1].version) if valid else "0"):
@@ -204,7 +205,7 @@ class Registry:
         return valid
 
     def _set_aliases(self) -> str:
-        """Set the aliases as the last move says, unless they are set; return its number."""
+        """Sets the aliases to those of the last move, unless that is done; returns the move's number."""
         done = ""
         while moves := self._valid_moves():
             last, number = moves[-1], str(moves[-1].version)
@@ -214,18 +215,18 @@ class Registry:
                 if version := last.tags.get(alias):
                     _agree(self._client.set_registered_model_alias, self.name, alias, version)
             _agree(self._client.set_model_version_tag, self._moves, number, SET, "yes")
-            # This process may have stopped for hours between reading and setting, while others moved: read again.
+            # Others may have moved the aliases between reading and setting, which may be hours apart: read again.
             done = number
         return "0"
 
     def _aliases(self) -> dict[str, str]:
-        """Alias → version."""
+        """Returns {alias: version}."""
         for model in self._client.search_registered_models(f"name = '{self.name}'"):
             return {alias: str(version) for alias, version in model.aliases.items()}
         return {}
 
     def _entities(self, name: str) -> list[Any]:
-        """MLflow's versions of a model, the oldest first."""
+        """Returns MLflow's versions of a model, oldest first."""
         page = self._client.search_model_versions(f"name = '{name}'")
         found = list(page)
         while page.token:
@@ -235,34 +236,35 @@ class Registry:
 
 
 def _agree(method: Callable[..., Any], *arguments: str) -> None:
-    """Call a method that creates or sets something which other processes may create, set or delete at the same time."""
+    """Calls a method that creates or sets an object that other processes may create, set or delete at the same time."""
     from mlflow.exceptions import MlflowException
 
     try:
         method(*arguments)
     except MlflowException as error:
-        if error.error_code == "BAD_REQUEST":  # two processes inserted a row at once: now it is there to be updated
+        if error.error_code == "BAD_REQUEST":  # two processes inserted a row at once: now the row exists and is updated
             method(*arguments)
         elif error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
             raise
 
 
 def open_registry(uri: str, name: str) -> Registry:
-    """The registered model of that name, which need not exist yet, in the store at `uri`."""
+    """Returns the registered model `name`, which need not exist yet, in the store at `uri`."""
     with mlflow_runs.reaching(uri) as client:
         return Registry(client, uri, name)
 
 
 def registry_of(run: mlflow_runs.StepLog, name: str) -> Registry | None:
-    """The registered model of that name in the store that tracks a step's run, None for a run that is not tracked."""
+    """Returns the registered model `name` in the store that tracks a step's run, None for an untracked run."""
     return Registry(run.client, os.environ["MLFLOW_TRACKING_URI"], name, run.run_id) if run.client else None
 
 
 def named_bundle(name: str, root: Path) -> Path:
-    """The folder on this machine of the bundle that a user names: by its folder, `s3://` address or version.
+    """Returns the local folder of the bundle that a user names by its folder, `s3://` address or version.
 
-    A version (`models:/NAME@ALIAS`, `models:/NAME/VERSION`) is looked up in the environment's tracking store, else in
-    the root's. If ROOT/latest leads to the same bundle, that path is returned: what explains the bundle lies there.
+    A version (`models:/NAME@ALIAS`, `models:/NAME/VERSION`) is looked up in the tracking store of the environment, else
+    of the root. If ROOT/latest links to the same bundle, the path in ROOT/latest is returned, because that folder also
+    holds the artifacts that explain the bundle.
     """
     registered = parse_name(name)
     if registered is None:
@@ -280,7 +282,7 @@ def named_bundle(name: str, root: Path) -> Path:
 
 
 def parse_name(text: str) -> tuple[str, str] | None:
-    """The name and the alias or version in `models:/NAME@ALIAS` or `models:/NAME/VERSION`, None for another scheme."""
+    """Returns name and alias (or version) in `models:/NAME@ALIAS` or `models:/NAME/VERSION`, None for other schemes."""
     if not text.startswith(SCHEME):
         return None
     if not (parts := re.fullmatch(f"{SCHEME}([^@/]+)[@/]([^@/]+)", text)):

@@ -1,8 +1,8 @@
-"""Whether a retraining would make anything new, and its result in Markdown.
+"""Decides whether a retraining is needed, and describes the result of a retraining in Markdown.
 
-A run is made of data, settings and code. `promote` writes their three digests to the version that it registers. If the
-champion or the newest version has the same three, the result of the run is known already: that model is in service, or
-was kept back or rolled back.
+The result of a run depends on data, settings and code. `promote` tags the registered version with the digests of the
+three. If the champion or the newest version has the same digests, the result of the run is known already: that model is
+in service, or was kept back or rolled back.
 """
 
 import contextlib
@@ -21,44 +21,44 @@ from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A training pipeline that may run: `runs.pipelines.Training`, or `kubeflow.submission.ClusterTraining`."""
+    """A training pipeline that can run: `runs.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
 
     @property
     def settings(self) -> Settings:
-        """Of its steps."""
+        """The settings of the pipeline's steps."""
 
     def models(self) -> Registry:
-        """The registry of its versions."""
+        """Returns the registry of the pipeline's model."""
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """The arguments of its steps. With another text for `registry`, `promote` decides again."""
+        """Returns the arguments of the steps. With another text for `registry`, `promote` decides again."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A retraining to do, or the reason why there is none."""
+    """A retraining to run, or the reason why none is needed."""
 
     arguments: Mapping[str, str]
     """The arguments of the pipeline's steps."""
     origin: Mapping[str, str]
     """The digests of data, settings and code."""
     same: Version | None
-    """A version with the same digests: there is nothing to do."""
+    """A version with the same digests; then no retraining is needed."""
     news: str
-    """What has changed, or that nothing has, in a sentence."""
+    """A sentence that names the changes, or says that nothing has changed."""
     known: frozenset[str]
-    """Numbers of the versions that are registered already."""
+    """Numbers of the versions that are already registered."""
 
 
 def plan(job: Job) -> Plan:
-    """Compare what would run with what is registered."""
+    """Compares the digests of the job with those of the registered versions."""
     name, versions = job.settings.promote.model_name, []
-    with contextlib.suppress(Missing), impatient():  # nothing ran in that root yet
+    with contextlib.suppress(Missing), impatient():  # no run in this root yet
         versions = job.models().versions()
     known = frozenset(version.number for version in versions)
     newest = next(iter(versions), None)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
-    # A decision against another champion must not be reused.
+    # A decision about another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
     digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
     origin = {part: digests[part] for part in ORIGIN}
@@ -74,7 +74,7 @@ def plan(job: Job) -> Plan:
 
 
 def registered_facts(plan: Plan, models: Registry) -> dict[str, Any]:
-    """The facts of the `Decision` on the version that a plan's run registered, as `promote` logged them to MLflow."""
+    """Returns the facts of the `Decision` on the version that a plan's run registered, as logged to MLflow."""
     store = without_password(models.uri)
     fresh = (version for version in models.versions() if version.number not in plan.known)
     registered = next((version for version in fresh if not _changed(plan.origin, version)), None)
@@ -106,12 +106,12 @@ def _described(version: Version) -> str:
 
 
 def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, object]) -> str:
-    """A retraining's result in Markdown: the verdict, each measure of old and new, and links.
+    """Returns a retraining's result in Markdown: decision, measures of the old and the new model, and links.
 
     Args:
-        news: why it ran.
-        facts: those of its `Decision`.
-        uri: the address of the MLflow store with its version.
+        news: why the retraining ran.
+        facts: the facts of its `Decision`.
+        uri: the address of the MLflow store with the new version.
         links: name → address of other pages and files.
     """
     store = without_password(uri)

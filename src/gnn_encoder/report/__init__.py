@@ -1,4 +1,4 @@
-"""Figures in; pages, plots and tables out.
+"""Turns measures into pages, plots and tables.
 
-Imports `evaluation`, `explanation` and what lies below them.
+Imports `evaluation`, `explanation` and the rooms below them.
 """

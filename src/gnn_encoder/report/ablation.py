@@ -1,4 +1,4 @@
-"""Variants of one model side by side: means over seeds, and the significance of each difference from the full model."""
+"""Compares variants of one model: means over seeds, and the significance of differences from the full model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,32 +16,32 @@ from gnn_encoder.report.table import figures_table
 from gnn_encoder.settings.graph import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
-"""Measures of the terminal's table; more would not fit into 80 columns."""
+"""Measures of the terminal's table; more do not fit into 80 columns."""
 SWEEPS = {
     "neighbors": ("k, passages per query", frozenset({"neighbors", "edges"})),
     "mask_fraction": ("β, share of queries masked in a round", frozenset({"mask_fraction", "mask"})),
     "gate_alpha": ("α of a fixed gate", frozenset({"gate_alpha", "gate"})),
 }
-"""Setting → the label of its axis, and the settings that may differ from the full model's along it."""
+"""Setting → the label of its axis, and the settings that may differ from the full model's along the axis."""
 LEAST = 3
-"""Points that make a curve."""
+"""Smallest number of points of a curve."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant: its settings, and each seed's figures [seeds, queries, measures] of every split."""
+    """A variant: its settings, and {split: values [seeds, queries, measures]}."""
 
     settings: TryVariant
     values: dict[str, np.ndarray]
 
 
 def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
-    """Variants by name, in the order of their first figures, which must be of the same queries."""
+    """Returns the variants by name, in order of first appearance. All `figures` must be of the same queries."""
     by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
     for each in figures:
         table = each.per_query
         if table.column("query") != figures[0].per_query.column("query"):
-            raise UserError("the variants' figures are of different queries: run them over one dataset")
+            raise UserError("the variants were measured on different queries: run all variants on one dataset")
         splits = np.asarray(table.column("split"))
         values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
         settings = TryVariant.model_validate(each.manifest.settings)
@@ -54,10 +54,11 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
 
 
 def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
-    """`results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: figure}}}.
+    """Returns `results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: value}}}.
 
-    Results are means over seeds and queries. Deviations are of the seeds' means, for variants with several seeds. p is
-    against the full model, of queries' means over the seeds, then corrected for the number of variants.
+    `results` are means over seeds and queries. `deviations` are standard deviations of the seeds' means, for variants
+    with several seeds. `p_values` compare each query's mean over seeds with the full model's. `p_holm` are the
+    p-values corrected for the number of variants.
     """
     statistics: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
     for split in variants[full].values:
@@ -75,9 +76,9 @@ def compared(variants: dict[str, Variant], full: str, permutations: int, seed: i
 
 
 def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
-    """(value, variant) of the variants that differ from the full model in one setting alone, ascending.
+    """Returns (value, variant) of the variants that differ from the full model in one setting only, ascending.
 
-    The full model is among them if it lies on the same curve.
+    The full model is included if its other settings are those of the curve.
     """
     _, free = SWEEPS[setting]
     model = variants[full].settings
@@ -93,7 +94,7 @@ def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[f
 
 
 def ablation_table(metrics: dict[str, Any]) -> Table:
-    """Variants × measures, a block for each split; ± is the deviation over seeds."""
+    """Returns the table variants × measures, with a block per split; ± is the standard deviation over seeds."""
     caption = f"* differs from {metrics['full']}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
     table = figures_table(SHOWN, caption)
     for split, variants in metrics["results"].items():

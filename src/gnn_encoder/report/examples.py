@@ -1,4 +1,4 @@
-"""Queries that the candidate won and lost against the baseline, with both systems' first passages, explained."""
+"""Selects queries that the candidate won or lost against the baseline, and explains both systems' first passages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from gnn_encoder.inference.scorers import Contribution, Scorer
 from gnn_encoder.models.dual_encoder import TextEncoder
 
 NEIGHBORS = 3
-"""Training queries shown of each passage."""
+"""Number of training queries shown for each passage."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A passage in a ranking. If known, `why` has the graph's influence on it, `parts` the parts of its score."""
+    """A passage in a ranking. `why`: the graph's influence on the passage; `parts`: the parts of its score."""
 
     rank: int
     passage_id: str
@@ -34,7 +34,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Example:
-    """A query, each system's figure, and the first passages of each system's ranking."""
+    """A query, {system: value of the measure}, and {system: first passages of its ranking}."""
 
     query_id: str
     query: str
@@ -43,7 +43,7 @@ class Example:
 
 
 def most_changed(gains: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the `count` largest gains and of the `count` largest losses, largest first."""
+    """Returns the positions of the `count` largest gains and of the `count` largest losses, largest first."""
     order = np.argsort(-gains, kind="stable")
     return order[: min(count, int((gains > 0).sum()))], order[::-1][: min(count, int((gains < 0).sum()))]
 
@@ -55,10 +55,10 @@ def examples(
     figures: Mapping[str, np.ndarray],
     hits: Mapping[str, np.ndarray],
 ) -> list[Example]:
-    """Some of a split's n labelled queries in full.
+    """Returns examples for some of the n labelled queries of a split.
 
     Args:
-        positions: [e] of the queries among the split's labelled queries, ascending.
+        positions: [e] positions among the split's labelled queries, ascending.
         figures: {system: [n]} one measure of each query.
         hits: {system: [n, SHOWN]} passage rows, best first, -1 after the last hit.
     """
@@ -86,12 +86,12 @@ def explained_by_graph(
     groups: Iterable[tuple[list[Example], np.ndarray]],
     speed: Mapping[str, Any],
 ) -> list[list[Example]]:
-    """Groups of examples with the graph's influence on `system`'s passages.
+    """Returns the groups of examples with the graph's influence on the passages of `system`.
 
     Args:
-        artifacts: name → folder of the bundle and the artifacts that explain it.
-        groups: e examples, and the system's passage rows of each [e, s], -1 after the last hit.
-        speed: settings of encoding.
+        artifacts: name → folder, of the bundle and of the artifacts that explain the bundle.
+        groups: e examples, and the system's passage rows [e, s] for them, -1 after the last hit.
+        speed: settings of the encoding.
     """
     sources, encoder = Sources.read(artifacts), TextEncoder.load(Bundle.read(artifacts["bundle"]).query_encoder_path)
     explained: list[list[Example]] = []
@@ -105,7 +105,7 @@ def explained_by_graph(
 
 
 def explained_by_scorer(scorer: Scorer, system: str, examples: list[Example]) -> list[Example]:
-    """The examples with the parts of the scores of `system`'s passages, by the scorer that ordered them."""
+    """Returns the examples with the parts of the scores of `system`'s passages, from the scorer that ordered them."""
     explained = []
     for example in examples:
         found = [

@@ -1,4 +1,4 @@
-"""The report of an evaluation as one HTML page that needs no network and no other file."""
+"""Writes the report of an evaluation as one HTML page that needs no network and no other file."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ class Plot:
 
     @property
     def data_uri(self) -> str:
-        """The image inside the page."""
+        """The image as a data URI."""
         return "data:image/png;base64," + base64.b64encode(self.image).decode()
 
 
@@ -42,13 +42,13 @@ def render_page(
     manifests: Mapping[str, Manifest],
     history: History,
 ) -> str:
-    """The page.
+    """Returns the page.
 
     Args:
-        plots: by name; those of the data and of the training have sections of their own.
+        plots: plots by name; `data` and `training` have their own sections.
         won, lost: queries of the headline split.
-        manifests: of the artifacts evaluated, by name.
-        history: of the steps that made them.
+        manifests: manifests of the evaluated artifacts, by name.
+        history: records of the steps that wrote the artifacts.
     """
     generated = history.get("generate_queries")
     shown = (found for each in (*won, *lost) for ranking in each.rankings.values() for found in ranking)
@@ -70,13 +70,13 @@ def render_page(
 
 
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
-    """The page of an ablation; `settings` are the full model's."""
+    """Returns the page of an ablation; `settings` are the settings of the full model."""
     full = settings.model_dump()
     return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full)
 
 
 def fill(template: str, **values: Any) -> str:
-    """A template of this room with its values. All values are escaped, and one that is missing is an error."""
+    """Fills a template of this room. All values are escaped, and a missing value is an error."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "report"),
         autoescape=True,

@@ -1,6 +1,6 @@
-"""Plots of an evaluation, the data and the trainings, as PNG bytes.
+"""Draws plots of an evaluation, of the data and of the trainings, as PNG bytes.
 
-The colours are Okabe and Ito's, which colour-blind people can tell apart.
+The colours are Okabe and Ito's, which colour-blind people can distinguish.
 """
 
 import io
@@ -18,18 +18,18 @@ from gnn_encoder.report.profile import DataProfile
 
 COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 SHAPES = ("s", "v", "^", "D", "o", "P", "X", "*")
-"""Each system also has a shape of its own, for print without colour."""
+"""Each system also has its own shape, for print without colour."""
 WON, LOST = "#0072B2", "#D55E00"
 DOTS_PER_INCH = 150
 BINS = 40
 DEGREES = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, np.inf))
-"""Ranges of degrees that share a bar."""
+"""Ranges of degrees; each range has one bar."""
 LOSS, DEV = "loss", "dev_pool/RR_at_10"
 COLUMNS = 3
 
 
 def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
-    """Every system's figure on every measure: a row for each measure, a mark for each system."""
+    """Draws every system's mean of every measure: a row per measure, a mark per system."""
     figure = Figure(figsize=(7.0, 4.6), layout="constrained")
     axes = figure.subplots()
     measures = metrics["measures"]
@@ -37,7 +37,7 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
     rows = np.arange(len(measures))[::-1]
     for i, (system, values) in enumerate(systems.items()):
         colour, shape = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
-        # The later systems are the ones compared: they are drawn on top, and a little larger.
+        # The later systems are the compared systems. They are drawn on top, and slightly larger.
         axes.plot(
             [values[measure] for measure in measures], rows, shape,
             color=colour, markersize=6 + 0.5 * i, markeredgecolor="white", markeredgewidth=0.7,
@@ -51,12 +51,12 @@ def systems_plot(metrics: dict[str, Any], split: str) -> bytes:
 
 
 def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> bytes:
-    """Per-query gains [n] of a system over the baseline, sorted; queries without a gain or loss are only counted."""
+    """Draws per-query gains [n] of a system over the baseline, sorted; queries with gain 0 are only counted."""
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     axes = figure.subplots()
     differing = np.sort(gains[gains != 0])[::-1]
     won = int((differing > 0).sum())
-    # No gaps between the bars: n may be thousands.
+    # No gaps between the bars, because n may be thousands.
     edges = np.arange(len(differing) + 1)
     axes.stairs(differing[:won], edges[: won + 1], fill=True, color=WON)
     axes.stairs(differing[won:], edges[won:], fill=True, color=LOST)
@@ -69,7 +69,7 @@ def gains_plot(gains: np.ndarray, measure: str, system: str, baseline: str) -> b
 
 
 def scatter_plot(of_baseline: np.ndarray, of_system: np.ndarray, measure: str, baseline: str, system: str) -> bytes:
-    """Each query's figures [n] under two systems; a circle's area is the number of queries at its place."""
+    """Draws each query's values [n] under two systems; a circle's area is the number of queries with these values."""
     figure = Figure(figsize=(4.2, 4.2), layout="constrained")
     axes = figure.subplots()
     places, counts = np.unique(np.stack([of_baseline, of_system], axis=1).round(3), axis=0, return_counts=True)
@@ -85,10 +85,10 @@ def scatter_plot(of_baseline: np.ndarray, of_system: np.ndarray, measure: str, b
 def sweep_plot(
     results: dict[str, Any], deviations: dict[str, Any], points: list[tuple[float, str]], axis: str, baseline: str
 ) -> bytes:
-    """Two measures of variants along one setting, the baseline as a dotted line of the same colour.
+    """Draws two measures of variants along one setting, and the baseline as a dotted line of the same colour.
 
     Args:
-        results, deviations: {variant: {measure: figure}}; a variant may have no deviation.
+        results, deviations: {variant: {measure: value}}; a variant may have no deviation.
         points: (value, variant), ascending.
     """
     figure = Figure(figsize=(7.0, 3.6), layout="constrained")
@@ -107,7 +107,7 @@ def sweep_plot(
 
 
 def profile_plot(profile: DataProfile) -> bytes:
-    """Distributions of lengths and of degrees."""
+    """Draws the distributions of text lengths and of degrees."""
     figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     lengths, degrees = figure.subplots(1, 2)
     longest = max(int(words.max()) for words in profile.words.values())
@@ -126,7 +126,7 @@ def profile_plot(profile: DataProfile) -> bytes:
 
 
 def training_plot(history: History) -> bytes | None:
-    """The loss of each training, with the dev figure after each epoch; None if nothing was trained."""
+    """Draws the loss of each training and the dev measure after each epoch; returns None if nothing was trained."""
     trained = {title: record for title, record in history.items() if record.curves.get(LOSS)}
     if not trained:
         return None
@@ -156,13 +156,13 @@ def _losses(axes: Axes, title: str, record: Record) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the bytes of a PNG file, its axes without the lines that carry no scale."""
+    """Returns the plot as the bytes of a PNG file; axis lines without a scale are removed."""
     for axes in figure.axes:
         axes.spines["top"].set_visible(False)
         axes.spines["right"].set_visible(axes.yaxis.get_ticks_position() == "right")
         axes.tick_params(length=0)
     buffer = io.BytesIO()
     FigureCanvasAgg(figure)
-    # The file does not name the plotting library's version: the same figures give the same bytes.
+    # The file does not name the version of the plotting library, so the same plot gives the same bytes.
     figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()

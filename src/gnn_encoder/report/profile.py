@@ -1,5 +1,5 @@
-"""What a GNN-encoder gets from the data: lengths of texts, numbers of labels, numbers of queries that are a passage's
-neighbours, and the share of the dev and test labels whose passage has any."""
+"""Computes statistics of the data that matter for a GNN-encoder: text lengths, label counts, the number of training
+queries with an edge to a passage, and the share of dev and test labels whose passage has an edge."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.evaluation.measures import labelled_queries
 
 TEXTS = 20_000
-"""Texts of a kind, from the first, whose words are counted."""
+"""Number of texts of a kind, from the first, whose words are counted."""
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 
 
 @dataclass(frozen=True)
 class DataProfile:
-    """The facts about the data in `report.html`; `facts` are also in `metrics.json`."""
+    """Statistics of the data in `report.html`; `facts` are also in `metrics.json`."""
 
     words: dict[str, np.ndarray]
-    """Words of each text, by kind: `passages`, and the queries of each split."""
+    """Number of words of each text, by kind: `passages`, and the queries of each split."""
     degrees: np.ndarray
-    """Training queries with an edge to a passage [m]."""
+    """Number of training queries with an edge to each passage [m]."""
     facts: dict[str, Any]
 
 
 def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
-    """Counts, words and degrees.
+    """Returns the statistics of a dataset and its graph.
 
-    `facts`: `passages`; `splits`, each with its numbers of queries, of labelled queries and of positive labels; `words`
-    and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, by
-    split, the share of its positive labels whose passage has an edge.
+    `facts`: `passages`, their number; `splits`, each with the numbers of queries, of labelled queries and of positive
+    labels; `words` and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge;
+    `labels_with_neighbors`, the share of each split's positive labels whose passage has an edge.
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
     words = {"passages": _words(dataset.passages.take(some).texts)}

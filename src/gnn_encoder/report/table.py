@@ -12,10 +12,10 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT
 
 
 def results_table(metrics: dict[str, Any]) -> Table:
-    """Systems × measures, a block for each split (its queries in brackets), from a report's metrics.
+    """Returns the table systems × measures, with a block per split (number of queries in brackets), from metrics.
 
-    The best figure of a column is bold; `*` marks a significant difference from the baseline. Below a dense system is
-    its fusion with BM25. The table fits into 80 columns.
+    The best value of a column is bold; `*` marks a significant difference from the baseline. The row below a dense
+    system is the system's fusion with BM25. The table fits into 80 columns.
     """
     baseline = metrics["baseline"]
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
@@ -34,7 +34,7 @@ def results_table(metrics: dict[str, Any]) -> Table:
 
 
 def figures_table(measures: Iterable[str], caption: str) -> Table:
-    """An empty table with a first column for names and one for each measure, compact enough for 80 columns."""
+    """Returns an empty table with a column for names and a column per measure, for 80 columns of text."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.caption, table.caption_justify = caption, "left"
     table.add_column("")
@@ -44,7 +44,7 @@ def figures_table(measures: Iterable[str], caption: str) -> Table:
 
 
 def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
-    """Systems and their labels, a fused one after its dense one."""
+    """Yields systems and their labels; a fusion follows its dense system."""
     shown, fusions = in_table(metrics, split), metrics["fusions"]
     for system in shown:
         if system not in fusions:
@@ -55,7 +55,7 @@ def _rows(metrics: dict[str, Any], split: str) -> Iterator[tuple[str, str]]:
 
 
 def _cell(metrics: dict[str, Any], split: str, system: str, measure: str) -> str:
-    """One figure, in rich markup, marked if it is the best or significantly different."""
+    """Returns one value in rich markup, marked if it is the best or significantly different."""
     shown = in_table(metrics, split)
     value = f"{metrics['results'][split][system][measure]:.3f}"
     text = f"[bold]{value}[/bold]" if is_best(metrics, split, system, measure, shown) else value
@@ -63,12 +63,12 @@ def _cell(metrics: dict[str, Any], split: str, system: str, measure: str) -> str
 
 
 def is_best(metrics: dict[str, Any], split: str, system: str, measure: str, among: Iterable[str] | None = None) -> bool:
-    """Whether no system (of `among`) has a higher figure."""
+    """Returns whether no system (of `among`) has a higher value."""
     systems = metrics["results"][split]
     return bool(systems[system][measure] >= max(systems[other][measure] for other in among or systems))
 
 
 def is_significant(metrics: dict[str, Any], split: str, system: str, measure: str) -> bool:
-    """Whether the system differs significantly from the baseline, corrected for the number of systems."""
+    """Returns whether the system differs significantly from the baseline, corrected for the number of systems."""
     p_value = metrics["p_holm"][split].get(system, {}).get(measure)
     return p_value is not None and p_value < SIGNIFICANT

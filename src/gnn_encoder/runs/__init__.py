@@ -1,4 +1,4 @@
-"""Running pipelines on this machine: what a step is called with, launching and watching steps, and what a run needs.
+"""Runs pipelines on this machine: arguments of steps, starting and watching steps, and requirements of a run.
 
-Imports `promotion` and what lies below it. `launch` alone knows KFP.
+Imports `promotion` and the rooms below `promotion`. Only `launch` knows KFP.
 """

@@ -1,9 +1,9 @@
-"""Steps in containers on this machine: `gnn-encoder run --runner docker`.
+"""Runs steps in containers on this machine: `gnn-encoder run --runner docker`.
 
-kfp's own `DockerRunner` lets containers be removed when they end, and treats one that is gone as a success. Here a
-container stays until its exit code and the cause of its end are read. It has the root and the folders that the
-settings name at the same paths. It shares the host's network, where MLflow and the object store may be, and its
-process ids, so that a step in a container lives no longer than its run, too (`gnn_encoder.runs.lifeline`).
+kfp's own `DockerRunner` removes containers when they end, and treats a missing container as a success. Here a container
+stays until its exit code and the cause of its end have been read. The root and the folders that the settings name are
+mounted at the same paths. The container shares the host's network, because MLflow and the object store may be there.
+The container also shares the host's process ids, so that a step ends with its run (`gnn_encoder.runs.lifeline`).
 """
 
 import contextlib
@@ -20,29 +20,29 @@ from gnn_encoder.runs.provenance import package_digest
 from gnn_encoder.storage import CACHE
 
 SOURCE = "gnn-encoder.source"
-"""Label of an image: digest of the package's source in it."""
+"""Label of an image: digest of the package's source in the image."""
 PASSED_ON = ("AWS_", "GNN_ENCODER_", "HF_", "MLFLOW_", "OMP_", "TOKENIZERS_")
-"""Prefixes of the environment variables that a container gets from here; the image sets the others."""
+"""Prefixes of the environment variables that a container inherits; the image sets other variables."""
 CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-"""Environment variables that name files of certificates, which a container needs, too."""
+"""Environment variables that name certificate files, which are mounted into the container."""
 
 
 @dataclass(frozen=True)
 class Containers:
-    """How steps run in containers."""
+    """Options of steps in containers."""
 
     root: str
-    """Folder that they write to."""
+    """Folder that the steps write to."""
     read: tuple[str, ...] = ()
-    """Files and folders outside the root that they read."""
+    """Files and folders outside the root that the steps read."""
     memory: str = ""
-    """Most memory of one container, as `6g`; empty: all."""
+    """Memory limit of one container, such as `6g`; empty: none."""
 
 
 def check_engine(image: str) -> None:
-    """Refuse what would fail in the first step: no Linux, no engine, no such image, or one made from other source."""
-    if sys.platform != "linux":  # elsewhere the engine is a virtual machine, without our process ids
-        raise UserError("--runner docker works on Linux only: leave it away, or run it on a Linux machine")
+    """Raises UserError without Linux, a container engine or the image, or if the image has other source code."""
+    if sys.platform != "linux":  # elsewhere the engine runs in a virtual machine, without our process ids
+        raise UserError("--runner docker works on Linux only: leave it out, or run it on a Linux machine")
     import docker
 
     try:
@@ -57,7 +57,7 @@ def check_engine(image: str) -> None:
 
 
 def settings_of(containers: Containers) -> dict[str, Any]:
-    """Arguments of kfp's `DockerRunner`."""
+    """Returns the arguments of kfp's `DockerRunner`."""
     passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON) or name == "TMPDIR"}
     environment = {CACHE: str(Path(containers.root) / "cache"), **passed_on, **_certificates()}
     limits = {"mem_limit": containers.memory, "memswap_limit": containers.memory} if containers.memory else {}
@@ -66,19 +66,19 @@ def settings_of(containers: Containers) -> dict[str, Any]:
 
 
 class ContainerRun:
-    """Replaces kfp's `run_docker_container`: runs containers, one after the other."""
+    """Replaces kfp's `run_docker_container`; runs one container at a time."""
 
     def __init__(self, containers: Containers) -> None:
         self._mounts = {path: {"bind": path, "mode": "ro"} for path in (*containers.read, *_certificates().values())}
         self._mounts[containers.root] = {"bind": containers.root, "mode": "rw"}
         self._running: Any = None
         self.cause = ""
-        """Why the last container failed, by its exit code; empty if it succeeded."""
+        """Why the last container failed, from its exit code; empty if it succeeded."""
 
     def __call__(
         self, client: Any, image: str, command: Sequence[str], volumes: Mapping[str, Any], **options: Any
     ) -> int:
-        """Run a command in an image to its end and print its output; returns its exit code."""
+        """Runs a command in an image, prints its output, and returns its exit code."""
         mounts = {**volumes, **self._mounts}
         container = self._running = client.containers.create(image, list(command), volumes=mounts, **options)
         try:
@@ -94,7 +94,7 @@ class ContainerRun:
             self._running = None
 
     def interrupt(self) -> None:
-        """Send SIGINT to every process in the running container, so that the step ends in order."""
+        """Sends SIGINT to every process in the running container, so that the step can clean up and end."""
         if self._running is None:
             return
         processes = self._running.top()
@@ -105,7 +105,7 @@ class ContainerRun:
 
 
 def _certificates() -> dict[str, str]:
-    """Variable → file, of the variables that are set."""
+    """Returns {variable: file} for those of `CERTIFICATES` that are set."""
     return {name: str(Path(os.environ[name]).absolute()) for name in CERTIFICATES if os.environ.get(name)}
 
 

@@ -1,7 +1,7 @@
-"""Compiles the pipelines by KFP, and executes them.
+"""Compiles the pipelines with KFP, and executes them.
 
-`execute` runs in a process of its own (`python -m gnn_encoder.runs.launch JOB`), because kfp.local prints
-each step's whole input and ignores Ctrl-C; `gnn_encoder.runs.local_run` starts it and reads its events.
+`execute` runs in its own process (`python -m gnn_encoder.runs.launch JOB`), because kfp.local prints each step's whole
+input and ignores Ctrl-C. `gnn_encoder.runs.local_run` starts this process and reads its events.
 """
 
 import json
@@ -26,34 +26,34 @@ from gnn_encoder.settings.presets import SOURCE_TREE, pipelines_folder
 from gnn_encoder.tracking.progress import emit
 
 Arguments = Mapping[str, str | list[str]]
-"""Pipeline parameter → a step's arguments as JSON, or a list of them for a loop."""
+"""Pipeline parameter → arguments of a step as JSON, or a list of such arguments for a loop."""
 
 
 def pipeline_file(name: str) -> Path:
-    """The file of a compiled pipeline."""
+    """Returns the file of a compiled pipeline."""
     return pipelines_folder() / f"{name}.yaml"
 
 
 def step_of(task: str) -> str:
-    """The step of a task: KFP calls a step's second task STEP-2."""
+    """Returns the step of a task. KFP names the second task of a step STEP-2."""
     return re.sub(r"-\d+$", "", task).replace("-", "_")
 
 
 def image_of(name: str) -> str:
-    """The image that a compiled pipeline's steps run in."""
+    """Returns the image of a compiled pipeline's steps."""
     spec = next(yaml.safe_load_all(pipeline_file(name).read_text("utf-8")))
     (image,) = {each["container"]["image"] for each in spec["deploymentSpec"]["executors"].values()}
     return str(image)
 
 
 def compile_pipeline(name: str, target: Path) -> None:
-    """Compile pipelines/NAME.py to KFP's intermediate representation; a UserError without the project's source tree."""
+    """Compiles pipelines/NAME.py to KFP's intermediate representation; a UserError without the source tree."""
     source = SOURCE_TREE / "pipelines" / f"{name}.py"
     if not source.is_file():
         raise UserError("compile needs the project's source tree: run it in a clone installed with pip install -e")
     from kfp import compiler
 
-    sys.path.insert(0, str(SOURCE_TREE))  # where `components` lies
+    sys.path.insert(0, str(SOURCE_TREE))  # the folder of `components`
     try:
         compiler.Compiler().compile(runpy.run_path(str(source))[name], str(target))
     finally:
@@ -61,7 +61,7 @@ def compile_pipeline(name: str, target: Path) -> None:
 
 
 def is_compiled(name: str) -> bool:
-    """Whether the committed NAME.yaml is what pipelines/NAME.py compiles to."""
+    """Returns whether the committed NAME.yaml is what pipelines/NAME.py compiles to."""
     committed = pipeline_file(name)
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "fresh.yaml"
@@ -70,12 +70,12 @@ def is_compiled(name: str) -> bool:
 
 
 def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, containers: Containers | None = None) -> None:
-    """Run a compiled pipeline on this machine, step after step, reusing earlier outputs.
+    """Runs a compiled pipeline on this machine, one step at a time, and reuses earlier outputs.
 
-    Steps are processes, or run in `containers`. A RuntimeError says that one failed.
+    Steps are processes, or run in `containers`. Raises RuntimeError if a step fails.
     """
-    # kfp puts sys.executable wherever a command says "python3": into paths among the arguments too,
-    # and unquoted. As "python3" it changes nothing, if that is the interpreter which PATH finds.
+    # kfp replaces "python3" in a command by sys.executable, even inside paths in the arguments, and without quotes.
+    # If sys.executable is "python3", nothing changes, provided that PATH leads to the same interpreter.
     python = shutil.which("python3")
     if python and Path(python).samefile(sys.executable):
         sys.executable = "python3"
@@ -96,14 +96,14 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, container
     )
     spec, *more = yaml.safe_load_all(pipeline.read_text("utf-8"))
     for task in spec["root"]["dag"]["tasks"].values():
-        if "parameterIterator" in task:  # a loop, whose turns would share this machine's cores
+        if "parameterIterator" in task:  # a loop; parallel iterations would compete for this machine's cores
             task["iteratorPolicy"] = {"parallelismLimit": 1}
     components.load_component_from_text(yaml.safe_dump_all([spec, *more]))(**arguments)
     _check_outputs()
 
 
 def _content_cache(base: type) -> type:
-    """kfp.local's cache, keyed on artifacts' contents, not on their paths; it emits events for the launcher."""
+    """Returns kfp.local's cache with keys from contents of artifacts, not from paths; the cache emits events."""
 
     class ContentCache(base):  # type: ignore[misc]
         def __init__(self, cache_root: str) -> None:
@@ -135,7 +135,7 @@ def _content_cache(base: type) -> type:
                 manifests = [read_manifest(artifact.uri) for artifact in outputs.values()]
             except UserError as error:
                 emit(step, "note", message=f"cannot reuse its last output: {error}")
-            except (AttributeError, TypeError, ValueError, KeyError, RecursionError):  # kfp's errors for wrong JSON
+            except (AttributeError, TypeError, ValueError, KeyError, RecursionError):  # errors of kfp for wrong JSON
                 emit(step, "note", message=f"cannot reuse its last output: {self._entry_path(key)} is corrupt")
             if manifests:
                 emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
@@ -147,7 +147,7 @@ def _content_cache(base: type) -> type:
         def put(self, key: str, outputs: dict[str, Any]) -> None:
             step = self._steps[key]
             if not (outputs and all((Path(uri) / MANIFEST).is_file() for uri in _uris(outputs).values())):
-                _without_output.append(step)  # raised later: kfp would ignore an exception here as the cache's own
+                _without_output.append(step)  # raised later, because kfp ignores exceptions of the cache
                 emit(step, "lost", message="ended well, but wrote no output")
                 return
             super().put(key, outputs)
@@ -173,14 +173,14 @@ def _check_outputs() -> None:
 
 def _interrupt(signum: int, frame: object) -> None:
     _interrupted.append(signum)
-    if _container_run:  # a step that is a process has received the signal itself
+    if _container_run:  # a step that is a process receives the signal directly
         _container_run.interrupt()
 
 
 def main(job_file: str) -> int:
-    """Execute a job (`pipeline`, `arguments`, `pipeline_root`, `containers` as JSON) as the engine's process."""
+    """Executes a job (JSON file: `pipeline`, `arguments`, `pipeline_root`, `containers`); returns the exit code."""
     lifeline.attach()
-    # A handler, not SIG_IGN, which steps would inherit. The step in progress ends by itself and kfp returns.
+    # A handler, not SIG_IGN, because steps would inherit SIG_IGN. The running step ends by itself, then kfp returns.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     job = json.loads(Path(job_file).read_text("utf-8"))

@@ -1,8 +1,7 @@
-"""A step lives no longer than the run that started it, so that a rerun never races an orphan.
+"""Ends a step together with the run that started it, so that a rerun never competes with an orphan.
 
-Every process of a run watches its launcher and dies with it, even where the launcher was killed with
--9. The launcher holds a lock on the root; its steps share a second one, which must be free when a run
-begins.
+Every process of a run watches its launcher and ends when the launcher ends, even after `kill -9`. The launcher holds a
+lock on the root. The steps of a run share a second lock, which must be free when a run begins.
 """
 
 import contextlib
@@ -19,19 +18,19 @@ from typing import IO
 from gnn_encoder.errors import UserError
 
 LAUNCHER = "GNN_ENCODER_LAUNCHER"
-"""Environment variable: process id of the launcher."""
+"""Environment variable with the process id of the launcher."""
 STEPS_LOCK = "GNN_ENCODER_STEPS_LOCK"
-"""Environment variable: the lock file that a root's steps share."""
+"""Environment variable with the path of the lock file that a root's steps share."""
 STEPS_FILE = ".lock-steps"
-"""Name of that file in a root."""
+"""Name of the steps' lock file in a root."""
 GRACE_SECONDS = 3.0
-"""How long a beginning run waits for the processes of a killed one to be gone."""
+"""How long a new run waits until the processes of a killed run have ended."""
 _held: list[IO[str]] = []
-"""Files whose locks this process holds until it ends."""
+"""Files whose locks this process holds until its end."""
 
 
 def take(root: Path) -> IO[str]:
-    """Lock a root, where no run and no step may be going on, until the returned file is closed or this process ends."""
+    """Locks a root until the returned file is closed or this process ends; a UserError if a run or step is active."""
     deadline = time.monotonic() + GRACE_SECONDS
     file = _lock(root / ".lock", deadline)
     _lock(root / STEPS_FILE, deadline).close()
@@ -54,12 +53,12 @@ def _lock(path: Path, deadline: float) -> IO[str]:
 
 
 def attach() -> None:
-    """Make this process of a step end in order on SIGTERM, share the steps' lock, and die with the launcher.
+    """Lets SIGTERM end this step's process in order, shares the steps' lock, and ends the process with the launcher.
 
-    Without a launcher (in a cluster's container, in a test) only the first.
+    Without a launcher (in a cluster's container, in a test), only SIGTERM is handled.
     """
     if threading.current_thread() is threading.main_thread():
-        # As on Ctrl-C, drafts are discarded and the tracked run ends KILLED.
+        # As after Ctrl-C, drafts are discarded and the tracked run gets the status KILLED.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if lock := os.environ.get(STEPS_LOCK):
         _held.append(Path(lock).open("a", encoding="utf-8"))  # noqa: SIM115
@@ -71,12 +70,12 @@ def attach() -> None:
 def _die_with(launcher: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids the call
-            # Readable when the process ends, without polling and whatever process gets its id next.
+            # The file becomes readable when the process ends; no polling, and reuse of the process id does not matter.
             poll = select.poll()
             poll.register(os.pidfd_open(launcher), select.POLLIN)
             poll.poll()
             os.kill(os.getpid(), signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone, or another user's process has its id now
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or another user's process has its id
         while True:
             os.kill(launcher, 0)
             time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A compiled pipeline on this machine: executed in a process of its own, watched, and logged."""
+"""Runs a compiled pipeline on this machine in its own process, and watches and logs the run."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from gnn_encoder.tracking.pipeline_run import PipelineLog
 from gnn_encoder.tracking.progress import EVENTS
 
 FULL_BYTES = 2**20
-"""A disk with less free space is full."""
+"""A disk with less free space counts as full."""
 
 
 @dataclass
@@ -31,17 +31,17 @@ class Outcome:
     """How a run ended."""
 
     status: str = "FINISHED"
-    """FINISHED, FAILED or KILLED, in MLflow's words."""
+    """MLflow's status: FINISHED, FAILED or KILLED."""
     log: Path = Path()
     failed_step: str = ""
     message: str = ""
     user_error: bool = False
     outputs: dict[str, Path] = field(default_factory=dict)
-    """Artifact name → its folder, of the steps that finished or were reused."""
+    """Artifact name → folder, of the steps that finished or were reused."""
 
     @property
     def exit_code(self) -> int:
-        """0, 2 for what the user can mend, 130 for an interruption, else 1."""
+        """0 for success, 2 for an error that the user can fix, 130 for an interruption, otherwise 1."""
         return {"FINISHED": 0, "KILLED": 130}.get(self.status, 2 if self.user_error else 1)
 
 
@@ -54,14 +54,14 @@ def run_pipeline(
     show: Show,
     containers: Containers | None = None,
 ) -> Outcome:
-    """Run a compiled pipeline under `root`, logged as `name`, its steps as processes or in `containers`.
+    """Runs a compiled pipeline under `root`, logged as `name`; steps are processes or run in `containers`.
 
-    A UserError says that the disk is full, the tracking store not usable, or another run going on under the root.
+    Raises UserError if the disk is full, the tracking store is not usable, or another run is active under the root.
     """
     log = root / "logs" / f"{name}.log"
     with lifeline.take(root):
         for pattern in ("pipeline/**/.*.partial-*", "tokens/.partial-*"):
-            for leftover in root.glob(pattern):  # of a step killed with -9
+            for leftover in root.glob(pattern):  # from a step that was killed by `kill -9`
                 shutil.rmtree(leftover, ignore_errors=True)
         if shutil.disk_usage(root).free < FULL_BYTES:
             raise UserError(f"No space left on device: {root}; free space, or give another --root")
@@ -87,7 +87,7 @@ def run_pipeline(
 
 
 def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog, outcome: Outcome, show: Show) -> None:
-    """Execute a job in a process of its own, and write down in `outcome` how it ends."""
+    """Executes a job in its own process, and records its end in `outcome`."""
     failure: Event = {}
     cause = "a process ended without a word (out of memory?)"
     begun: list[str] = []
@@ -96,7 +96,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
         nonlocal cause
         for event in events:
             kind, step = event["event"], event["step"]
-            call = f"{step}/" if ": " in step else ""  # of several calls of one step
+            call = f"{step}/" if ": " in step else ""  # one of several calls of a step
             outcome.outputs.update({call + name: Path(path) for name, path in event.get("outputs", {}).items()})
             if kind == "starting":
                 begun.append(step)
@@ -104,7 +104,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
                 parent.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
             elif kind == "failed":
                 failure.update(event)
-            elif kind == "lost":  # the launcher knows why, and the step could not say it
+            elif kind == "lost":  # the launcher knows the cause, and the step could not report it
                 cause = event["message"]
         show(events)
 
@@ -140,7 +140,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
 
 
 def _environment(root: Path, name: str) -> dict[str, str]:
-    """The environment of the engine and of every step."""
+    """Returns the environment of the engine and of every step."""
     search = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     environment = os.environ | {
         "PATH": os.pathsep.join(filter(None, search)),
@@ -156,8 +156,8 @@ def _environment(root: Path, name: str) -> dict[str, str]:
         lifeline.STEPS_LOCK: str(root / lifeline.STEPS_FILE),
     }
     package = Path(__file__).parents[2]
-    if package.name != "site-packages":  # steps run the code that their digests are of
+    if package.name != "site-packages":  # so that steps run the code that the digests describe
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH", "")]))
     for injected in ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID"):
-        environment.pop(injected, None)  # of another program in the user's shell
+        environment.pop(injected, None)  # set for another program in the user's shell
     return environment

@@ -1,6 +1,4 @@
-"""`gnn-encoder run`, `update` and `ablate` on this machine: settings are checked and turned into a pipeline's
-arguments, and `latest/` points at its outputs.
-"""
+"""`gnn-encoder run`, `update` and `ablate` on this machine: check settings, run a pipeline, link its outputs."""
 
 import math
 import time
@@ -27,27 +25,27 @@ from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
 KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
-"""Outputs of a finished run that `latest/` under the root points at: those that users and updates need."""
+"""Outputs of a finished run that users and updates need; `latest/` under the root has links to them."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
-"""A step on this machine is a process or a container."""
+"""On this machine a step is a process or a container."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A training pipeline with checked settings, in a root that can be written."""
+    """A training pipeline with checked settings, in a writable root."""
 
     preset: str
     settings: Settings
     root: Path
 
     def models(self) -> Registry:
-        """The registry of its versions; a UserError if the store cannot be used, `Missing` if nothing ran there yet."""
+        """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
     def arguments(self, registry: str = "") -> dict[str, str]:
-        """The arguments of its steps; a UserError if data source or backbone do not exist.
+        """Returns the arguments of the steps; a UserError if the data source or the backbone does not exist.
 
-        When `registry`, the registered versions in any words, changes, `promote` decides anew.
+        `registry` is a text about the registered versions. If the text changes, `promote` decides again.
         """
         uri = tracking_uri(self.root)
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip())
@@ -55,21 +53,21 @@ class Training:
     def run(
         self, show: Show, arguments: Mapping[str, str] | None = None, runner: str = PROCESSES, memory: str = ""
     ) -> Outcome:
-        """Run it.
+        """Runs the pipeline.
 
         Args:
-            arguments: of its steps, if not `self.arguments()`.
-            runner: `subprocess` or `docker`, where each step is a container.
-            memory: most memory of a container, as `6g`; empty: all.
+            arguments: arguments of the steps, by default `self.arguments()`.
+            runner: `subprocess` or `docker`; with `docker` each step is a container.
+            memory: memory limit of a container, such as `6g`; empty: none.
 
         Raises:
-            UserError: settings do not fit the backbone, data source, backbone, tracking store or container engine are
-                not usable, or another run is going on under the root. No step has been started then.
+            UserError: settings do not fit the backbone; data source, backbone, tracking store or container engine is
+                not usable; or another run is active under the root. No step has started then.
         """
         arguments = self.arguments() if arguments is None else arguments
         check_heads(self.settings)
         if runner not in RUNNERS:
-            raise UserError(f"no runner {runner!r}: choose of {', '.join(RUNNERS)}")
+            raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")
         if memory and runner != CONTAINERS:
             raise UserError(f"--memory limits containers: add --runner {CONTAINERS}")
         containers = None
@@ -85,20 +83,20 @@ class Training:
 
 
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
-    """The training pipeline of a preset; a UserError if settings or root are not usable."""
+    """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     return Training(preset, settings, _writable(root))
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
-    """Run the update pipeline over a data set, with the models and settings of the finished run in folder `since`."""
+    """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
     overrides, steps = list(overrides), PIPELINES["update"]
     for override in overrides:
         if override.partition(".")[0] not in steps:
             raise UserError(f"--set {override}: an update runs {', '.join(steps)} alone")
     since = expanded(since).resolve()
     if not since.is_dir():
-        raise UserError(f"no finished run at {since}: gnn-encoder run first, or name its folder by --from")
+        raise UserError(f"no finished run at {since}: use gnn-encoder run first, or name the run's folder with --from")
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
         read_manifest(path, "model")
@@ -124,7 +122,7 @@ def ablate(
     root: Path,
     show: Show,
 ) -> Outcome:
-    """Run the ablation pipeline over the variants of `studies` and the user's `own`, each with so many seeds."""
+    """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     tried = variants(settings, studies, own)
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
@@ -143,24 +141,24 @@ def ablate(
 
 
 def check_heads(settings: Settings) -> None:
-    """Refuse before the first step what would fail in the twelfth."""
+    """Checks the number of heads before the first step; otherwise `train_gnn` would fail hours later."""
     width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
     if width and width % heads:
         raise UserError(f"train_gnn.heads = {heads}: must divide the backbone's width {width}")
 
 
 def dataset_override(dataset: str | None) -> list[str]:
-    """`--dataset` as an override of the settings; a path that exists is made absolute."""
+    """Returns `--dataset` as an override of the settings; an existing path becomes absolute."""
     if dataset is None:
         return []
     path = expanded(dataset)
-    # YAML's escapes, not JSON's, which writes an emoji as two surrogates.
+    # YAML's escapes, because JSON writes an emoji as two surrogates.
     quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else dataset, default_style='"', width=math.inf)
     return [f"ingest.dataset={quoted}"]
 
 
 def dated(title: str) -> str:
-    """A run's name: its title and its time."""
+    """Returns the name of a run: title and time."""
     return f"{title}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
@@ -175,13 +173,13 @@ def _writable(root: Path) -> Path:
 
 
 def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
-    """All settings of those steps, as `step.name`."""
+    """Returns all settings of the steps, with names `step.setting`."""
     values = settings.model_dump(mode="json")
     return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
 
 
 def _with_latest(root: Path, outcome: Outcome) -> Outcome:
-    """The outcome of a run; if it finished, `latest/bundle` and the others lead to its outputs."""
+    """Links `latest/bundle` and the others to the outputs of a finished run; returns the outcome."""
     kept = [name for name in KEPT if name in outcome.outputs] if outcome.status == "FINISHED" else []
     for name in kept:
         link, fresh = root / "latest" / name, root / "latest" / f".{name}"

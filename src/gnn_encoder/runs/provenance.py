@@ -1,8 +1,7 @@
-"""Digests of what a step's result depends on besides its inputs and settings: code, data source, backbones.
+"""Computes digests of what a step's result depends on besides inputs and settings: code, data source, backbones.
 
-KFP's cache compares arguments alone, so the digests are among them. A step's code digest covers the
-modules that its module imports, directly or not: a change in the report trains nothing again, and
-neither does a comment.
+KFP's cache compares arguments only, so the digests are arguments. The code digest of a step covers the modules that the
+step's module imports, directly or indirectly. So a change in the report or in a comment does not repeat a training.
 """
 
 import ast
@@ -23,19 +22,19 @@ from gnn_encoder.settings.values import StepSettings
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
 OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
-"""Rooms and modules that no result depends on: they watch, list a pipeline's steps, or copy files whose digests are
-among the arguments."""
+"""Rooms and modules that do not affect results: they watch steps, list a pipeline's steps, or copy files whose
+digests are in the arguments."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
-"""Artifacts of an earlier run that a step reuses results of."""
+"""Step → artifacts of an earlier run from which the step reuses results."""
 
 
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
-    """Parameter of a pipeline → the JSON that a component is called with.
+    """Returns {parameter of a pipeline: JSON argument of a component}.
 
-    `registry` is the URI of the model registry, with the registered versions. A UserError says that the data source, a
-    local backbone or the earlier run does not exist.
+    `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
+    source, a local backbone or the earlier run does not exist.
     """
     arguments = {
         parameter: StepArguments(
@@ -52,14 +51,14 @@ def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "")
 
 
 def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
-    """Digests of the data, the settings with their backbones, and the code of a whole run, by the names of `ORIGIN`.
+    """Returns the digests of a whole run's data, settings (with backbones) and code, named as in `ORIGIN`.
 
-    The path of the data and the address of the registry do not count.
+    The path of the data and the address of the registry are left out.
     """
     data, settings, models, code = {}, {}, {}, {}
     for step, call in arguments.items():
         if step == "report":
-            continue  # a page's looks are no reason to train again
+            continue  # a change of the page is no reason to train again
         data[step] = call.source_digests.get("dataset")
         models[step] = {k: v for k, v in call.source_digests.items() if k not in ("dataset", "registry")}
         settings[step] = {k: v for k, v in call.settings.items() if k != "dataset"}
@@ -69,15 +68,15 @@ def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
 
 
 def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[str, str]:
-    """Digests of what a step reads, or changes, outside the pipeline, each by a name."""
+    """Returns {name: digest} of what a step reads or changes outside the pipeline."""
     digests = {}
     if step == "ingest":
         from gnn_encoder.data import source_digest
 
         assert isinstance(values, Ingest)
         digests["dataset"] = source_digest(values)
-    if step == "promote":  # a bundle registered in one store is not yet in another
-        # Without its password, which a digest would let people guess at.
+    if step == "promote":  # a bundle registered in one store is not registered in another
+        # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
     if previous := getattr(values, "previous", ""):
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
@@ -88,28 +87,28 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
 
 
 def package_digest() -> str:
-    """Digest of all of this package's source, which is also a label of the images made from it."""
+    """Returns the digest of this package's whole source, which is also a label of the images."""
     files = sorted(path for kind in ("*.py", "*.j2") for path in SOURCE.rglob(kind))
     return digest_of({path.relative_to(SOURCE).as_posix(): sha256(path) for path in files})
 
 
 @functools.cache
 def backbone_digest(name: str) -> str:
-    """Digest of a local model folder's contents, or a hub name as it is."""
+    """Returns the digest of a local model folder's contents, or an unchanged hub name."""
     from gnn_encoder.models.backbone import MINILM_SHA256, resolve_backbone
     from gnn_encoder.settings.shared import MINILM
 
     resolved = resolve_backbone(name)
     if name == MINILM:
-        return MINILM_SHA256  # which `resolve_backbone` has just checked
+        return MINILM_SHA256  # `resolve_backbone` has just checked this digest
     return folder_digest(Path(resolved)) if Path(resolved).is_dir() else resolved
 
 
 @functools.cache
 def code_digest(module: str) -> str:
-    """Digest of a module, the package's modules that it imports, their templates, and the versions of other packages.
+    """Returns the digest of a module, the package's modules that it imports, their templates, and package versions.
 
-    Docstrings and comments do not count. The Python version does, to the minor.
+    Docstrings and comments are left out. The minor version of Python is included.
     """
     modules, others = closure(module)
     versions = {name: _version(name) for name in others}
@@ -119,7 +118,7 @@ def code_digest(module: str) -> str:
 
 
 def _templates(source: Path) -> set[Path]:
-    """The templates that a module names, and those that these name, beside it."""
+    """Returns the templates in the module's folder that the module names, and the templates that those name."""
     templates: set[Path] = set()
     waiting = [source]
     while waiting:
@@ -136,7 +135,7 @@ def _source_digest(module: str) -> str:
 
 
 def closure(module: str) -> tuple[set[str], set[str]]:
-    """The package's modules that `module` needs, itself included, and the other packages they import."""
+    """Returns the package's modules that `module` needs, itself included, and the other packages that they import."""
     modules: set[str] = set()
     others: set[str] = set()
     waiting = [module]
@@ -156,7 +155,7 @@ def closure(module: str) -> tuple[set[str], set[str]]:
 
 @functools.cache
 def _imports(module: str) -> tuple[str, ...]:
-    """Modules named by the import statements of a module, those inside functions too."""
+    """Returns the modules named in a module's import statements, also inside functions."""
     return tuple(_named(module, ast.parse(_source(module).read_bytes())))
 
 
@@ -174,7 +173,7 @@ def _named(module: str, tree: ast.Module) -> Iterator[str]:
 
 
 def _with_parents(name: str) -> Iterator[str]:
-    """A module and the packages whose `__init__` runs when it is imported, except the root's, which does nothing."""
+    """Yields a module and the packages whose `__init__` its import runs, except the root's, which does nothing."""
     parts = name.split(".")
     if parts[0] == PACKAGE:
         yield from (".".join(parts[:end]) for end in range(2, len(parts) + 1))
@@ -194,7 +193,7 @@ def _source(module: str) -> Path:
 
 
 def _meaning(source: Path) -> str:
-    """A source file without the parts that change no result: layout, comments, docstrings, declared settings."""
+    """Returns a source file without parts that change no result: layout, comments, docstrings, declared settings."""
     tree = ast.parse(source.read_bytes())
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
@@ -205,10 +204,10 @@ def _meaning(source: Path) -> str:
 
 
 def _declares(node: ast.stmt) -> bool:
-    """Whether a statement of a settings module only decides which values a step's arguments may hold.
+    """Returns whether a statement of a settings module only decides which values a step's arguments may have.
 
-    Fields and validators are removed from classes: otherwise a new default of one step would run every step again whose
-    settings are in the same module. Properties, methods, functions and constants count.
+    Fields and validators are removed from classes. Otherwise a new default of one step would run every step again whose
+    settings are in the same module. Properties, methods, functions and constants stay.
     """
     if isinstance(node, ast.ClassDef):
         node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
@@ -226,6 +225,6 @@ def _providers() -> Mapping[str, list[str]]:
 
 @functools.cache
 def _version(package: str) -> str:
-    """Versions of the distributions that provide a top-level package."""
+    """Returns the versions of the distributions that provide a top-level package."""
     names = sorted(set(_providers().get(package, ())))
     return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"

@@ -1,9 +1,9 @@
-"""What every step shares: validated settings, atomic outputs, a tracked run, figures at the end.
+"""The decorator of all steps: validated settings, atomic outputs, a tracked run, metrics at the end.
 
 A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`. Inputs are folders to read, or lists
-of folders; an input that may be missing has None for its default. Outputs are drafts to fill.
-`@step` turns it into what a component calls: `(arguments, **paths) -> None`, with paths only. A component may also give
-`addresses`: where an input lies for other machines.
+of folders; an optional input has the default None. Outputs are drafts to fill.
+`@step` makes a function that a component calls with paths: `(arguments, **paths) -> None`. A component may also pass
+`addresses`: the addresses of inputs for other machines.
 """
 
 import functools
@@ -36,7 +36,7 @@ Paths = str | Path | Sequence[str | Path]
 
 
 def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., None]]:
-    """Make a step of a function; `outputs` maps each output's name to its artifact schema."""
+    """Makes a step from a function; `outputs` maps the name of each output to its artifact schema."""
 
     def decorate(function: Callable[..., Metrics]) -> Callable[..., None]:
         name = function.__name__
@@ -48,7 +48,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
         def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Paths) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
-            if isinstance(arguments, str):  # called by a component: this process is the step
+            if isinstance(arguments, str):  # called by a component, so this process is the step
                 lifeline.attach()
                 call = StepArguments.model_validate_json(arguments)
                 settings = STEP_SETTINGS[name].model_validate(call.settings)
@@ -62,7 +62,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
             except BaseException as error:
                 emit(call.title(name), "failed", message=one_line(error), kind=type(error).__name__)
                 if not isinstance(error, UserError) or isinstance(arguments, StepSettings):
-                    raise  # a UserError of a call as a library is the caller's
+                    raise  # in a library call the caller handles the UserError
                 print(f"{name}: {error}", file=sys.stderr)
                 raise SystemExit(2) from None
 
@@ -85,7 +85,7 @@ def _run(
 ) -> None:
     began = time.monotonic()
     name, title, values = run_step.__name__, call.title(run_step.__name__), settings.model_dump()
-    folders: dict[str, Path] = {}  # a list's are `figures.0`, `figures.1`
+    folders: dict[str, Path] = {}  # the folders of a list are `figures.0`, `figures.1`
     for key, given in inputs.items():
         folders |= {key: given} if isinstance(given, Path) else {f"{key}.{i}": path for i, path in enumerate(given)}
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
@@ -104,7 +104,7 @@ def _run(
                 metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
-            history.pop(title, None)  # of an earlier run, whose models are used: this one comes last
+            history.pop(title, None)  # from an earlier run whose models are used: the new record comes last
             history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
             for draft in drafts.values():
                 write_history(draft.path, history)
@@ -116,23 +116,23 @@ def _run(
     except Exception as error:
         written = [Path(tempfile.gettempdir()), *(path.parent for path, _ in outputs.values())]
         if trouble := _disk_trouble(error, written):
-            raise UserError(f"{trouble}; free space or mend it, then rerun") from error
+            raise UserError(f"{trouble}; free space or fix the disk, then rerun") from error
         raise
-    context.checkpoints().drop()  # the outputs stand: nothing to resume
+    context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
     emit(title, "finished", metrics=metrics)
 
 
 def peak_gib() -> float:
-    """The largest resident memory of this process, or of one that it started and that has ended, in GiB."""
+    """Returns the largest resident memory of this process or of any ended child process, in GiB."""
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return peak / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
 
 
 def _disk_trouble(error: Exception, written: list[Path]) -> str:
-    """What the operating system refused, with the file or the written folder that has least space; else empty."""
+    """Returns the operating system's error with the file or the fullest written folder, or an empty text."""
     where = min((folder for folder in written if folder.is_dir()), key=lambda folder: shutil.disk_usage(folder).free)
-    if not isinstance(error, OSError):  # safetensors' errors name it in their text alone
+    if not isinstance(error, OSError):  # safetensors' errors name it in their text only
         return f"{error}: {where}" if "(os error " in str(error) else ""
-    if error.errno is None:  # NumPy's short write
+    if error.errno is None:  # an incomplete write of NumPy
         return f"No space left on device: {where}" if "requested and" in str(error) else ""
     return f"{error.strerror}: {error.filename or where}"

@@ -1,4 +1,4 @@
-"""The engine's process: started, watched, interrupted in order, never left behind."""
+"""Starts, watches and interrupts the engine's process, and never leaves it behind."""
 
 import contextlib
 import json
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
-"""A line of the event file (`progress.emit`): `step`, `event`, `time`, and facts of the event."""
+"""A line of the event file (`progress.emit`): `step`, `event`, `time`, and other values of the event."""
 Show = Callable[[list[Event]], None]
-"""Is called ten times a second with the events since the last call, also when there are none."""
+"""Called ten times a second with the events since the last call, which may be none."""
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 60.0
-"""Time for an interrupted step to end in order before it is killed."""
+"""Time in which an interrupted step can end in order; then it is killed."""
 
 
 def supervise(command: list[str], environment: Mapping[str, str], log: Path, events: Path, show: Show) -> int | None:
-    """Run `command` to its end in a session of its own and show its events; returns its exit code, None after a signal.
+    """Runs `command` in its own session and shows its events; returns the exit code, None after a signal.
 
-    Ctrl-C and SIGTERM are sent on to all its processes, once. A second one kills them, and so does a minute without an
-    end.
+    The first Ctrl-C or SIGTERM is forwarded to all processes of the command. The processes are killed after a second
+    signal, or if they have not ended a minute later.
     """
     events.touch()
     with log.open("ab") as output, events.open("rb") as lines:
@@ -43,23 +43,23 @@ def supervise(command: list[str], environment: Mapping[str, str], log: Path, eve
                         _signal_group(engine.pid, signal.SIGKILL)
                     time.sleep(POLL_SECONDS)
         finally:
-            _signal_group(engine.pid, signal.SIGKILL)  # whatever it may have left behind
+            _signal_group(engine.pid, signal.SIGKILL)  # also ends processes that the engine has left behind
             engine.wait()
     return None if interrupted_at else code
 
 
 @contextmanager
 def _forwarding_signals(group: int) -> Iterator[list[float]]:
-    """A block that sends signals on to a group of processes; the times at which they came."""
+    """Forwards signals to a group of processes inside the block; yields the times of the signals."""
     times: list[float] = []
 
     def forward(signum: int, frame: object) -> None:
-        # SIGINT is a step's KeyboardInterrupt: it discards its drafts and closes its tracked run.
+        # SIGINT becomes a step's KeyboardInterrupt: the step discards its drafts and closes its tracked run.
         _signal_group(group, signal.SIGKILL if times else signal.SIGINT)
         times.append(time.monotonic())
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, forward) for number in numbers}
     try:
@@ -70,13 +70,13 @@ def _forwarding_signals(group: int) -> Iterator[list[float]]:
 
 
 def _signal_group(group: int, number: int) -> None:
-    # All of it has ended; macOS says PermissionError where nobody has waited for the ended processes yet.
+    # The group has ended. On macOS the error is PermissionError until a parent has waited for the ended processes.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def _new_events(lines: Any) -> list[Event]:
-    """The complete lines written since the last call."""
+    """Returns the events of complete lines written since the last call."""
     events: list[Event] = []
     while (line := lines.readline()).endswith(b"\n"):
         # A full disk may have cut a line; the next event starts a new one.

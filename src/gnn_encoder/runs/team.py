@@ -1,14 +1,14 @@
-"""The processes of one training, where `processes` is above 1.
+"""Runs one training in several processes, if `processes` is above 1.
 
-The step's own process trains nothing. It starts one process per rank, watches them all, and logs what they report.
-Rank 0 leads: it alone reports, checkpoints and writes the outputs. Each follower runs the same step function on the
-same inputs, with outputs that are thrown away, and ends where the training ends (`training.ranks`). On GPUs each
-process has one; on a CPU they share the cores.
+The step's own process does not train. It starts one process per rank, watches the processes, and logs their reports.
+Only the leader, rank 0, reports, writes checkpoints and writes outputs. Each follower runs the same step function on
+the same inputs with temporary outputs, and ends where the training ends (`training.ranks`). On GPUs each process has
+one GPU; on a CPU the processes share the cores.
 
-A process that waits for the others in NCCL does not notice that one of them is dead. A parent that only watches does,
-by the end of a pipe, 0.2 s later (5 s with `workers`, which hold the pipe open until they notice it themselves). It
-ends the rest, and a rerun goes on from the last checkpoint. torch's elastic agent has the same design, but it sets the
-step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
+A process that waits in NCCL does not notice that another process is dead. The watching parent notices it 0.2 s later
+from the end of a pipe (5 s later with `workers`, which keep the pipe open until they notice it themselves). The parent
+then ends the other processes, and a rerun continues from the last checkpoint. torch's elastic agent works alike, but
+sets the step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
 """
 
 import os
@@ -37,7 +37,7 @@ from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training.ranks import TrainingOver
 
 WAIT = timedelta(hours=12)
-"""How long a collective operation may take: followers wait while the leader ranks dev queries after an epoch."""
+"""Time limit of a collective operation: followers wait while the leader ranks dev queries after an epoch."""
 
 
 def train_together(
@@ -48,15 +48,15 @@ def train_together(
     inputs: Mapping[str, Any],
     drafts: Mapping[str, Draft],
 ) -> dict[str, Any]:
-    """The leader's metrics, after `size` processes have called the step's function and trained together.
+    """Calls the step's function in `size` processes that train together; returns the leader's metrics.
 
     Args:
-        run_step: the step (`@step`), which can be pickled.
+        run_step: the step (`@step`), which must be picklable.
 
     Raises:
-        UserError: there are fewer GPUs than processes, or a process raised it.
+        UserError: there are fewer GPUs than processes, or a process raised a UserError.
         RuntimeError: a process was killed.
-        Exception: the first error that a process raised.
+        Exception: the first error of a process.
     """
     if torch.cuda.is_available() and torch.cuda.device_count() < size:
         raise UserError(
@@ -72,7 +72,7 @@ def train_together(
                 arguments = (rank, size, folder, sender, run_step, facts, settings, inputs, drafts)
                 process = spawn.Process(target=_member, args=arguments, name=f"rank {rank}")
                 process.start()
-                sender.close()  # the process has the only one now: when it dies, the receiver reads the pipe's end
+                sender.close()  # only the process has a sender now: the receiver notices its death
                 processes[receiver] = process
             metrics, manifests = _watch(processes, context)
         finally:
@@ -87,9 +87,9 @@ def train_together(
 def _watch(
     processes: Mapping[Connection, SpawnProcess], context: Context
 ) -> tuple[dict[str, Any], dict[str, Manifest]]:
-    """The leader's metrics and its outputs' manifests, when all have ended well; passes on its curves meanwhile.
+    """Waits until all processes succeed; returns the leader's metrics and manifests, and logs the leader's curves.
 
-    A process that fails makes the others fail too, since their connections to it break. The earliest failure is the
+    A failed process makes the others fail, too, because their connections to it break. The earliest failure is the
     cause.
     """
     waiting = list(processes)
@@ -115,7 +115,7 @@ def _watch(
 
 
 def _lost(process: SpawnProcess) -> RuntimeError:
-    """The error for a process that ended without a message."""
+    """Returns the error for a process that ended without a message."""
     process.join()
     code = process.exitcode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -124,7 +124,7 @@ def _lost(process: SpawnProcess) -> RuntimeError:
 
 
 class _Forwarded(StepLog):
-    """The leader's log: its points go to the step's process, which logs them."""
+    """The leader's log, which sends its points to the step's process."""
 
     def __init__(self, sender: Connection) -> None:
         super().__init__()
@@ -145,12 +145,12 @@ def _member(
     inputs: dict[str, Any],
     drafts: dict[str, Draft],
 ) -> None:
-    """All that one of the processes does."""
+    """The main function of a training process."""
     parent = parent_process()
     assert parent is not None
-    os.environ[lifeline.LAUNCHER] = str(parent.pid)  # this process dies with the step's, which dies with the launcher
+    os.environ[lifeline.LAUNCHER] = str(parent.pid)  # this process ends with the step's process
     lifeline.attach()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the step's process, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the step's process handles Ctrl-C and ends this process
     context = Context(log=StepLog() if rank else _Forwarded(sender), **facts)
     for output, draft in drafts.items() if rank else ():
         draft.path = Path(folder, f"{output}-{rank}")
@@ -168,7 +168,7 @@ def _member(
     except TrainingOver:
         sender.send(("over",))
     except Exception as error:
-        failed = time.monotonic()  # one clock for all processes of a machine
+        failed = time.monotonic()  # all processes of a machine have the same clock
         if not isinstance(error, UserError):
             traceback.print_exc()
         sender.send(("failure", failed, _portable(error)))
@@ -178,6 +178,6 @@ def _member(
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or its text: not every library's errors can be pickled, nor read where it is not imported."""
+    """Returns the error, or its text if it is a library's error, which may not be picklable or readable elsewhere."""
     own = isinstance(error, UserError) or type(error).__module__ == "builtins"
     return error if own else RuntimeError(f"{type(error).__name__}: {one_line(error)}")

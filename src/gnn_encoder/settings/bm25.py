@@ -1,4 +1,4 @@
-"""BM25's parameters, of the steps that retrieve by it or write its index into a bundle."""
+"""BM25's parameters, for the steps that retrieve with BM25 or write a BM25 index into a bundle."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from gnn_encoder.settings.values import Fraction, PositiveFloat, StepSettings
 
 
 class Lexical(StepSettings):
-    """How BM25 splits texts into terms and scores them."""
+    """How BM25 splits texts into terms and scores the texts."""
 
     k1: PositiveFloat = 1.5
     """Saturation of the term frequency."""
@@ -15,4 +15,4 @@ class Lexical(StepSettings):
     stemmer: Literal["english", "none"] = "english"
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"
-    """Title and text as one field, or as two whose scores are added."""
+    """Title and text as one field, or as two fields whose scores are added."""

@@ -1,9 +1,9 @@
-"""A Kubeflow cluster: where a run's images and artifacts are, and what each step asks of its node.
+"""The cluster file: where a run's images and artifacts are, and what each step requests from its node.
 
-`pipelines/clusters/example.yaml` shows every key. A step's section is laid over `defaults`: mappings key by key,
-anything else replaces the default. Quantities are Kubernetes': `500m`, `4`, `16Gi`. Kubernetes checks its rules when
-it creates a pod; they are checked here, before the run starts. No library does so: the Kubernetes client's models
-(version 30) accept an operator `Foo`, a weight of 101 and a CPU request of `x`, and KFP's messages check types alone.
+`pipelines/clusters/example.yaml` shows every key. A step's section overrides `defaults`: mappings are merged key by
+key, any other value replaces the default. Quantities have Kubernetes' form: `500m`, `4`, `16Gi`. Kubernetes checks its
+rules when it creates a pod. This module checks the rules before the run starts, because no library does: the Kubernetes
+client's models (version 30) accept an operator `Foo`, a weight of 101 and a CPU request of `x`; KFP checks types only.
 """
 
 import posixpath
@@ -22,27 +22,27 @@ SECRET_NAME = re.compile(r"(^|_)(APIKEY|CREDENTIALS?|KEY|PASSPHRASE|PASSWD|PASSW
 PATH_NAME = re.compile("(^|_)(FILE|PATH)(_|$)", re.I)
 SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
 KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/.config")
-"""Where KFP mounts volumes of its own in every step's container."""
+"""Paths in every step's container where KFP mounts its own volumes."""
 QUANTITY = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?", re.ASCII)
-"""Kubernetes' grammar. `parse_quantity` accepts whatever Decimal does, such as NaN, infinity and `1_0`."""
+"""Kubernetes' grammar. `parse_quantity` also accepts what Decimal accepts, such as NaN, infinity and `1_0`."""
 
 
 def _quantity(value: Any) -> str:
     from kubernetes.utils.quantity import parse_quantity
 
     if isinstance(value, bool) or not QUANTITY.fullmatch(str(value)) or parse_quantity(str(value)) <= 0:
-        raise ValueError("must be a quantity above 0, as 500m, 4 or 16Gi")
+        raise ValueError("must be a quantity above 0, such as 500m, 4 or 16Gi")
     return str(value)
 
 
 def _text(value: Any) -> Any:
-    """YAML's numbers and booleans as texts, which Kubernetes requires; other values unchanged."""
+    """Converts numbers and booleans of YAML to text, which Kubernetes requires; returns other values unchanged."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if isinstance(value, int | float) else value
 
 
 def _plain_path(path: str) -> str:
-    """The path without `//`, `..` and a slash at its end, so that equal mounts compare equal."""
+    """Returns the path without `//`, `..` and a final slash, so that equal mounts compare equal."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 
@@ -58,9 +58,9 @@ LABEL = "([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]"
 LabelKey = Annotated[str, Field(pattern=f"^([a-z0-9][-a-z0-9.]*/)?{LABEL}$")]
 LabelValue = Annotated[Text, Field(pattern=f"^({LABEL})?$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
-"""Name of an object in Kubernetes."""
+"""Name of a Kubernetes object."""
 VolumeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-"""Name of a mounted claim or config map: KFP names the pod's volume after it, and a volume's name has no dots."""
+"""Name of a mounted claim or config map, without dots, because KFP uses the name for the pod's volume, too."""
 Key = Annotated[str, Field(pattern=r"^[-._A-Za-z0-9]{1,253}$")]
 Variable = Annotated[str, Field(pattern=r"^[-._A-Za-z][-._A-Za-z0-9]*$")]
 
@@ -78,7 +78,7 @@ class Section(Checked):
 
 
 class Amount(Section):
-    """How much the scheduler reserves for a step, and how much the step may use."""
+    """The amount that the scheduler reserves for a step (request), and the amount that the step may use (limit)."""
 
     request: Quantity | None = None
     limit: Quantity | None = None
@@ -94,7 +94,7 @@ Requested = Annotated[
     Amount,
     BeforeValidator(lambda value: value if isinstance(value, Mapping | Amount) else {"request": value, "limit": value}),
 ]
-"""A quantity alone is both request and limit."""
+"""An amount; a single quantity is both request and limit."""
 
 
 class Gpu(Section):
@@ -102,19 +102,19 @@ class Gpu(Section):
 
     count: Positive = 1
     type: LabelKey = "nvidia.com/gpu"
-    """Their name in Kubernetes, by the device plugin."""
+    """The resource name that the device plugin gives the GPUs in Kubernetes."""
 
 
 class Toleration(Section):
-    """A taint that the step's node may have."""
+    """A taint that is allowed on the step's node."""
 
     key: LabelKey | Literal[""] = ""
     operator: Literal["Equal", "Exists"] = "Equal"
     value: LabelValue = ""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """None: every effect."""
+    """None: all effects."""
     seconds: Count | None = None
-    """How long the step stays on a node with a NoExecute taint. None: for ever."""
+    """How long the step stays on a node with a NoExecute taint. None: without limit."""
 
     def _problems(self) -> Iterator[str]:
         if self.operator == "Exists" and self.value:
@@ -126,7 +126,7 @@ class Toleration(Section):
 
 
 class Requirement(Section):
-    """A condition on a node's label."""
+    """A condition on a label of a node."""
 
     key: LabelKey
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
@@ -150,18 +150,18 @@ class Affinity(Section):
 
 
 class Volume(Section):
-    """An existing volume claim or config map, or an empty volume of the step's own, deleted with its pod."""
+    """An existing volume claim or config map, or an empty volume of one pod, deleted with the pod."""
 
     mount: Annotated[str, Field(pattern="^/[^:]*$"), AfterValidator(_plain_path)]
     claim: VolumeName = ""
     config_map: VolumeName = ""
-    """Its keys are files, such as the certificate of a private authority."""
+    """Each key of the config map is a file, such as the certificate of a private authority."""
     sub_path: Annotated[str, Field(pattern="^([^/]|$)")] = ""
     size: Quantity | None = None
     medium: Literal["Memory"] | None = None
     storage_class: Name = ""
-    """Of a volume made for the pod. Without one it is on the node's disk, or in its memory, where every user may write.
-    A new volume of a class belongs to root, often to root alone, and KFP cannot set the pod's fsGroup."""
+    """Storage class of a new volume. Without a class, the volume is on the node's disk or in memory, and every user may
+    write to it. A new volume of a class belongs to root, often only root may write, and KFP cannot set fsGroup."""
 
     def _problems(self) -> Iterator[str]:
         existing = (self.claim, self.config_map)
@@ -177,31 +177,31 @@ class Volume(Section):
 
 
 class Retries(Section):
-    """How often a failed step is tried again, and after which pauses."""
+    """How often a failed step is tried again, and the pauses between the attempts."""
 
     count: Count
     backoff_seconds: Count = 0
-    """The first pause."""
+    """Length of the first pause."""
     factor: Positive = 2
-    """By which each pause is longer than the one before. Argo, which runs the steps, takes whole numbers only."""
+    """Each pause is this many times the previous pause. Argo, which runs the steps, accepts whole numbers only."""
     within_seconds: Positive = 7 * 24 * 3600
-    """Time of all attempts together. Argo ends a step that runs longer; KFP's default of an hour is less than a
-    training."""
+    """Time limit of all attempts together; Argo ends a step that runs longer. A training takes longer than KFP's
+    default, one hour."""
 
 
 class StepNeeds(Section):
-    """What a step asks of the cluster."""
+    """What a step requests from the cluster."""
 
     cpu: Requested | None = None
     memory: Requested | None = None
     ephemeral_storage: Quantity | None = None
-    """Space at /tmp on the node's disk. A pod that uses more is evicted. KFP 2.17 cannot ask the scheduler for it."""
+    """Space at /tmp on the node's disk. A pod that uses more is evicted. KFP 2.17 cannot request this space."""
     gpu: Gpu | None = None
     node_selector: dict[LabelKey, LabelValue] = Field(default={})
     tolerations: tuple[Toleration, ...] = ()
     affinity: tuple[Affinity, ...] = ()
     timeout_seconds: Positive | None = None
-    """Of one attempt, without its wait for a node."""
+    """Time limit of one attempt, without the wait for a node."""
     retries: Retries | None = None
     environment: dict[Variable, Text] = Field(default={})
     secrets: dict[Name, dict[Key, Variable]] = Field(default={})
@@ -222,8 +222,8 @@ class StepNeeds(Section):
             secret_name = SECRET_NAME.search(name) and not PATH_NAME.search(name)
             if secret_name or SECRET_VALUES.search(value) or without_password(value) != value:
                 raise ValueError(
-                    f"{name} looks like a secret, which everybody could read in the run: "
-                    "put it into a Kubernetes secret and name that under secrets"
+                    f"{name} looks like a secret, and every user could read it in the run: "
+                    "put it into a Kubernetes secret and name the secret under secrets"
                 )
         return environment
 
@@ -235,7 +235,7 @@ class StepNeeds(Section):
             )
         mounts = [volume.mount for volume in self.volumes] + ["/tmp"] * bool(self.ephemeral_storage)
         if mount := _repeated(mounts):
-            yield f"two volumes at {mount} (ephemeral_storage lies at /tmp)"
+            yield f"two volumes at {mount} (ephemeral_storage is mounted at /tmp)"
         if name := _repeated(self.variables):
             yield f"{name} is set twice: give it in environment or once in secrets or config_maps"
         if both := {volume.claim for volume in self.volumes} & {volume.config_map for volume in self.volumes} - {""}:
@@ -243,15 +243,15 @@ class StepNeeds(Section):
 
 
 class Images(Section):
-    """The steps' images, each a name with its registry and tag."""
+    """Images of the steps, each with registry and tag."""
 
     cpu: str = ""
     gpu: str = ""
-    """Of the steps that ask for GPUs. Empty: as `cpu`."""
+    """Image of the steps that request GPUs. Empty: the same as `cpu`."""
     pull_secrets: tuple[Name, ...] = ()
-    """Kubernetes secrets with a registry's credentials."""
+    """Names of Kubernetes secrets with the credentials of a registry."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """None: Kubernetes' default, `Always` for the tag `latest`, else `IfNotPresent`."""
+    """None: Kubernetes' default, which is `Always` for the tag `latest` and `IfNotPresent` for other tags."""
 
 
 class Cluster(Section):
@@ -261,12 +261,12 @@ class Cluster(Section):
     pipeline_root: Annotated[str, Field(pattern="^$|^(s3|gs|minio)://.")] = ""
     """Where artifacts are written. Empty: the server's default."""
     namespace: str = ""
-    """The user's, where the server has several users."""
+    """The user's namespace, on a server with several users."""
     experiment: str = "gnn-encoder"
     service_account: str = ""
-    """The account that the steps run as. Empty: the server's default."""
+    """Service account of the steps. Empty: the server's default."""
     caching: bool = True
-    """Reuse the outputs of earlier runs' steps."""
+    """Reuse the outputs of steps of earlier runs."""
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 
@@ -281,12 +281,12 @@ class Cluster(Section):
                 yield f"steps.{step} with defaults: {problem}"
 
     def needs(self, step: str) -> StepNeeds:
-        """The defaults, with the step's own section laid over them."""
+        """Returns the defaults, overridden by the step's own section."""
         sections = (self.defaults, self.steps.get(step, StepNeeds()))
         return StepNeeds.model_validate(_laid_over(*(each.model_dump(exclude_unset=True) for each in sections)))
 
     def image(self, step: str) -> str:
-        """A step's image, empty where the file names none."""
+        """Returns the image of a step, or an empty text if the file names none."""
         return self.images.gpu or self.images.cpu if self.needs(step).gpu else self.images.cpu
 
 

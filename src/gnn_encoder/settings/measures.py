@@ -1,7 +1,7 @@
-"""How a measure is named: in the form of `ir_measures`, as in `RR@10`, `AP` or `R(rel=2)@100`.
+"""Names of measures, in the form of `ir_measures`: `RR@10`, `AP` or `R(rel=2)@100`.
 
-Averaged over queries, RR@10 is MRR@10 and AP is MAP. A label counts as relevant from 1, or from N with
-`(rel=N)`; nDCG takes every label as its gain. Judged@k is the share of the first k hits with any label.
+The mean of RR@10 over queries is MRR@10, and the mean of AP is MAP. A label is relevant from 1 upwards, or from N
+with `(rel=N)`. nDCG uses every label as a gain. Judged@k is the share of the first k hits that have any label.
 """
 
 import re
@@ -17,26 +17,26 @@ _NAME = re.compile(f"(nDCG|(RR|AP){_REL})({_AT})?|Rprec{_REL}|(Judged|(R|P|Succe
 
 
 def checked(name: str) -> str:
-    """The name of a measure; another raises ValueError."""
+    """Returns the name of a known measure; raises ValueError for other names."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name} is no measure known here: write {FORM}")
     return name
 
 
 def checked_list(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of measures, at least one and none twice; another list raises ValueError."""
+    """Returns a list of at least one measure without repetition; raises ValueError for other lists."""
     if not names or len(set(names)) < len(names):
         raise ValueError("name at least one measure, and each of them once")
     return tuple(checked(name) for name in names)
 
 
 def split_names(given: Any) -> Any:
-    """A string of names with spaces or commas between as a list; anything else unchanged."""
+    """Splits a text of names at spaces and commas; returns other values unchanged."""
     return re.split(r"[\s,]+", given.strip(" ,\n\t")) if isinstance(given, str) else given
 
 
 def cutoff(name: str) -> int:
-    """k of a measure over the first k hits; 0 of a measure over all hits."""
+    """Returns k for a measure of the first k hits, and 0 for a measure of all hits."""
     return int(name.partition("@")[2] or 0)
 
 

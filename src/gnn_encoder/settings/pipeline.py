@@ -1,4 +1,4 @@
-"""All steps' settings together, the rules that hold between steps, and the steps of each pipeline."""
+"""The settings of all steps, the rules between settings of several steps, and the steps of each pipeline."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from gnn_encoder.settings.values import StepSettings
 
 
 class Settings(StepSettings):
-    """All steps' settings. Field names are the steps' names, in the pipelines' order."""
+    """The settings of all steps. Field names are the names of the steps, in the order of the pipelines."""
 
     ingest: foundation.Ingest = foundation.Ingest()
     bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
@@ -61,33 +61,33 @@ class Settings(StepSettings):
 
 _SECTIONS = tuple(Settings.model_fields)
 FOUNDATION = _SECTIONS[: _SECTIONS.index("build_graph") + 1]
-"""Steps that lead from raw text to the graph. `train` and `ablation` share their results."""
+"""Steps from raw text to the graph. The pipelines `train` and `ablation` share the results of these steps."""
 PIPELINES: dict[str, tuple[str, ...]] = {
     "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
     "update": ("ingest", "build_graph", "encode_corpus"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
 }
-"""Pipeline → its steps in their order. A pipeline's settings are those of its steps."""
+"""Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 ORIGIN = ("run.data", "run.settings", "run.code")
-"""Names of the digests of a whole run, among `promote`'s source digests and a registered version's tags."""
+"""Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
 
 
 class StepArguments(BaseModel):
-    """What a component is called with besides artifacts, as JSON.
+    """The JSON argument of a component; the artifacts are its other arguments.
 
-    A step's result does not depend on the digests. They are there because KFP's cache compares arguments alone, and a
-    step must run again when its code, its data source or its backbone has changed. `promote` also writes the whole
-    run's (`ORIGIN`) to what it registers, so that a retraining knows whether anything has changed.
+    The result of a step does not depend on the digests. KFP's cache compares arguments only, so the digests make a step
+    run again when its code, its data source or its backbone has changed. `promote` also tags the registered version
+    with the digests of the whole run (`ORIGIN`), so that a retraining knows whether anything has changed.
     """
 
     settings: dict[str, Any] = {}
     code_digest: str = ""
     source_digests: dict[str, str] = {}
     label: str = ""
-    """As in `Call`."""
+    """The label of the `Call`."""
 
     def title(self, step: str) -> str:
-        """The call's name in the console and in MLflow."""
+        """Returns the name of the call in the console and in MLflow."""
         return f"{step}: {self.label}" if self.label else step
 
 
@@ -97,13 +97,13 @@ class Call(NamedTuple):
     step: str
     settings: StepSettings
     label: str = ""
-    """Which call it is, where a pipeline calls the step more than once."""
+    """Identifies the call if a pipeline calls the step more than once."""
 
 
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
-    """Parameter of a pipeline → the call that it holds, in the pipeline's order.
+    """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
-    Each of `steps` is called with its own section's settings; `evaluate` brings the calls of `ranking_calls`.
+    Each of `steps` is called with the settings of its own section; `evaluate` adds the calls of `ranking_calls`.
     """
     found: dict[str, Call] = {}
     for step in steps:
@@ -115,9 +115,9 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
 
 
 def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDualEncoder) -> dict[str, Call]:
-    """Parameter of the training pipeline → call of a step that ranks, compares or shows the systems, in their order.
+    """Returns {parameter of the training pipeline: call} of the steps that rank, compare or show systems, in order.
 
-    A user sets in `evaluate` how systems are ranked and compared: the other steps' settings are derived from it.
+    The section `evaluate` says how systems are ranked and compared; the other steps' settings are derived from it.
     """
     speed, depth = evaluate.speed, evaluate.depth
     untrained = Rank(
@@ -140,9 +140,9 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
 
 _TRAINING_CALLS = calls(Settings(), PIPELINES["train"]).values()
 TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in _TRAINING_CALLS))
-"""The training pipeline's steps, in its order, with those that have no section of their own."""
+"""The steps of the training pipeline, in order, including steps without their own section."""
 TITLES: tuple[str, ...] = tuple(StepArguments(label=call.label).title(call.step) for call in _TRAINING_CALLS)
-"""The names of its calls, in the same order."""
+"""The titles of the training pipeline's calls, in the same order."""
 STEP_SETTINGS: dict[str, type[StepSettings]] = {step: type(section) for step, section in Settings()}
-"""The settings class of every step."""
+"""Step → its settings class."""
 STEP_SETTINGS |= {call.step: type(call.settings) for call in _TRAINING_CALLS}

@@ -1,8 +1,8 @@
 """Presets: YAML files that fill the settings, and overrides on top of them.
 
-A preset has one section per step and a `shared` section, whose values become the defaults of every
-section that has a setting of that name. `bm25_retrieve` says how BM25 scores, for `encode_corpus`,
-too. Every mistake is refused in one line that names the key.
+A preset has one section per step and a section `shared`. A value in `shared` is the default of every section that has
+a setting of that name. `bm25_retrieve` sets BM25's parameters for `encode_corpus`, too. A mistake in a preset is an
+error of one line that names the key.
 """
 
 import json
@@ -22,18 +22,18 @@ from gnn_encoder.settings.values import known_names
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 3e-5 is a number, as everywhere else. In YAML 1.1 it is a text, and 3.0e-5 a number."""
+    """YAML in which 3e-5 is a number, as usual. In YAML 1.1, 3e-5 is a text and 3.0e-5 is a number."""
 
 
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), [*"-+0123456789"]
 )
 MOST_NODES, MOST_LEVELS = 10_000, 20
-"""Largest YAML read: the largest preset has some 100 nodes on 3 levels. Nine aliases can stand for 10^9 nodes."""
+"""Limits of a YAML text. The largest preset has about 100 nodes on 3 levels. Nine aliases can expand to 10^9 nodes."""
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a YAML text; a YAMLError if it is not valid, or larger than the limits with its aliases expanded."""
+    """Returns the value of a YAML text; a YAMLError if it is not valid or, with aliases expanded, above the limits."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -42,22 +42,22 @@ def read_yaml(text: str) -> Any:
             node, level = waiting.pop()
             nodes += 1
             if nodes > MOST_NODES or level > MOST_LEVELS:
-                raise yaml.YAMLError("it is too large, nested too deeply, or refers to itself")
+                raise yaml.YAMLError("the text is too large, nested too deeply, or refers to itself")
             children = [] if isinstance(node, yaml.ScalarNode) else node.value  # of a mapping, pairs
             waiting += [(each, level + 1) for c in children for each in (c if isinstance(c, tuple) else (c,))]
         return loader.construct_document(root) if root else None
     except yaml.YAMLError:
         raise
-    except Exception as error:  # PyYAML's own: `!!timestamp x` is an AttributeError, `!!bool x` a KeyError
-        raise yaml.YAMLError(f"it holds a value that cannot be read ({type(error).__name__})") from error
+    except Exception as error:  # in PyYAML `!!timestamp x` is an AttributeError, `!!bool x` a KeyError
+        raise yaml.YAMLError(f"a value cannot be read ({type(error).__name__})") from error
 
 
 def read_yaml_file(path: Path) -> Any:
-    """The value of a YAML file, an empty mapping of an empty file; a UserError where it is not valid YAML."""
+    """Returns the value of a YAML file, {} for an empty file; raises UserError if the file is not valid YAML."""
     try:
         return read_yaml(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)  # its own text quotes the line, where a secret may stand
+        mark = getattr(error, "problem_mark", None)  # PyYAML's text quotes the line, which may hold a secret
         problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else one_line(error)
         raise UserError(f"{path} is not valid YAML: {problem}") from None
 
@@ -66,20 +66,20 @@ SOURCE_TREE = Path(__file__).parents[3]
 
 
 def pipelines_folder() -> Path:
-    """The folder `pipelines`: of the wheel, or of the source tree that the package was installed from."""
+    """Returns the folder `pipelines` of the wheel, or of the source tree that the package was installed from."""
     packaged = Path(__file__).parents[1] / "pipelines"
     return packaged if packaged.is_dir() else SOURCE_TREE / "pipelines"
 
 
 def preset_names() -> list[str]:
-    """Names that `--preset` takes."""
+    """Returns the names that `--preset` accepts."""
     return sorted(path.stem for path in (pipelines_folder() / "presets").glob("*.yaml"))
 
 
 def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
-    """Settings of a preset (a name, or a YAML file of your own), with `step.key=value` overrides.
+    """Returns the settings of a preset (a name, or your own YAML file), with `step.key=value` overrides.
 
-    A UserError names a preset, section or key that is unknown, or a value that is impossible or of a wrong type.
+    Raises UserError for an unknown preset, section or key, and for a value that is impossible or of a wrong type.
     """
     own = preset.endswith((".yaml", ".yml"))
     path = Path(preset) if own else pipelines_folder() / "presets" / f"{preset}.yaml"
@@ -89,7 +89,7 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
 
 
 def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "settings") -> Settings:
-    """Settings from a parsed preset: sections per step, `shared` spread over those that have the field."""
+    """Returns the settings in a parsed preset; values of `shared` go to each section that has the field."""
     if not isinstance(tree, Mapping) or not all(v is None or isinstance(v, Mapping) for v in tree.values()):
         raise UserError(f"{source}: expected one section of settings per step")
     sections = {name: dict(values or {}) for name, values in tree.items()}
@@ -120,7 +120,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 def settable(step: str) -> set[str]:
-    """Names of the settings that a step's section takes: a variant's graph and training are set in the main steps."""
+    """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
     elsewhere = {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"} if step == "try_variant" else set()
     return set(STEP_SETTINGS[step].model_fields) - elsewhere
 
@@ -134,18 +134,18 @@ def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterabl
 def _describe(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # a rule over several settings, which its text names
+    if not first["loc"]:  # a rule about several settings; its text names the settings
         return message
-    # What follows step.setting in the location is pydantic's own: a branch of a union.
+    # After step.setting, pydantic's location names a branch of a union.
     key = ".".join(map(str, first["loc"][:2]))
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{key} = {_shown(first['input'])}: {message}{more}"
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON in at most 60 characters."""
+    """Returns a value as JSON, cut to 60 characters."""
     try:
         text = json.dumps(value, default=str)
-    except (TypeError, ValueError):  # a key that JSON cannot have; an integer of more than 4,300 digits
+    except (TypeError, ValueError):  # a key that JSON does not allow; an integer of more than 4,300 digits
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,4 +1,4 @@
-"""What `gnn-encoder ablate` tries, as changes to a preset: the paper's studies (Table 3, Fig. 3, Fig. 4) and more."""
+"""The variants of `gnn-encoder ablate`, as changes to a preset: the paper's (Table 3, Fig. 3, Fig. 4) and more."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.values import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
-"""The variants that others are compared with: the preset as it is, and M_de without the GNN."""
+"""The two reference variants: the preset without changes, and M_de without the GNN."""
 
 STUDIES: dict[str, dict[str, dict[str, Any]]] = {
     "parts": {
@@ -45,19 +45,19 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
 }
-"""Study → variant → the settings that it changes. `parts` and `gate` are Table 3 and more, `neighbors` Fig. 3, `mask`
-Fig. 4; `edges` are this project's own choices."""
+"""Study → variant → changed settings. `parts` and `gate` are Table 3 and more, `neighbors` is Fig. 3, `mask` is Fig. 4,
+and `edges` are choices of this project."""
 
 SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
-"""Setting of a variant → the step in whose section it is."""
+"""Setting of a variant → the step whose section has the setting."""
 OWN = settable("try_variant")
-"""Settings that only a variant has."""
+"""Settings that only `try_variant` has."""
 
 
 def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
-    """The full model, M_de, and every variant of the studies and of the user's own, each once.
+    """Returns the full model, M_de, and every variant of the studies and of the user, without repetition.
 
-    A user's variant is written `NAME: step.setting=value step.setting=value`.
+    A user's variant has the form `NAME: step.setting=value step.setting=value`.
     """
     wanted: dict[str, dict[str, Any]] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
@@ -68,19 +68,19 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
     distinct: dict[str, TryVariant] = {}
     for name, changes in wanted.items():
         variant = _variant(settings, name, changes)
-        # A sweep has the preset's own value, too: one run serves both.
+        # A sweep may repeat the preset's value: one run is enough for both.
         distinct.setdefault(variant.model_copy(update={"variant": ""}).model_dump_json(), variant)
     return list(distinct.values())
 
 
 def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
-    """The variant with so many seeds, from its own on. An untrained one has no randomness and needs one seed."""
+    """Returns the variant with consecutive seeds, from its own seed. An untrained one is deterministic: one seed."""
     count = 1 if variant.mode == "untrained" else seeds
     return [variant.model_copy(update={"seed": (variant.seed + i) % (LARGEST + 1)}) for i in range(count)]
 
 
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
-    """Settings of a graph that contains every wanted one (`query_graph.narrowing`)."""
+    """Returns the settings of a graph that contains every wanted graph (`query_graph.narrowing`)."""
     shapes = [settings, *wanted]
     kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
     return settings.model_copy(update={
@@ -109,10 +109,12 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     for key, value in changes.items():
         step, _, setting = key.partition(".")
         if step not in tree:
-            raise UserError(f"variant {name!r}: {key} is none of {', '.join(sorted(tree))}: all before is shared")
+            raise UserError(
+                f"variant {name!r}: {key} is none of {', '.join(sorted(tree))}: variants share all earlier steps"
+            )
         tree[step][setting] = value
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
-        shared["cache_refreshes"] = 0  # the encoders stay, so vectors are never out of date, or eq. 6 is left out
+        shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

@@ -1,4 +1,4 @@
-"""The value types of settings, and the base classes that check the values."""
+"""Value types of settings, and base classes that check the values."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-# Numbers are strict, or `true` would be 1.
+# Numbers are strict; otherwise `true` would be 1.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -15,23 +15,23 @@ AutoYesNo = Annotated[
     Literal["auto", "yes", "no"],
     BeforeValidator(lambda value: ("yes" if value else "no") if isinstance(value, bool) else value),
 ]
-"""YAML reads a bare yes or no as a boolean."""
+"""`auto`, `yes` or `no`. YAML reads an unquoted yes or no as a boolean."""
 SMALLEST, LARGEST = 1e-30, 2**31 - 1
-"""Least and largest absolute value of any number but 0. Row numbers and FAISS' parameters are int32, models fp32."""
+"""Bounds of the absolute value of a number other than 0. Row numbers and FAISS parameters are int32, models fp32."""
 
 
 def known_names(unknown: object, known: Iterable[str]) -> str:
-    """The known names as the end of an error line, after the one that is most like the unknown name."""
+    """Returns the end of an error line: the name most similar to the unknown name, then all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(str(unknown), names, n=1)
     return f"{f'did you mean {near[0]!r}? ' if near else ''}known are {', '.join(names)}"
 
 
 class Checked(BaseModel):
-    """The base of all settings: unknown keys are refused, and values cannot be changed.
+    """The base of all settings: unknown keys are errors, and values cannot be changed.
 
-    Every number is 0 or has an absolute value from `SMALLEST` to `LARGEST`. Any other would make its step fail, hours
-    later; NaN and infinity would reach the step as JSON's null.
+    Every number is 0 or has an absolute value from `SMALLEST` to `LARGEST`. Other numbers would make a step fail hours
+    later, and NaN and infinity would reach the step as null, because JSON has no such numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -48,7 +48,7 @@ class Checked(BaseModel):
         return value
 
     def _problems(self) -> Iterator[str]:
-        """What is wrong with the values together; the first is the error's text."""
+        """Yields the problems of the values in combination; the first problem is the text of the error."""
         yield from ()
 
     @model_validator(mode="after")
@@ -59,4 +59,4 @@ class Checked(BaseModel):
 
 
 class StepSettings(Checked):
-    """The base of every step's settings."""
+    """The base of the settings of every step."""

@@ -1,4 +1,4 @@
-"""One function per step: folders in, folders out, metrics returned. Steps do not import steps.
+"""One function per step: reads folders, writes folders, returns metrics. Steps do not import steps.
 
-Imports `runs.step` and every room that a method lies in.
+Imports `runs.step` and every room with a method that a step uses.
 """

@@ -1,4 +1,4 @@
-"""Step 2: BM25's hits for every query. The first candidates, and a system of the final table."""
+"""Retrieves passages for every query with BM25: the first candidates, and a system of the final table."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gnn_encoder.settings.foundation import Bm25Retrieve
 
 @step(bm25_run="run")
 def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> Metrics:
-    """Index title and text, and search; a passage that shares no term with a query is no hit."""
+    """Indexes title and text, and searches. A passage without a term of the query is not a hit."""
     data = Dataset(dataset)
     indexing = context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages")
     index = Bm25.build(data.passages, settings, indexing)

@@ -1,8 +1,8 @@
-"""Step 11: the query–passage graph, each training query's top-k under M_de (GNN-encoder 3.2).
+"""Builds the query–passage graph: edges from each training query to its top-k passages under M_de, to its labelled
+positives, or to both (GNN-encoder 3.2).
 
-Edge features are the cross-encoder's [CLS] vectors: those already computed for the candidates are
-reused, the rest are computed here, once per pair. M_de's vectors of the graph's queries are kept beside the
-passages', for the next update.
+Edge features are the cross-encoder's [CLS] vectors. The step reuses the candidates' [CLS] vectors and computes missing
+ones once per pair. It stores M_de's vectors of queries with M_de's vectors of passages, for the next update.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
 from gnn_encoder.update.former import FormerGraph
 
 COPIED = 65_536
-"""Edge features held in memory at a time."""
+"""Number of edge features in memory at a time."""
 
 
 @step(graph="graph", passage_vectors="vectors")
@@ -47,7 +47,7 @@ def build_graph(
     passage_vectors: Draft,
     pair_scores: Path | None = None,
 ) -> Metrics:
-    """Encode the corpus with M_de, retrieve each training query's neighbours, and give the edges features."""
+    """Encodes the corpus with M_de, retrieves each training query's neighbours, and writes graph and edge features."""
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
     m, queries = len(data.passages), data.query_rows("train")
     questions = data.query_texts(queries)
@@ -77,7 +77,7 @@ def build_graph(
         _, retrieved = exact.search(vectors, asked, depth)
     kinds = settings.edge_kinds
     edges = retrieved[:, : settings.neighbors if "retrieved" in kinds else 0]
-    if not kinds:  # One empty slot for each query: an array without columns cannot be mapped.
+    if not kinds:  # One empty slot per query: memory-mapping fails for an array without columns.
         edges = np.full_like(retrieved[:, :1], -1)
     edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
@@ -112,10 +112,10 @@ def build_graph(
 
 
 def with_labelled(dataset: Dataset, queries: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges [n, k + l] with labelled positives added where they were not retrieved (l: the most any query
-    lacks), and which edges are labelled, bool of that shape.
+    """Returns the edges [n, k + l] with missing labelled positives added, and a bool array of labelled edges.
 
-    Only a query's own labels count, not its twins': one large group would widen the array for all queries.
+    l is the largest number of positives added for a query. Positives of a query's twins are not added, because one
+    large group of twins would widen the array for all queries.
     """
     labels = dataset.split_qrels("train").positive()
     node = np.searchsorted(queries, labels.query)
@@ -141,7 +141,7 @@ def write_features(
     queries: np.ndarray,
     edges: np.ndarray,
 ) -> float:
-    """Fill the edges' features [n, k, d_e]; returns the share taken from `scores` and `former`."""
+    """Writes the edges' features [n, k, d_e]; returns the share reused from `scores` and `former`."""
     features = EdgeFeatureWriter(draft, (*edges.shape, model.width), settings.edge_feature_type)
     exists = np.flatnonzero(edges.ravel() >= 0)
     left = []

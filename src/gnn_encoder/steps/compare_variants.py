@@ -1,4 +1,4 @@
-"""All variants of an ablation in one table, with the paper's figures (Table 3, Fig. 3 and 4)."""
+"""Compares all variants of an ablation in one table, with plots like the paper's (Table 3, Fig. 3 and 4)."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gnn_encoder.tracking.context import Context
 
 @step(report="report")
 def compare_variants(context: Context, settings: CompareVariants, figures: list[Path], report: Draft) -> Metrics:
-    """Gather, test, draw."""
+    """Collects the measures, tests the differences, and writes table, plots and page."""
     read = [Figures.read(path) for path in figures]
     variants = gathered(read)
     statistics = compared(variants, FULL, settings.permutations, settings.seed)
@@ -37,7 +37,7 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     plots = {
         setting: Plot(
             sweep_plot(results[shown], statistics["deviations"][shown], points, axis, BEFORE),
-            f"Along {axis}: means over the {shown} queries, bars are deviations over seeds.",
+            f"Means over the {shown} queries along {axis}; bars are standard deviations over seeds.",
         )
         for setting, (axis, _) in SWEEPS.items()
         if len(points := sweep(variants, FULL, setting)) >= LEAST
@@ -70,6 +70,6 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
 
 
 def changes(full: Variant, variant: Variant) -> dict[str, Any]:
-    """The settings in which a variant differs from the full model."""
+    """Returns the settings in which a variant differs from the full model."""
     own, other = variant.settings.model_dump(), full.settings.model_dump()
     return {name: value for name, value in own.items() if value != other[name] and name not in ("variant", "seed")}

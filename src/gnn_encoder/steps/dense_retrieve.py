@@ -1,4 +1,4 @@
-"""Step 4: encode the corpus with DPR and search it exactly for every query."""
+"""Encodes the corpus with DPR and searches it exactly for every query."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,10 +16,10 @@ from gnn_encoder.settings.foundation import DenseRetrieve
 
 @step(dpr_run="run")
 def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr: Path, dpr_run: Draft) -> Metrics:
-    """Write DPR's run; the passage vectors lie on disk while the step runs."""
+    """Writes DPR's run; the passage vectors are on disk while the step runs."""
     data, model = Dataset(dataset), DualEncoder.load(dpr)
     m = len(data.passages)
-    # Inside the draft, which is removed with the vectors if the step ends early.
+    # Inside the draft, which is removed with the vectors if the step fails.
     with TemporaryDirectory(dir=dpr_run.path) as folder:
         vectors = np.lib.format.open_memmap(
             Path(folder) / "passages.npy", mode="w+", dtype=np.float32, shape=(m, model.passage_encoder.width)

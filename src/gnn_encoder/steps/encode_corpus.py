@@ -1,8 +1,8 @@
-"""Step 13: h'_p of every passage by the full graph, streamed, and the bundle that search loads.
+"""Computes h'_p of every passage with the full graph, in blocks, and writes the bundle that a search loads.
 
-All training queries are in the graph now. Eq. 6 uses M_de's cached passage vectors (the trained encoder's with
-`train_gnn.cache_refreshes`), eq. 7–10 the jointly trained encoders. Vectors of an earlier run with the same models are
-carried over: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
+No training query is masked now. Eq. 6 uses M_de's cached passage vectors (or the trained encoder's, with
+`train_gnn.cache_refreshes`), and eq. 7–10 use the jointly trained encoders. Vectors of an earlier run with the same
+models are reused: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
 """
 
 import time
@@ -37,7 +37,7 @@ from gnn_encoder.settings.outcome import EncodeCorpus
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests
 
 RECALL_QUERIES = 256
-"""Training queries on which an index that is not exact is compared with one that is."""
+"""Number of training queries on which an approximate index is compared with exact search."""
 
 
 @step(bundle="bundle", encoding="encoding")
@@ -51,13 +51,13 @@ def encode_corpus(
     bundle: Draft,
     encoding: Draft,
 ) -> Metrics:
-    """Encode the corpus, propagate over the graph, index, write the bundle."""
+    """Encodes the corpus, propagates over the graph, builds the index, and writes the bundle."""
     data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
     model.to(device()).eval()
     encoders = model.dual_encoder
     m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
     of_passages, of_graph = Contents.read(passage_vectors), Contents.read(graph)
-    # All that a vector depends on besides texts: where it differs, nothing is carried over.
+    # What a vector depends on besides texts. If it differs, no vector is reused.
     models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
     for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
         models |= {f"{name}.{key}": value for key, value in contents.models.items()}
@@ -116,23 +116,23 @@ def encode_corpus(
 
 @dataclass(frozen=True)
 class _Former:
-    """An earlier run's encoding, and h'_p of its passages, fp32 [m, d]."""
+    """The encoding of an earlier run, and h'_p of its passages, fp32 [m, d]."""
 
     encoding: Encoding
     vectors: np.ndarray
 
     @classmethod
     def read(cls, folder: str, models: dict[str, str]) -> "_Former":
-        """The encoding in `folder`, or an empty one where other models made it."""
+        """Returns the encoding in `folder`, or an empty encoding if other models wrote it."""
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
         return cls(encoding, bundle.vectors) if encoding.contents.models == models else cls.nothing()
 
     @classmethod
     def nothing(cls) -> "_Former":
-        """An encoding without passages and queries."""
+        """Returns an encoding without passages and queries."""
         none = np.empty((0, 0), np.float32)
         return cls(Encoding(none, none, Contents({}, {})), none)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Digests uint64 [n, 2] by name, empty where there are none."""
+        """Returns the digests uint64 [n, 2] of a name, empty if there are none."""
         return self.encoding.contents.digests.get(name, np.empty((0, 2), np.uint64))

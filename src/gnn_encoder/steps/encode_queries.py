@@ -1,4 +1,4 @@
-"""M_de's vectors of every query of the data set, once for all variants of an ablation."""
+"""Computes M_de's vectors of all queries of the dataset, once for all variants of an ablation."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from gnn_encoder.update.changes import text_digests
 def encode_queries(
     context: Context, settings: EncodeQueries, dataset: Path, dual_encoder: Path, query_vectors: Draft
 ) -> Metrics:
-    """Encode all queries, with digests of their texts."""
+    """Encodes all queries, and writes digests of their texts."""
     data, encoder = Dataset(dataset), DualEncoder.load(dual_encoder).query_encoder
     n = len(data.queries)
     vectors, digests = create_vectors(query_vectors, n, encoder.width), []

@@ -1,4 +1,4 @@
-"""Every system's run against the labels: measures, intervals and p-values. Knows no model."""
+"""Computes measures, intervals and p-values of every system's run. Knows no model."""
 
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,19 @@ from gnn_encoder.settings.outcome import Evaluate
 
 @step(evaluation="evaluation")
 def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Path], evaluation: Draft) -> Metrics:
-    """Measure the runs one after the other, so that few are in memory, and compare each with the baseline.
+    """Measures the runs one at a time, to save memory, and compares each with the baseline.
 
-    Queries without a positive label are left out (and counted); a query without a hit counts 0. A run without any hit
-    is of a system that the settings leave out.
+    Queries without a positive label are left out and counted. A query without a hit counts 0. A run without any hit
+    belongs to a system that the settings leave out.
 
     Raises:
-        UserError: no labelled dev or test query; two runs of one system; no run of the baseline or the candidate.
+        UserError: no labelled dev or test query, two runs of one system, or no run of the baseline or the candidate.
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
     queries, asked = collected.queries, collected.asked
     if not queries:
-        raise UserError(f"{dataset} has no dev or test query with a positive label: nothing can be evaluated")
+        raise UserError(f"{dataset} has no dev or test query with a positive label, so nothing can be evaluated")
     progress = context.progress("systems", len(runs), "systems")
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
@@ -43,7 +43,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         progress.advance(note=f"{system.name} {mean_name(names[0])} {mean:.3f}")
     for role in ("baseline", "candidate"):
         if (name := getattr(settings, role)) not in facts:
-            raise UserError(f"evaluate.{role} is {name!r}, of which there is no run: choose of {', '.join(facts)}")
+            raise UserError(f"evaluate.{role} is {name!r}, which has no run: choose one of {', '.join(facts)}")
 
     statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
     answered = collected.answer_figures()

@@ -1,4 +1,4 @@
-"""A dense run fused with BM25's, by either method."""
+"""Fuses a dense run with BM25's run, by two methods."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from gnn_encoder.settings.measures import cutoff
 from gnn_encoder.settings.outcome import Fuse
 
 TUNING_QUERIES = 1000
-"""Dev queries, at most, that the weight is tuned on, evenly taken from all."""
+"""Largest number of dev queries for tuning the weight, taken evenly from all dev queries."""
 
 
 @step(convex_run="run", reciprocal_run="run")
@@ -27,9 +27,9 @@ def fuse(
     convex_run: Draft,
     reciprocal_run: Draft,
 ) -> Metrics:
-    """Fuse two runs by a convex combination of their scores, and by reciprocal ranks (`retrieval.fusion`).
+    """Fuses two runs by a convex combination of scores, and by reciprocal ranks (`retrieval.fusion`).
 
-    The weight is tuned on labelled dev queries. Where the measure looks at k hits only, so does the tuning.
+    The weight is tuned on labelled dev queries. If the measure uses only k hits, the tuning uses only k hits, too.
     """
     data = Dataset(dataset)
     asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))

@@ -1,7 +1,7 @@
-"""Step 8: a query for each hard negative, and its similarity to the queries with that negative (SS-BERT 3.2).
+"""Generates a query for each hard negative, and compares it with the queries that have the negative (SS-BERT 3.2).
 
-One query q_G per distinct negative, shared by all triples it is in. sim(q, q_G) is the cosine of
-their sentence embeddings; the report has its distribution beside SS-BERT's Table 5.
+Each distinct negative gets one query q_G, which all triples with the negative share. sim(q, q_G) is the cosine of the
+sentence embeddings of q and q_G. The report compares the distribution of sim with SS-BERT's Table 5.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ def generate_queries(
     query_generator: Path,
     generated_queries: Draft,
 ) -> Metrics:
-    """Generate a query for every distinct hard negative, and compare it with the queries that have the negative."""
+    """Generates a query for every distinct hard negative, and computes its similarities."""
     data = Dataset(dataset)
     negatives = hard_negatives(PairScores.read(pair_scores), KnownPositives.of(data, "train"), settings.negative_below)
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
@@ -54,7 +54,7 @@ def generate_queries(
 
 
 def choose_triples(negatives: Pairs, per_query: int, max_passages: int, seed: int) -> Pairs:
-    """The first hard negatives of each query; with `max_passages` only those among that many drawn passages."""
+    """Returns the first hard negatives of each query; with `max_passages`, only on that many drawn passages."""
     chosen = negatives.first(per_query)
     passages = np.unique(chosen.passage)
     if not max_passages or len(passages) <= max_passages:
@@ -66,7 +66,7 @@ def choose_triples(negatives: Pairs, per_query: int, max_passages: int, seed: in
 def similarities(
     dataset: Dataset, triples: Pairs, passages: np.ndarray, texts: list[str], settings: GenerateQueries
 ) -> np.ndarray:
-    """Cosine, fp32 [t], of each triple's query and its negative's generated query, `texts` of `passages`."""
+    """Returns the cosine, fp32 [t], of each triple's query and the query generated (`texts`) from its negative."""
     encoder = TextEncoder.from_backbone(settings.sentence_encoder)
     queries, place = np.unique(triples.query, return_inverse=True)
     asked = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
@@ -75,7 +75,7 @@ def similarities(
 
 
 def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray) -> np.ndarray:
-    """Cosine of `left[left_rows]` and `right[right_rows]`, fp32 [t]; never [t, d] at once."""
+    """Returns the cosine of `left[left_rows]` and `right[right_rows]`, fp32 [t], in parts, without a [t, d] array."""
     left = left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-12)
     right = right / np.maximum(np.linalg.norm(right, axis=1, keepdims=True), 1e-12)
     out = np.empty(len(left_rows), dtype=np.float32)

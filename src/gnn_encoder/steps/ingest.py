@@ -1,4 +1,4 @@
-"""Step 1: any data set becomes the canonical one, or is refused with everything that is wrong with it."""
+"""Converts any dataset to the canonical form, or refuses the dataset and lists all its problems."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from gnn_encoder.settings.foundation import Ingest
 
 @step(dataset="dataset")
 def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
-    """Read, check and write; the counts go to the log, the metrics and `data_profile.json`."""
+    """Reads, checks and writes the dataset; counts go to the log, the metrics and `data_profile.json`."""
     source = open_source(settings)
     progress = context.progress("reading passages", source.work, source.unit)
     report = canonicalize(source, settings, draft=dataset, advance=progress.advance)

@@ -1,4 +1,4 @@
-"""What a question costs the plain dual encoder and the GNN-encoder, in milliseconds."""
+"""Measures the milliseconds per query of the plain dual encoder and of the GNN-encoder."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def measure_latency(
     bundle: Path,
     latency: Draft,
 ) -> Metrics:
-    """Time single questions of the split that the report is headed by, the two systems in turns."""
+    """Measures the time of single queries of the headline split, the two systems in turn."""
     data = Dataset(dataset)
     questions = data.query_texts(labelled_queries(data.split_qrels(shown_split(data))))
     facts = systems_latency(questions, dual_encoder, passage_vectors, bundle)

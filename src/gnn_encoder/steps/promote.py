@@ -1,7 +1,7 @@
 """Registers the bundle, and makes it the champion if it passes the gate.
 
-`promotion.gate.decide` is the rule, and `promotion.champion` measures the champion for it, which takes minutes. If
-another process has made another version the champion meanwhile, the step decides again, against that one.
+`promotion.gate.decide` is the rule. `promotion.champion` measures the champion, which takes minutes. If another process
+has replaced the champion meanwhile, the step decides again, against the new champion.
 """
 
 from dataclasses import asdict, dataclass
@@ -30,10 +30,10 @@ from gnn_encoder.tracking.context import Context
 def promote(
     context: Context, settings: Promote, dataset: Path, evaluation: Path, graph: Path, bundle: Path, decision: Draft
 ) -> Metrics:
-    """Decide, register the bundle as a model version, and move the alias `champion` if the decision is "promote".
+    """Decides, registers the bundle as a model version, and moves the alias `champion` if the decision is "promote".
 
     Raises:
-        UserError: the evaluation is of another bundle or dataset, or the store of the champion's bundle cannot be used.
+        UserError: the evaluation is of another bundle or dataset, or the store of the champion's bundle is not usable.
     """
     evaluated = Evaluation.read(evaluation)
     ranked = {record.inputs.get("bundle") for record in read_history(evaluation).values()}
@@ -56,7 +56,7 @@ def promote(
 
 
 def _registered(challenger: "_Challenger", models: Registry) -> dict[str, Any]:
-    """Decide and register, again if another process has moved the aliases meanwhile. Return the decision's facts."""
+    """Decides and registers, again if another process has moved the aliases; returns the facts of the decision."""
     address = challenger.stored_bundle()
     while True:
         seen = models.aliases()
@@ -71,7 +71,7 @@ def _registered(challenger: "_Challenger", models: Registry) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Challenger:
-    """A bundle before the gate, with its evaluation."""
+    """A bundle that the gate decides on, with its evaluation."""
 
     context: Context
     settings: Promote
@@ -90,16 +90,16 @@ class _Challenger:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Measure → mean over the split's queries."""
+        """Returns {measure: mean over the split's queries}."""
         return dict(self.metrics["results"][self.split][self.metrics["candidate"]])
 
     @property
     def baseline(self) -> float:
-        """The plain dual encoder's figure by `settings.measure`."""
+        """Returns the baseline's mean of `settings.measure`."""
         return float(self.metrics["results"][self.split][self.metrics["baseline"]][self.settings.measure])
 
     def facts(self, champion: Version | None, address: str) -> dict[str, Any]:
-        """Decide. Return what `decision.json` holds about a bundle at an address that is not registered yet."""
+        """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
         digest = self.bundle.manifest.digest
         comparison: ChampionComparison | str | None = None
         if champion and champion.tags.get(DIGEST) == digest:
@@ -123,14 +123,14 @@ class _Challenger:
         }
 
     def _compared(self, champion: Version) -> ChampionComparison | str:
-        """The comparison with the champion, or why its bundle cannot be read."""
+        """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
         folder = None
         try:
             folder = champion.bundle_folder()
             former = Searcher(Bundle.read(folder))
         except UserError as error:
             if not folder and not isinstance(error, Missing):
-                raise  # the store cannot be used now; a rerun may be able to compare
+                raise  # the store is not usable now; a rerun may succeed
             return (
                 f"the bundle of the champion, version {champion.number}, cannot be read ({error}): restore it, or "
                 "choose another champion with gnn-encoder models promote VERSION"
@@ -143,25 +143,25 @@ class _Challenger:
         )  # fmt: skip
 
     def stored_bundle(self) -> str:
-        """The address of the bundle for later runs. With `bundle_store`, the bundle is sent there first."""
+        """Returns the address of the bundle for later runs; with `bundle_store`, first sends the bundle there."""
         path = self.bundle.path
         if not (store := self.settings.bundle_store):
             address = self.context.addresses.get("bundle", "")
             return address if "://" in address else str(path.resolve())
         address = f"{store.rstrip('/')}/{self.bundle.manifest.digest}"
         try:
-            list_folder(address)  # it is there already, and may be in service
+            list_folder(address)  # the bundle exists already, and may be in service
         except UserError:
             put_folder(path, address, Transfer(f"sending {path}"))
         return address
 
     def register(self, models: Registry, facts: dict[str, Any]) -> str:
-        """Make the bundle a version and return its number."""
+        """Registers the bundle as a version; returns the version's number."""
         tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
         tags["evaluation.digest"] = self.metrics["digests"][self.split]
         return models.register(facts["bundle"], tags, facts["figures"], self.card(facts))
 
     def card(self, facts: dict[str, Any]) -> str:
-        """The model card."""
+        """Returns the model card."""
         return model_card(self.evaluation, self.data, self.graph, facts)

@@ -1,4 +1,4 @@
-"""The dev and test queries ranked by one dense system."""
+"""Ranks passages for the dev and test queries with one dense system."""
 
 import tempfile
 from pathlib import Path
@@ -25,9 +25,9 @@ def rank(
     passage_vectors: Path | None = None,
     bundle: Path | None = None,
 ) -> Metrics:
-    """Rank by a bundle, by a dual encoder over its passage vectors, or by the backbone that the settings name.
+    """Ranks with a bundle, with a dual encoder and its passage vectors, or with the backbone in the settings.
 
-    Where none is given, the run is empty and no table shows the system.
+    If none is given, the run is empty and the tables leave the system out.
     """
     data = Dataset(dataset)
     asked = evaluated_queries(data)
@@ -46,7 +46,7 @@ def rank(
         scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
     elif settings.backbone:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
-        # Inside the draft: the file is removed however the step ends.
+        # Inside the draft, so that the file is removed even if the step fails.
         with tempfile.NamedTemporaryFile(dir=run.path) as file:
             shape = (len(data.passages), encoder.width)
             vectors = np.memmap(file.name, dtype=np.float32, mode="w+", shape=shape)

@@ -1,4 +1,4 @@
-"""One page that says how every system did, with plots and explained examples. Makes no figure."""
+"""Writes one page with the results of every system, plots and explained examples. Computes no measure."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from gnn_encoder.settings import outcome
 from gnn_encoder.tracking.context import Context
 
 EXAMPLES = 5
-"""Won queries shown, and lost ones."""
+"""Number of won queries shown, and of lost queries."""
 
 
 @step(report="report")
@@ -34,10 +34,10 @@ def report(
     bundle: Path | None = None,
     scorer: Path | None = None,
 ) -> Metrics:
-    """Write the page.
+    """Writes the page.
 
-    The candidate's hits are explained by its graph, models and bundle, or by the scorer that ordered them, where they
-    are given.
+    The candidate's hits are explained by the graph, models and bundle if these are given, else by the scorer if it is
+    given.
     """
     data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
     given = {
@@ -57,20 +57,20 @@ def report(
     plain, better = figures[baseline], figures[candidate]
     gains, mean = better - plain, mean_name(first)
     plots = {
-        "systems": Plot(systems_plot(metrics, shown), f"Every system on every measure, {shown} queries."),
+        "systems": Plot(systems_plot(metrics, shown), f"Mean of every measure for every system, {shown} queries."),
         "gains": Plot(
             gains_plot(gains, first, candidate, baseline),
-            f"What {candidate} gains and loses in {mean} against {baseline}, {shown} query by query.",
+            f"Gain or loss of {candidate} against {baseline} in {mean}, for each {shown} query.",
         ),
         "queries": Plot(
             scatter_plot(plain, better, first, baseline, candidate),
-            f"{mean} of each {shown} query under both; the area of a circle is the number of queries in it.",
+            f"{mean} of each {shown} query under both systems; the area of a circle is its number of queries.",
         ),
-        "data": Plot(profile_plot(profile), "Lengths of the texts, and how many training queries a passage has."),
+        "data": Plot(profile_plot(profile), "Text lengths, and numbers of training queries with an edge to a passage."),
     }
     history = joined(inputs.values())
     if drawn := training_plot(history):
-        plots["training"] = Plot(drawn, "Training losses, and what each epoch reached on a pool of dev passages.")
+        plots["training"] = Plot(drawn, "Training losses, and the measure on a pool of dev passages after each epoch.")
     hits = {system: evaluated.first_hits(system) for system in figures}
     changed = most_changed(gains, EXAMPLES)
     won, lost = (examples(data, shown, positions, figures, hits) for positions in changed)

@@ -1,4 +1,4 @@
-"""Re-ranking: the first hits of a run in the order of a scorer of pairs; later hits keep their places."""
+"""Re-ranks the first hits of a run by a pair scorer; later hits keep their order."""
 
 from pathlib import Path
 from typing import Unpack
@@ -15,7 +15,7 @@ from gnn_encoder.settings.outcome import Rerank
 
 @step(run="run")
 def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, scorer: Path, run: Draft) -> Metrics:
-    """Order each query's first `depth` hits by the scorer's scores; with a depth of 0 the run is empty."""
+    """Orders each query's first `depth` hits by the scorer's scores; with depth 0 the run is empty."""
     data, ranking = Dataset(dataset), Run.read(first_run)
     if not settings.depth:
         ranking.of(evaluated_queries(data), 0).write(run, settings.system)
@@ -29,9 +29,9 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
 
 
 def reranked(scorer: Scorer, data: Dataset, run: Run, depth: int, **options: Unpack[ReadOptions]) -> Run:
-    """The run with each query's first `depth` hits ordered by the scorer, ties as they were.
+    """Returns the run with each query's first `depth` hits ordered by the scorer; ties keep their order.
 
-    The scores of later hits fall by 1 per rank from the lowest score of the scorer: they only keep the order.
+    Later hits get scores below the query's lowest scorer score, one less per rank, so that their order is kept.
     """
     first = run.rank <= depth
     asked, query = np.unique(run.query[first], return_inverse=True)
@@ -40,7 +40,7 @@ def reranked(scorer: Scorer, data: Dataset, run: Run, depth: int, **options: Unp
     np.minimum.at(least, query, score)
     scores = np.empty(len(run.query), dtype=np.float32)
     scores[first] = score
-    # Each query of a later hit is in `asked`, because ranks start at 1.
+    # Each query has a hit at rank 1, so every query of a later hit is in `asked`.
     scores[~first] = least[np.searchsorted(asked, run.query[~first])] - (run.rank[~first] - depth)
     order = np.lexsort((run.rank, -scores, run.query))
     return Run(run.query, run.passage[order], run.rank, scores[order])

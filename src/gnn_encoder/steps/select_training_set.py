@@ -1,15 +1,15 @@
-"""Step 9: the examples that M_de and the GNN train on, each with where it comes from.
+"""Selects the training examples of M_de and of the GNN; each example has an origin:
 
 labelled    (q, p, N): every labelled positive p of a training query q
-denoised    (q, p, N): every unlabelled candidate p that M_ce is sure of
-selected    (q, p, N_H): an example of the above with those of its negatives whose generated query
-            resembles q, sim(q, q_G(n)) ≥ t_G. SS-BERT mixes the triples T(q, p, n_H) with the
-            originals T(q, p, n) in a 1:1 ratio; here all originals stay, and as many selected ones
-            are added (`selection_mix: equal`): each equally often, the remainder by a seeded draw
+denoised    (q, p, N): every unlabelled candidate p with a high M_ce score
+selected    (q, p, N_H): a labelled or denoised example, only with negatives n whose generated query is similar to q,
+            sim(q, q_G(n)) ≥ t_G. SS-BERT mixes the triples T(q, p, n_H) with the originals T(q, p, n) in a 1:1 ratio.
+            Here all originals stay, and as many selected examples are added (`selection_mix: equal`), each equally
+            often; a seeded draw chooses the remainder
 generated   (q_G(n), n, {p}): a triple (q, p, n) with sim(q, q_G(n)) < t_A, reversed
 
-N are the query's hard negatives, highest score first, without positives of its twins. A query with few or none has
-examples with few or none; the figures count them.
+N are the query's hard negatives, highest score first, without positives of the query's twins. N may have few or no
+negatives; the metrics count such examples.
 """
 
 from dataclasses import replace
@@ -45,7 +45,7 @@ def select_training_set(
     generated_queries: Path,
     training_set: Draft,
 ) -> Metrics:
-    """Denoise the candidates, select triples, augment, and write the examples."""
+    """Denoises candidates, selects triples, adds generated examples, and writes all examples."""
     data, pairs = Dataset(dataset), PairScores.read(pair_scores)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
@@ -84,7 +84,7 @@ def select_training_set(
 
 
 def original_examples(dataset: Dataset, positives: Pairs, negatives: Pairs, origin: int, width: int) -> TrainingSet:
-    """One example per positive, with its query's first `width` hard negatives."""
+    """Returns one example per positive, with the query's first `width` hard negatives."""
     return TrainingSet(
         dataset.query_texts(positives.query),
         positives.query.astype(np.int32),
@@ -95,9 +95,9 @@ def original_examples(dataset: Dataset, positives: Pairs, negatives: Pairs, orig
 
 
 def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings: SelectTrainingSet) -> TrainingSet:
-    """Copies of `originals` with their query's `alike` negatives only; those whose query has none are left out.
+    """Returns copies of `originals` with only the query's `alike` negatives; queries without any are left out.
 
-    `selection_mix: equal` makes as many as there are originals, repeating as evenly as it goes.
+    `selection_mix: equal` returns as many copies as there are originals, repeated as evenly as possible.
     """
     table = alike.table(originals.query, width)
     usable = np.flatnonzero((table >= 0).any(axis=1))
@@ -114,9 +114,9 @@ def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings
 def generated_examples(
     labelled: Pairs, negatives: Pairs, triples: GeneratedQueries, threshold: float, width: int
 ) -> TrainingSet:
-    """One example per triple (q, n) with sim(q, q_G(n)) < `threshold`: q_G(n) asks for n, not for q's positives.
+    """Returns one example per triple (q, n) with sim(q, q_G(n)) < `threshold`: for q_G(n), n is a positive.
 
-    Left out: empty generated queries, and queries without a labelled positive.
+    Empty generated queries and queries without a labelled positive are left out.
     """
     keys = pair_keys(negatives.query, negatives.passage)
     unlike = (triples.similarity < threshold) & np.isin(pair_keys(triples.query, triples.negative), keys)
@@ -133,13 +133,13 @@ def generated_examples(
 
 
 def concatenate(parts: list[TrainingSet]) -> TrainingSet:
-    """All examples of several sets, in order."""
+    """Returns all examples of several sets, in order."""
     names = ("query", "positive", "negatives", "origin")
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
     return TrainingSet([text for part in parts for text in part.query_text], *columns)
 
 
 def counts_table(counts: dict[str, int]) -> str:
-    """Markdown: the counts."""
+    """Returns the counts as a Markdown table."""
     lines = ["| of the training set | count |", "|---|---|"]
     return "\n".join([*lines, *(f"| {name.replace('_', ' ')} | {value:,} |" for name, value in counts.items()), ""])

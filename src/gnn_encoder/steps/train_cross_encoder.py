@@ -1,4 +1,4 @@
-"""Step 5: M_ce, trained on positives against retrieved negatives (GNN-encoder 3.4)."""
+"""Trains the cross-encoder M_ce on positives and retrieved negatives (GNN-encoder 3.4)."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
 def train_cross_encoder(
     context: Context, settings: TrainCrossEncoder, dataset: Path, bm25_run: Path, dpr_run: Path, cross_encoder: Draft
 ) -> Metrics:
-    """Train the scorer of pairs."""
+    """Trains the cross-encoder, and re-ranks dev candidates with it."""
     data, runs = Dataset(dataset), [Run.read(dpr_run), Run.read(bm25_run)]
     labels = data.split_qrels("train").positive()
     if len(labels.query) == 0:
-        raise UserError("no labelled train pairs: the cross-encoder has nothing to learn from")
-    torch.manual_seed(settings.seed)  # the new head is drawn
+        raise UserError("no labelled training pairs, so the cross-encoder cannot be trained")
+    torch.manual_seed(settings.seed)  # the new head has random weights
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
     pairs = pair_tokens(model, data)
     dev = DevCandidates(data, runs, settings)

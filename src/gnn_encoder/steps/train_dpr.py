@@ -1,4 +1,4 @@
-"""Step 3: a dual encoder trained on BM25 negatives and in-batch negatives, to find candidates (DPR)."""
+"""Trains a dual encoder on BM25 negatives and in-batch negatives, to find candidates (DPR)."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gnn_encoder.training.contrastive import new_dual_encoder, train_contrastive
 
 @step(dpr="model")
 def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Path, dpr: Draft) -> Metrics:
-    """Train the candidate finder on labelled pairs."""
+    """Trains DPR on labelled pairs."""
     data = Dataset(dataset)
     examples = lexical_examples(data, Run.read(bm25_run), settings.negative_depth)
     model = new_dual_encoder(settings)
@@ -23,7 +23,7 @@ def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Pat
 
 
 def lexical_examples(dataset: Dataset, run: Run, depth: int) -> TrainingSet:
-    """One example per labelled train pair; its negatives are the query's first BM25 hits, positives excluded."""
+    """Returns one example per labelled training pair; negatives are the query's first BM25 hits without positives."""
     labels = dataset.split_qrels("train").positive()
     return TrainingSet(
         dataset.query_texts(labels.query),

@@ -1,4 +1,4 @@
-"""Step 10: M_de, the initial dual encoder, on the selected training set (GNN-encoder 3.4)."""
+"""Trains the initial dual encoder M_de on the selected training set (GNN-encoder 3.4)."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gnn_encoder.training.contrastive import new_dual_encoder, train_contrastive
 def train_dual_encoder(
     context: Context, settings: TrainDualEncoder, dataset: Path, training_set: Path, dpr: Path, dual_encoder: Draft
 ) -> Metrics:
-    """Train M_de from the backbone, or go on from DPR (`start_from`)."""
+    """Trains M_de from the backbone, or from DPR (`start_from`)."""
     examples = TrainingSet.read(training_set)
     model = DualEncoder.load(dpr) if settings.start_from == "dpr" else new_dual_encoder(settings)
     result = train_contrastive(model, examples, Dataset(dataset), settings, context)

@@ -1,4 +1,4 @@
-"""Step 12: Masked Graph Training of the dual encoder and the GNN, jointly (GNN-encoder Algorithm 1)."""
+"""Trains the dual encoder and the GNN together by Masked Graph Training (GNN-encoder Algorithm 1)."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def train_gnn(
     graph: Path,
     gnn_encoder: Draft,
 ) -> Metrics:
-    """Train from M_de on the examples whose query is in the graph."""
+    """Trains from M_de, on the examples whose query is in the graph."""
     data, graph_arrays = Dataset(dataset), Graph.read(graph)
     examples = training_examples(settings, data, TrainingSet.read(training_set), graph_arrays)
     encoders = DualEncoder.load(dual_encoder)

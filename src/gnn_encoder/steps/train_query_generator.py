@@ -1,8 +1,7 @@
-"""Step 7: a generator of queries for passages, to find out which query a negative answers (SS-BERT 3.2).
+"""Trains a query generator; a generated query shows which query a negative passage answers (SS-BERT 3.2).
 
-The pairs held out for ROUGE have passages that no training pair has. ROUGE is the F-measure in
-percent, words stemmed, as Hugging Face's scripts give it, whose framework SS-BERT follows (its
-Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
+The pairs held out for ROUGE have passages that no training pair has. ROUGE is the F-measure in percent of stemmed
+words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
 """
 
 from collections.abc import Iterator
@@ -29,14 +28,14 @@ from gnn_encoder.training.loop import Objective, fit
 def train_query_generator(
     context: Context, settings: TrainQueryGenerator, dataset: Path, query_generator: Draft
 ) -> Metrics:
-    """Train the generator and measure it on held-out pairs."""
+    """Trains the generator and measures it on held-out pairs."""
     data = Dataset(dataset)
     train, held_out = split_pairs(
         data.split_qrels("train").positive(), settings.held_out, settings.max_pairs, settings.rouge_pairs, settings.seed
     )
     if len(train.query) == 0:
-        raise UserError("no labelled train pairs: the query generator has nothing to learn from")
-    torch.manual_seed(settings.seed)  # before the model: its new weights are drawn
+        raise UserError("no labelled training pairs, so the query generator cannot be trained")
+    torch.manual_seed(settings.seed)  # before the model, because its new weights are random
     model = QueryGenerator.from_pretrained(settings.generator, settings.passage_length, settings.query_length)
     questions = data.query_texts(held_out.query)
     passages = passage_ids(model, data.passages.take(train.passage).full_texts())
@@ -71,7 +70,7 @@ def train_query_generator(
 
 
 class RowBatches:
-    """Plan: rows 0…n-1, shuffled anew each epoch. A batch is int64 [b]."""
+    """A plan of batches of rows 0…n-1, shuffled in each epoch. A batch is int64 [b]."""
 
     def __init__(self, rows: int, batch_size: int, seed: int) -> None:
         self.rows, self.seed = rows, seed
@@ -79,19 +78,19 @@ class RowBatches:
         self.steps_per_epoch = -(-rows // self.batch_examples)
 
     def draws(self, epoch: int) -> Iterator[np.ndarray]:
-        """The epoch's batches."""
+        """Yields the batches of an epoch."""
         order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
         yield from np.array_split(order, self.steps_per_epoch)
 
     def batch(self, drawn: np.ndarray) -> np.ndarray:
-        """The batch that was drawn: nothing is left to do."""
+        """Returns the drawn batch unchanged."""
         return drawn
 
 
 def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray) -> Tensor:
-    """Mean cross-entropy (nats) over the query tokens of some pairs.
+    """Returns the mean cross-entropy (nats) over the query tokens of some pairs.
 
-    Pairs go through the model in length-sorted parts, to save padding.
+    The model reads the pairs in length-sorted parts, to save padding.
     """
     total = torch.zeros((), device=device())
     for part in passes(passages.lengths[rows]):
@@ -100,14 +99,14 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
 
 
 def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int) -> tuple[Qrels, Qrels]:
-    """Pairs to train on and pairs held out, by a seeded draw of distinct passages.
+    """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of distinct passages.
 
     Args:
         pairs: labelled pairs.
         held_out: share of the passages whose pairs are held out.
-        max_pairs: keep at most this many training pairs (0: all).
-        rouge_pairs: keep at most this many held-out pairs.
-        seed: of all draws.
+        max_pairs: largest number of training pairs (0: all).
+        rouge_pairs: largest number of held-out pairs.
+        seed: seed of all draws.
     """
     generator = np.random.default_rng(seed)
     passages = generator.permutation(np.unique(pairs.passage))
@@ -118,7 +117,7 @@ def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int,
 
 
 def rouge(queries: list[str], written: list[str]) -> dict[str, float]:
-    """Mean ROUGE-1, -2 and -L F-measure, in percent, of generated queries; none without queries."""
+    """Returns mean ROUGE-1, -2 and -L F-measures of generated queries, in percent; {} without queries."""
     from rouge_score.rouge_scorer import RougeScorer
 
     if not queries:

@@ -1,6 +1,6 @@
-"""One variant of an ablation: its graph, its training, its figures (the paper's Table 3, Fig. 3 and 4).
+"""Trains and measures one variant of an ablation (the paper's Table 3, Fig. 3 and 4).
 
-Every variant of a study starts from the same M_de, the same candidates and the same cross-encoder.
+All variants of a study start from the same M_de, the same candidates and the same cross-encoder.
 """
 
 from pathlib import Path
@@ -38,13 +38,13 @@ def try_variant(
     graph: Path,
     figures: Draft,
 ) -> Metrics:
-    """Train it, propagate over the full graph, search, measure."""
+    """Trains the variant, propagates over the full graph, searches, and measures."""
     data, queries, passages = Dataset(dataset), read_vectors(query_vectors), read_vectors(passage_vectors)
     qrels = {split: data.split_qrels(split) for split in SPLITS}
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
     asked = np.concatenate(list(rows.values()))
     if not len(asked):
-        raise UserError("no dev or test query has a positive label: there is nothing to compare variants by")
+        raise UserError("no dev or test query has a positive label, so variants cannot be compared")
     trained: Metrics = {}
     if settings.mode == "untrained":
         asking = np.asarray(queries[asked])
@@ -90,7 +90,7 @@ def _training(
 
 
 def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
-    """h'_p of all passages [m, d] by the full graph, in an unlinked file; `stored` are M_de's vectors."""
+    """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors."""
     model = training.model
     m, encoded = len(stored), stored
     if isinstance(model, GnnEncoder):

@@ -96,8 +96,8 @@ class Checkpoints:
             fetch_files(self._uri, state, arriving)
             lines = (arriving / newest).read_text("utf-8", errors="replace").splitlines()
             sound = sha256(arriving / newest)[:DIGITS] == newest[-DIGITS:]
-            files = {_stored_name(line) for line in lines} & stored.keys()
-            fetch_files(self._uri, state | {name: stored[name] for name in files}, arriving)
+            names = {_stored_name(line) for line in lines} & stored.keys()
+            fetch_files(self._uri, state | {name: stored[name] for name in names}, arriving)
             if not sound or not all(_matches(line, arriving / _stored_name(line)) for line in lines):
                 raise UserError(f"{self._uri}/{newest} is corrupt: delete {self._uri} and run again")
             for line in lines:
