@@ -2,7 +2,7 @@
 
     python benchmarks/bm25.py [--passages 60000] [--queries 1000] [--k 100] [--rounds 3]
 
-Passages are python-docs' repeated with shuffled words up to the count, so that the vocabulary is real.
+Passages of python-docs are repeated with shuffled words up to the count, so that the vocabulary is real.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the benchmarks share: sides that take turns, one look of table, the machine's own rates."""
+"""Functions that the benchmarks share: sides that take turns, one table format, the machine's rates."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from rich.table import Table
 
 
 def in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Each side's median seconds over `rounds`, and its last result. Taking turns, a noisy machine disturbs all."""
+    """Each side's median seconds over `rounds`, and its last result. Sides take turns, so noise affects all sides."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     results: dict[str, Any] = {}
     for _ in range(rounds):
@@ -31,14 +31,14 @@ def in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> tuple[dict[
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
-    """Print a table, and below it the machine and the versions that the figures are of."""
+    """Print a table, and below the table the machine and the package versions of the measurement."""
     table = Table(title=title, caption=caption or None)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
     console = Console()
-    if not console.is_terminal:  # a log has no width for which a figure would have to be cut
+    if not console.is_terminal:  # a log has no width limit, so no figure needs to be cut
         console.width = 200
     console.print(table)
     console.print(machine(), highlight=False)
@@ -62,14 +62,14 @@ def _version(package: str) -> str:
 
 
 def processor() -> str:
-    """The CPU's own name where Linux tells it."""
+    """The CPU's model name on Linux, otherwise the architecture."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     return next((line.split(": ", 1)[1] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def matmul_rate(rows: int, inner: int, columns: int, dtype: torch.dtype = torch.float32) -> float:
-    """FLOP/s of a [rows, inner] × [inner, columns] product here, best of some: the peak that a floor is stated by."""
+    """FLOP/s of a [rows, inner] × [inner, columns] product on this machine, best of 20: the rate behind a floor."""
     where = "cuda" if torch.cuda.is_available() else "cpu"
     a, b = (torch.randn(size, device=where).to(dtype) for size in ((rows, inner), (inner, columns)))
     best = float("inf")
@@ -90,7 +90,7 @@ class PeakMemory(threading.Thread):
         self.peak, self.over = 0, threading.Event()
 
     def run(self) -> None:
-        """Look ten times a second."""
+        """Measure ten times a second."""
         while not self.over.wait(0.1):
             status = Path("/proc/self/status").read_text()
             kib = next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))

@@ -1,8 +1,8 @@
 """Encoding speed against sentence-transformers: same model, texts, lengths and CPU, in one run.
 
-Each side encodes all texts `--rounds` times, taking turns, so that a noisy machine disturbs both; the table
-shows medians and their ratio to sentence-transformers' default. Cosines are to the default's vectors. The
-floor is the time that the model's matrix products alone would take at the rate measured beside it.
+Each side encodes all texts `--rounds` times. The sides take turns, so that a noisy machine affects both. The table has
+medians and ratios to sentence-transformers' default. Cosines are to the vectors of the default. The floor is the time
+of the model's matrix products alone at the matrix rate measured in the same run.
 
     python benchmarks/encode.py [--passages 600] [--rounds 3] [--dataset DATASET_ARTIFACT]
 """

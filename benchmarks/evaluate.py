@@ -1,4 +1,4 @@
-"""All measures of a run of 7,000 queries with 1,000 hits each, against pytrec_eval called on ready dictionaries.
+"""All measures of a run of 7,000 queries with 1,000 hits each, against pytrec_eval called with prepared dictionaries.
 
 python benchmarks/evaluate.py [--queries 7000] [--hits 1000]
 """

@@ -1,10 +1,10 @@
-"""Folds of a BEIR folder's training queries, so that settings are chosen without a look at its test queries.
+"""Folds of a BEIR folder's training queries, so that settings are chosen without use of the test queries.
 
     python benchmarks/folds.py DATA OUT --folds 3
     gnn-encoder ablate --preset scifact --dataset OUT/0 --root ROOTS/0 --variant "NAME: SETTING …"    # and 1, 2
 
-Each fold is a BEIR folder: `train` has the training queries of the other folds, `test` those of this one, `dev` stays.
-Queries of equal text fall into one fold. The corpus and the queries are links to DATA's files.
+Each fold is a BEIR folder. `train` has the training queries of the other folds, `test` has the training queries of this
+fold, and `dev` is unchanged. Queries of equal text are in one fold. Corpus and queries are links to DATA's files.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""The gradient cache: memory of a large batch against a small one, and speed against none where both fit.
+"""The gradient cache: memory of a large and a small batch, and speed with and without the cache on a batch that fits.
 
-Each case is one process that takes a step of contrastive training with MiniLM (forward, backward, AdamW) on
-random tokens, 12 a query and 48 a passage; its peak resident memory is the operating system's figure.
+Each case is a process that takes a step of contrastive training with MiniLM (forward, backward, AdamW) on random
+tokens, 12 per query and 48 per passage. The operating system measures the peak resident memory.
 
     python benchmarks/gradient_cache.py [--large 4096] [--small 512] [--fits 128] [--rounds 4]
 """
@@ -34,7 +34,7 @@ def random_tokens(count: int, length: int) -> Tokens:
 
 
 def case(batch: int, cached: bool, rounds: int) -> dict[str, float]:
-    """Seconds of the fastest of some steps and peak memory in GiB, in this process."""
+    """Seconds of the fastest step and peak memory in GiB, in this process."""
     model = DualEncoder.from_backbone(
         "minilm", pooling="auto", normalize="auto", query_length=32, passage_length=64, share_encoders=False
     )
@@ -42,7 +42,7 @@ def case(batch: int, cached: bool, rounds: int) -> dict[str, float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     queries, passages = random_tokens(batch, QUERY_TOKENS), random_tokens(2 * batch, PASSAGE_TOKENS)
     known = KnownPositives(np.arange(batch), np.arange(batch))
-    # AdamW's state lies in memory from the first step on: all rounds, one or many, find it there.
+    # A first step allocates AdamW's state, so that its memory counts for any number of rounds.
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

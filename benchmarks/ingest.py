@@ -1,7 +1,7 @@
-"""Reading a collection in MS MARCO's layout: seconds, MB/s and peak memory, beside reading its bytes alone.
+"""Reading a collection in MS MARCO's layout: seconds, MB/s and peak memory, beside reading only the bytes.
 
-The collection is synthetic: 56 words a passage from a vocabulary of 30,000 with Zipf's frequencies. Each reading is a
-process of its own, so that its peak memory is its own.
+The collection is synthetic: 56 words per passage from a vocabulary of 30,000 with Zipf frequencies. Each reading has
+its own process, so that peak memory is measured separately.
 
     python benchmarks/ingest.py [--passages 1000000] [--rounds 3]
 """

@@ -1,7 +1,7 @@
-"""What a step costs beside its work: the update pipeline's three steps as `gnn-encoder update` runs them.
+"""The overhead of a step: the update pipeline's three steps as `gnn-encoder update` runs them.
 
-From the run's own events: `starting` (the engine turns to the step), `started` (its process runs and has imported the
-package), `finished`. The peer is kfp.local itself with components that do nothing.
+Measured from the run's events: `starting` (the engine begins the step), `started` (the step's process runs and has
+imported the package), `finished`. The peer is kfp.local with components that do nothing.
 
     python benchmarks/overhead.py
 """
@@ -22,7 +22,7 @@ from gnn_encoder.settings.pipeline import PIPELINES
 
 
 def empty_component_seconds(folder: Path, steps: int = 5) -> float:
-    """Seconds a step of kfp.local's subprocess runner whose component does nothing."""
+    """Seconds per step of kfp.local's subprocess runner with a component that does nothing."""
     from kfp import dsl, local
 
     @dsl.component(base_image="python:3.11", install_kfp_package=False)  # type: ignore[untyped-decorator]
@@ -49,7 +49,7 @@ class Listener:
         self.times: dict[tuple[str, str], float] = {}
 
     def show(self, events: list[Event]) -> None:
-        """Take events as they come."""
+        """Record the time of each event."""
         for event in events:
             self.times.setdefault((event["step"], event["event"]), event["time"])
 

@@ -1,9 +1,9 @@
-"""What sentence-transformers' own recipe reaches on a data set, beside a finished run of this project.
+"""The effectiveness of sentence-transformers' recipe on a data set, beside a finished run of this project.
 
 The recipe: MiniLM, MultipleNegativesRankingLoss with one hard negative that the untrained model mined, three epochs,
-batch 64, rate 2e-5, 192 tokens, in bf16 where the hardware has it. It trains on the run's own dataset, with its labels,
-and is measured as its systems are, by the run's measures; p is of the paired randomization test against the recipe.
-Hours on a CPU for tens of thousands of labels; `--labels` takes the first so many.
+batch 64, rate 2e-5, 192 tokens, in bf16 if the hardware supports it. The recipe trains on the run's dataset and labels,
+and is measured by the run's measures, like the run's systems; p is from the paired randomization test against the
+recipe. Training takes hours on a CPU for tens of thousands of labels; `--labels` N uses the first N labels.
 
     python benchmarks/peer_training.py ROOT/latest [--epochs 3] [--batch 64] [--rate 2e-5] [--length 192] [--labels 0]
 """
@@ -30,7 +30,7 @@ DEPTH, MINED = 1000, 20
 
 
 def mined(model: SentenceTransformer, data: Dataset, texts: list[str], labels: int) -> dict[str, list[str]]:
-    """Anchor, positive and hard negative of each training label: the untrained model's best passage that has none."""
+    """Anchor, positive and hard negative (the untrained model's best unlabelled passage) of each training label."""
     positive = data.split_qrels("train").positive()
     query, passage = (column[: labels or None] for column in (positive.query, positive.passage))
     asked = data.query_texts(query)
@@ -41,7 +41,7 @@ def mined(model: SentenceTransformer, data: Dataset, texts: list[str], labels: i
 
 
 def train(model: SentenceTransformer, triples: dict[str, list[str]], options: argparse.Namespace) -> None:
-    """The recipe, in place."""
+    """Train the model in place by the recipe."""
     import datasets
 
     with tempfile.TemporaryDirectory() as folder:

@@ -3,10 +3,10 @@
     python benchmarks/propagate.py                       # against PyG, both sides in turns
     python benchmarks/propagate.py --scale 0.1 --folder F  # a tenth of MS MARCO, synthetic fp16 arrays written to F
 
-MS MARCO (`--scale 1`): 8,841,823 passages, 502,939 queries, k = 25, widths 768, 4 heads; in F 34 GB of vectors
-and edge features and 14 GB of results. One array serves as M_de's vectors and as E_P's. Neighbours are drawn
-uniformly, the worst case for caches. The floors beside the seconds are the bytes that a pass must move over the
-rate at which this disk reads a file that is not cached, and its matrix products over the rate measured here.
+MS MARCO (`--scale 1`): 8,841,823 passages, 502,939 queries, k = 25, widths 768, 4 heads. F then holds 34 GB of vectors
+and edge features and 14 GB of results. One array serves as M_de's and E_P's vectors. Neighbours are drawn uniformly,
+the worst case for caches. The table has two floors: the bytes that a pass must move, divided by the disk's rate for an
+uncached file, and the operations of the pass's matrix products, divided by the matrix rate measured here.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def model(width: int, heads: int) -> GNN:
 
 
 class PygTwin(torch.nn.Module):
-    """The same GNN of PyG's layers, fed the whole graph: how one would write it with the library."""
+    """The same GNN made of PyG's layers, applied to the whole graph, as a user of PyG would write it."""
 
     def __init__(self, gnn: GNN) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class PygTwin(torch.nn.Module):
 
 
 def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.ndarray) -> tuple[float, float]:
-    """Our side, a million passages at a time into `out`; seconds of the two passes."""
+    """Run our side, a million passages at a time into `out`; returns the seconds of the two passes."""
     began = time.perf_counter()
     full = Propagation(gnn, graph, h_q, h_p)
     middle = time.perf_counter()
@@ -119,7 +119,7 @@ def against_pyg(rounds: int) -> None:
 
 
 def synthetic(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """A memory-mapped fp16 array of random rows, written once; blocks repeat, which no step can notice."""
+    """A memory-mapped fp16 array of random rows, written once. Blocks repeat, which changes no measurement."""
     if not path.is_file():
         partial = path.with_suffix(".partial")
         array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float16, shape=shape)
@@ -135,7 +135,7 @@ def synthetic(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def read_rate(path: Path) -> float:
-    """Bytes/s of reading the file's first 4 GiB, put out of the cache before."""
+    """Bytes/s of reading the first 4 GiB of a file after removing the file from the cache."""
     buffer = bytearray(2**24)
     with path.open("rb", buffering=0) as file:
         os.fsync(file.fileno())
@@ -171,7 +171,7 @@ def at_scale(scale: float, folder: Path) -> None:
     out = np.lib.format.open_memmap(folder / f"results-{m}.npy", mode="w+", dtype=np.float16, shape=(m, d))
     rate, disk = matmul_rate(8192, d, d), read_rate(folder / f"features-{n}.npy")
     tempfile.tempdir = str(folder)
-    give_back()  # what the making of the arrays left
+    give_back()  # the memory freed after making the arrays
     with PeakMemory() as memory:
         seconds = propagate(model(d, heads), graph, h_q, h_p, out)
     facts = {

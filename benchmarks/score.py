@@ -1,8 +1,8 @@
 """Scoring pairs with a cross-encoder against sentence-transformers' CrossEncoder: same backbone, pairs and lengths.
 
-Our side gives each pair's [CLS] vector too, in the same pass. The heads differ (a linear layer on [CLS] here, BERT's
-pooler there), so speed alone is compared; that batching changes no score is in the tests. The floor is the time
-that the model's matrix products alone would take at the rate measured beside it.
+Our side also returns each pair's [CLS] vector, in the same pass. The heads differ (a linear layer on [CLS] here, BERT's
+pooler there), so only speed is compared. The tests check that batching changes no score. The floor is the time of the
+model's matrix products alone at the matrix rate measured in the same run.
 
     python benchmarks/score.py [--queries 40] [--candidates 20] [--rounds 3]
 """

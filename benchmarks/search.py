@@ -1,6 +1,6 @@
-"""Exact search against FAISS called directly, over the same vectors: what reading in chunks and ordering ties cost.
+"""Exact search against FAISS called directly, over the same vectors: the cost of reading in chunks and ordering ties.
 
-The floor is the products' operations at the matrix rate measured beside it.
+The floor is the time of the matrix products alone at the matrix rate measured in the same run.
 
     python benchmarks/search.py [--passages 200000] [--queries 1000] [--k 100] [--width 384] [--rounds 3]
 """

@@ -1,7 +1,7 @@
 """Folders to and from an object store, against boto3 called directly with as many connections.
 
-Floor: the bytes over what the store takes and gives on this connection, which is what boto3's own transfer measures;
-digests are computed besides. The store is the one that the environment leads to (AWS_ENDPOINT_URL).
+The floor is the bytes divided by the store's rate on this connection, which boto3's transfer measures. Our side also
+computes digests. The environment names the store (AWS_ENDPOINT_URL).
 """
 
 import argparse
@@ -69,7 +69,7 @@ def large(folder: Path, uri: str, megabytes: int, rounds: int) -> None:
 
 
 def small(folder: Path, uri: str, files: int, rounds: int) -> None:
-    """Many small files, against one after the other."""
+    """Many small files, against sending the files one after the other."""
     source, plain = folder / "many", Address.parse(f"{uri}/plain-many")
     source.mkdir()
     for i in range(files):

@@ -1,8 +1,8 @@
 """Training a dual encoder against sentence-transformers' trainer: same triples, batch, lengths, optimizer and loss.
 
-Both train MiniLM, one encoder for both sides, with in-batch and one hard negative, dropout 0.1, AdamW, gradients
-clipped, for one epoch; the peer in the precision that is its best here, ours in `auto`. python-docs' queries.
-Needs the packages `datasets` and `accelerate`, which the peer's trainer wants (`make bench` installs them).
+Both train MiniLM on queries of python-docs for one epoch, with one encoder for queries and passages, in-batch negatives
+and one hard negative, dropout 0.1, AdamW and clipped gradients. The peer uses its fastest precision, our side `auto`.
+The peer's trainer needs the packages `datasets` and `accelerate` (`make bench` installs both).
 
     python benchmarks/train.py [--triples 256] [--batch 64] [--length 192]
 """
@@ -56,7 +56,7 @@ def peer_seconds(triples: list[tuple[str, str, str]], batch: int, length: int, b
 
 
 def our_seconds(data: Dataset, examples: TrainingSet, batch: int, length: int) -> float:
-    """One epoch of the steps' own loop, tokenization included."""
+    """Seconds of one epoch of the steps' loop, tokenization included."""
     settings = TrainDualEncoder(
         epochs=1, batch_size=batch, learning_rate=RATE, negatives=1, score_scale=SCALE, dev_queries=0,
         share_encoders=True, checkpoint_seconds=1e6, start_from="backbone",

@@ -1,8 +1,8 @@
-"""Forward and backward of Masked Graph Training against a plain dual encoder's, per token that an encoder reads.
+"""Forward and backward pass of Masked Graph Training against a plain dual encoder, per token that an encoder reads.
 
-Both take the same batches of python-docs queries with MiniLM: the plain step encodes the queries and their
-passages, the masked one the neighbour queries too, and runs the GNN over random edges with random features.
-The sides take turns; medians.
+Both use the same batches of python-docs queries with MiniLM. The plain step encodes queries and passages. The masked
+step also encodes the neighbour queries and runs the GNN over random edges with random features. The sides take turns;
+the table shows medians.
 
     python benchmarks/train_step.py [--batch 32] [--steps 6]
 """

@@ -1,7 +1,7 @@
-"""Carrying over what has not changed: both steps after a share of the passages changed, against a run from nothing.
+"""Carrying over unchanged results: both steps after a share of the passages changed, against a run from nothing.
 
-Both sides are whole steps (models loaded, texts read, index and digests written), over python-docs with MiniLM and
-random GNN weights; passages beyond what the documentation has are its own with shuffled words.
+Both sides run whole steps (load models, read texts, write index and digests) over python-docs with MiniLM and random
+GNN weights. If more passages are needed than the documentation has, its passages are repeated with shuffled words.
 
     python benchmarks/update.py [--passages 12000] [--changed 0.01] [--precision auto]
 """
@@ -28,7 +28,7 @@ from gnn_encoder.steps.encode_corpus import encode_corpus
 
 
 def write_dataset(source: Dataset, path: Path, passages: int, changed: int) -> Path:
-    """`passages` passages of the documentation, the first of them again where it has fewer; some with other words."""
+    """Write `passages` passages of the documentation, repeated if needed, of which `changed` have reversed words."""
     table, generator = source.passages.take(np.arange(len(source.passages))), np.random.default_rng(0)
     texts = [table.texts[i % len(table.texts)] for i in range(passages)]
     for i in range(len(table.texts), passages):
@@ -49,7 +49,7 @@ def write_dataset(source: Dataset, path: Path, passages: int, changed: int) -> P
 
 
 def write_models(folder: Path) -> dict[str, Path]:
-    """MiniLM as M_de, as a cross-encoder, and with a GNN."""
+    """Write MiniLM as M_de, as a cross-encoder, and with a GNN."""
     encoders = DualEncoder.from_backbone(
         "minilm", pooling="auto", normalize="auto", query_length=32, passage_length=128, share_encoders=False
     )
@@ -65,7 +65,7 @@ def write_models(folder: Path) -> dict[str, Path]:
 def run_steps(
     dataset: Path, models: dict[str, Path], out: Path, precision: Precision, previous: str = ""
 ) -> dict[str, float]:
-    """Seconds of the steps; their outputs lie in `out`."""
+    """Seconds of the steps; the outputs are stored in `out`."""
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     began = time.perf_counter()
     build_graph(

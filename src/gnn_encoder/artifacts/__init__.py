@@ -1,4 +1,4 @@
-"""What each artifact's folder holds: the only place that knows a file name inside one."""
+"""The folders of artifacts. No other package knows the names of the files inside them."""
 
 from gnn_encoder.artifacts.arrays import Contents as Contents
 from gnn_encoder.artifacts.arrays import Encoding as Encoding

@@ -26,12 +26,12 @@ DIGESTS, MODELS = "_digests.npy", "models.json"
 
 
 def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
-    """The memory-mapped [rows, width] array of a vectors draft; row i is row i of the dataset."""
+    """Create the memory-mapped [rows, width] array of a vectors draft; row i is row i of the dataset."""
     return create_rows(draft, Path(VECTORS).stem, (rows, width), dtype)
 
 
 def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: type = np.float32) -> np.memmap:
-    """A memory-mapped array [rows, width] of a draft, by name."""
+    """Create a memory-mapped array [rows, width] of a draft, by name."""
     draft.rows(**{name: shape[0]})
     return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
@@ -50,9 +50,9 @@ def read_vectors(path: str | Path) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Contents:
-    """Digests of the texts and models behind an artifact's rows, by which a later run finds what has not changed.
+    """Digests of the texts and models behind an artifact's rows. A later run compares them to find unchanged rows.
 
-    `digests`: by name, uint64 [rows, 2] (`gnn_encoder.update.changes`); `models`: digests and settings of everything
+    `digests`: name → uint64 [rows, 2] (`gnn_encoder.update.changes`); `models`: digests and settings of all models
     that turned texts into rows.
     """
 
@@ -61,7 +61,7 @@ class Contents:
 
     @classmethod
     def read(cls, path: str | Path) -> "Contents":
-        """Of an artifact that has them, memory-mapped."""
+        """Read an artifact's digests; the arrays are memory-mapped."""
         folder = Path(path)
         files = {file.name.removesuffix(DIGESTS): file for file in sorted(folder.glob(f"*{DIGESTS}"))}
         models = json.loads((folder / MODELS).read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ class Contents:
 
     @staticmethod
     def write(draft: Draft, models: dict[str, str], **digests: np.ndarray) -> None:
-        """Write them into an artifact."""
+        """Write digests and models into an artifact."""
         for name, array in digests.items():
             np.save(draft / f"{name}{DIGESTS}", array, allow_pickle=False)
         (draft / MODELS).write_text(json.dumps(models, indent=1), encoding="utf-8")
@@ -79,8 +79,8 @@ class Contents:
 class Encoding:
     """Intermediate results of `encode_corpus`, which the next update reuses.
 
-    `passages` fp32 [m, d]: h_p of all; `queries` fp32 [n, d]: h_q of the graph's. Digests `passages`, `queries`:
-    of their texts; `neighbourhoods` [m, 2]: of everything that each h'_p depends on.
+    `passages` fp32 [m, d]: h_p of all passages; `queries` fp32 [n, d]: h_q of the graph's queries. The digests
+    `passages` and `queries` are of the texts; `neighbourhoods` [m, 2] are of everything that each h'_p depends on.
     """
 
     passages: np.ndarray
@@ -96,17 +96,17 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Graph:
-    """The query–passage graph; every array memory-mapped.
+    """The query–passage graph; every array is memory-mapped.
 
     queries    int32 [n]        dataset rows of the graph's queries (node i is query row queries[i])
     edges      int32 [n, k]     passage rows, best first; -1: no edge
     labelled   bool  [n, k]     the edge is a labelled positive
     features   fp16  [n, k, d]  cross-encoder [CLS] of (query, passage), or None (ablation); int8 with scales
-    indptr     int64 [m + 1]    reverse CSR: passage p's edges are reverse[indptr[p]:indptr[p + 1]],
-    reverse    int64 [edges]    each a flat position in [n, k], ascending (query = position // k)
+    indptr     int64 [m + 1]    reverse CSR: the edges of passage p are reverse[indptr[p]:indptr[p + 1]]
+    reverse    int64 [edges]    an edge's flat position in [n, k], ascending per passage (query = position // k)
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
-    retrieved  int32 [n, r]     M_de's first passages, of which the first k are edges; -1: fewer were found
-    scales     fp32  [n, k]     where features are int8: a feature is features[i, j] · scales[i, j]
+    retrieved  int32 [n, r]     M_de's first passages; the first k of them are edges; -1: no passage
+    scales     fp32  [n, k]     only for int8 features: a feature is features[i, j] · scales[i, j]
     """
 
     queries: np.ndarray
@@ -132,7 +132,7 @@ class Graph:
 
     @staticmethod
     def create_features(draft: Draft, name: str, shape: tuple[int, ...], dtype: type = np.float16) -> np.memmap:
-        """A memory-mapped array of a draft: `features`, `scales`, `query_loops` or `passage_loops`."""
+        """Create a memory-mapped array of a draft: `features`, `scales`, `query_loops` or `passage_loops`."""
         return np.lib.format.open_memmap(draft / GRAPH_FILES[name], mode="w+", dtype=dtype, shape=shape)
 
     @staticmethod
@@ -148,7 +148,7 @@ class Graph:
 
 
 def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, positions): each passage's flat positions in `edges` [n, k]."""
+    """Returns (indptr, positions): each passage's flat positions in `edges` [n, k], as reverse CSR."""
     flat = edges.ravel()
     order = np.argsort(flat, kind="stable")
     order = order[np.searchsorted(flat[order], 0) :]  # the -1 of missing edges sort first
@@ -158,7 +158,7 @@ def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarra
 
 
 def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """arange(start, stop) of each pair of `starts` [n] and `stops` [n], one after another, int64 [Σ (stop − start)]."""
+    """Concatenates arange(start, stop) of all pairs of `starts` [n] and `stops` [n]: int64 [Σ (stop − start)]."""
     counts = stops - starts
     before = np.cumsum(counts) - counts
     return np.asarray(np.arange(int(counts.sum())) + np.repeat(starts - before, counts))

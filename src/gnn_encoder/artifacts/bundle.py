@@ -1,11 +1,11 @@
-"""The bundle: everything that a search needs, in one folder that can be copied anywhere.
+"""The bundle: one folder with everything that a search needs. The folder can be copied anywhere.
 
 vectors.npy     the passage vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
-index.faiss     inner-product index over them, unless the vectors themselves are searched
+index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
-bm25/           BM25's index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
-bundle.json     describes the above for other programs
+bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
+bundle.json     describes these files for other programs
 """
 
 import json
@@ -26,13 +26,13 @@ INDEX, QUERY_ENCODER, BM25, CARD = "index.faiss", "query_encoder", "bm25", "bund
 
 
 class Bundle(Artifact):
-    """A complete bundle artifact; its large parts are read when they are first used."""
+    """A complete bundle artifact; large parts are read at their first use."""
 
     schema = "bundle"
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Open a bundle; a UserError if its parts do not belong together."""
+        """Open a bundle; raises UserError if the numbers of vectors and passages differ."""
         bundle = super().read(path)
         counts = {"vectors": len(bundle.vectors), "passages": len(bundle.passages)}
         if counts["vectors"] != counts["passages"]:
@@ -53,11 +53,11 @@ class Bundle(Artifact):
 
         Args:
             draft: the artifact to write.
-            vectors: h'_p [m, d]; not copied where it is the draft's own array (`create_vectors(draft, m, d)`).
-            dataset: the dataset with the vectors' passages.
-            save_index: writes an index over vectors to a file, or nothing (`index_file.build_index`).
+            vectors: h'_p [m, d]; not copied if `vectors` is the draft's own array (`create_vectors(draft, m, d)`).
+            dataset: the dataset of the passages.
+            save_index: writes an index over vectors to a file, or writes nothing (`index_file.build_index`).
             save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
-            save_bm25: writes BM25's index into a folder (`Bm25.save`).
+            save_bm25: writes a BM25 index into a folder (`Bm25.save`).
         """
         own = (draft / VECTORS).is_file()
         if own and isinstance(vectors, np.memmap) and (draft / VECTORS).samefile(str(vectors.filename)):
@@ -89,7 +89,7 @@ class Bundle(Artifact):
 
     @property
     def index_path(self) -> Path:
-        """The file that is searched: the FAISS index if there is one, else the vectors."""
+        """The file that a search reads: the FAISS index if there is one, otherwise the vectors."""
         index = self.path / INDEX
         return index if index.is_file() else self.path / VECTORS
 
@@ -100,7 +100,7 @@ class Bundle(Artifact):
 
     @property
     def bm25_path(self) -> Path | None:
-        """The folder of BM25's index, None without one."""
+        """The folder of the BM25 index; None without a BM25 index."""
         return folder if (folder := self.path / BM25).is_dir() else None
 
     @cached_property

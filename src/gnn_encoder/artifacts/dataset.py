@@ -1,4 +1,4 @@
-"""The canonical dataset: three Parquet tables, row numbers instead of text ids inside.
+"""The canonical dataset: three Parquet tables. The package uses row numbers in place of text ids.
 
 corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
@@ -21,7 +21,7 @@ from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
 
 CORPUS, QUERIES, QRELS = "corpus.parquet", "queries.parquet", "qrels.parquet"
 ROW_GROUP = 10_000
-"""Rows that a reader holds at a time."""
+"""Rows that a reader holds in memory at a time."""
 
 TEXT, NUMBER = pa.string(), pa.int32()
 SCHEMAS = {
@@ -32,14 +32,14 @@ SCHEMAS = {
 SPLITS = ("train", "dev", "test")
 Column: TypeAlias = list[Any] | np.ndarray | pa.ChunkedArray
 HIGHEST_RELEVANCE = 1000
-"""Of a label, positive or negative. trec_eval counts a query's labels of every grade up to the highest one: a label of
-10**9 took 8 GB, and with one of 2**31 - 1 RR, nDCG and MAP were 0 without an error."""
+"""Largest absolute value of a label. trec_eval allocates memory for every grade up to a query's highest label: a label
+of 10**9 took 8 GB. With a label of 2**31 - 1, RR, nDCG and MAP were 0 without an error."""
 
 
 def relevance_of(field: str) -> int | None:
-    """The label in a field of a qrels file, None if it is not an integer up to `HIGHEST_RELEVANCE`.
+    """The label in a field of a qrels file; None if the field is not an integer up to `HIGHEST_RELEVANCE`.
 
-    Only ASCII digits count, where `int` also takes 1_0 and digits of other scripts.
+    Only ASCII digits are accepted; `int` would also accept 1_0 and digits of other scripts.
     """
     label = int(field) if re.fullmatch(r"[+-]?[0-9]{1,10}", field) else HIGHEST_RELEVANCE + 1
     return label if abs(label) <= HIGHEST_RELEVANCE else None
@@ -51,7 +51,7 @@ def passage_text(title: str, text: str) -> str:
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray]:
-    """Columns of numbers of a Parquet file, by name."""
+    """Reads numeric columns of a Parquet file, by name."""
     return [column.to_numpy() for column in pq.read_table(path, columns=list(names)).columns]
 
 
@@ -68,7 +68,7 @@ class Qrels:
         return self.where(self.relevance >= 1)
 
     def where(self, keep: np.ndarray) -> "Qrels":
-        """The labels that the mask [r] keeps."""
+        """The labels where the mask [r] is true."""
         return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
 
 
@@ -81,7 +81,7 @@ class Passages:
     texts: list[str]
 
     def full_texts(self) -> list[str]:
-        """Title and text of each, as models read them."""
+        """Title and text of each passage, as models read them."""
         return [passage_text(title, text) for title, text in zip(self.titles, self.texts, strict=True)]
 
 
@@ -108,7 +108,7 @@ class PassageTable:
             yield _passages(batch)
 
     def take(self, rows: np.ndarray) -> Passages:
-        """The passages at `rows` [b], in that order; reads only the row groups they lie in."""
+        """The passages at `rows` [b], in the order of `rows`; reads only the row groups of these passages."""
         rows = np.asarray(rows, dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         groups = np.searchsorted(self._starts, rows[order], side="right") - 1
@@ -124,7 +124,7 @@ class PassageTable:
 
 
 def _column(rows: np.ndarray) -> pa.Array:
-    """Row numbers int64 for Arrow. `pa.array` would import pandas, half a second of processor time in a search."""
+    """Row numbers int64 for Arrow. `pa.array` would import pandas: half a second of processor time in a search."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
 
@@ -155,15 +155,15 @@ class Dataset:
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Int32 [n]: the row of the first query of each query's group.
+        """Int32 [n]: for each query the row of the first query in its group.
 
-        Training queries that are twins (`data.twins`) form a group: they share their positives and leave the graph
-        together. Every other query is a group of its own.
+        Training queries that are twins (`data.twins`) form a group: twins share their positives and leave the graph
+        together. Every other query is alone in its group.
         """
         return np.asarray(self.queries.column("group").to_numpy())
 
     def query_texts(self, rows: np.ndarray) -> list[str]:
-        """Texts of the queries at `rows`, in that order."""
+        """Texts of the queries at `rows`, in the order of `rows`."""
         return list(self.queries.column("text").take(pa.array(rows)).to_pylist())
 
     @cached_property
@@ -179,8 +179,8 @@ class Dataset:
 class DatasetWriter:
     """Streams rows into a dataset draft: all passages and queries first, then the qrels.
 
-    Rows come as batches of columns. One batch is compressed and written while the caller reads the next, so
-    memory stays that of two batches. An error in writing is raised by the next call.
+    Rows come as batches of columns. A thread compresses and writes one batch while the caller reads the next batch, so
+    memory holds two batches. An error in writing is raised by the next call.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -199,13 +199,13 @@ class DatasetWriter:
     def queries(
         self, ids: Column, texts: Column, splits: Column, answers: Column, groups: Column | None = None
     ) -> None:
-        """Append queries, with the row of the first query of each one's group; None: each is a group of its own."""
+        """Append queries; `groups` as `Dataset.groups`, None: each query is alone in its group."""
         if groups is None:
             groups = np.arange(self._rows[QUERIES], self._rows[QUERIES] + len(ids))
         self._write(QUERIES, ids, texts, splits, answers, groups)
 
     def qrels(self, query_ids: Column, passage_ids: Column, relevance: Column, query: Column, passage: Column) -> None:
-        """Append labels, with the row numbers of their query and passage."""
+        """Append labels, with the row numbers of query and passage."""
         self._write(QRELS, query_ids, passage_ids, relevance, query, passage)
 
     def _write(self, name: str, *columns: Column) -> None:
@@ -221,7 +221,7 @@ class DatasetWriter:
         self._rows[name] += len(table)
 
     def close(self) -> None:
-        """Close the files and record the counts."""
+        """Close the files and record the row counts."""
         try:
             if self._writing:
                 self._writing.result()

@@ -1,11 +1,11 @@
 """Folders with a manifest: written under a temporary name, renamed when complete, checked when read.
 
-`manifest.json` names the schema and its version, every file's size and SHA-256, row counts, the settings and input
-digests of the step that wrote it, and the step's metrics. A killed step leaves no folder that a reader would take for
-an artifact.
+`manifest.json` has the schema and its version, the size and SHA-256 of every file, row counts, the settings and input
+digests of the step that wrote the folder, and the step's metrics. The folder of a killed step keeps its temporary name,
+so a reader never takes it for an artifact.
 
-Reading a manifest compares every file with its SHA-256. A file is hashed once: the hidden file `.NAME.checked.json`
-beside the folder NAME records when each file last changed and its digest then, and later readers compare that.
+Reading a manifest checks the SHA-256 of every file, but hashes an unchanged file only once: the hidden file
+`.NAME.checked.json` beside the folder NAME records each file's digest and change time for later readers.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from gnn_encoder.errors import UserError, printable
 
 MANIFEST, HISTORY = "manifest.json", "history.json"
 LARGEST = 2**24
-"""Bytes of a manifest at most; real ones have some thousand."""
+"""Most bytes of a manifest; real manifests have some thousand bytes."""
 CLOCK_TICK = 20_000_000
-"""Nanoseconds. A file that changed less than this ago may change again without another change time: the kernel's clock
-for files ticks every 1 to 10 ms."""
+"""Nanoseconds. A file that changed less than this ago can change again and keep the same change time, because the
+kernel's clock for files ticks every 1 to 10 ms."""
 VERSIONS = {
     "dataset": 2,
     "run": 1,
@@ -63,8 +63,8 @@ class FileFacts:
 class Manifest:
     """The content of `manifest.json`.
 
-    `digest` is over the files' names, sizes and SHA-256. `history` is the SHA-256 of `history.json`, which is not one
-    of `files`; it is empty without that file. `seal` is over all else in the manifest.
+    `digest` covers the names, sizes and SHA-256 of `files`. `history` is the SHA-256 of `history.json`, which is not
+    among `files`; empty without such a file. `seal` covers all other fields of the manifest.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -86,14 +86,14 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class Draft:
-    """An artifact that is being written: a folder with a temporary name until `finish` renames it."""
+    """An artifact that is being written. The folder has a temporary name until `finish` renames it."""
 
     def __init__(self, target: Path, schema: str) -> None:
         self.target = target
         self.path = target.with_name(f".{target.name}.partial-{os.getpid()}")
         self.manifest = Manifest(schema, VERSIONS[schema])
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Only this target's own leftovers: a killed attempt's folder carries another process id.
+        # Folders of killed attempts at this target; their names have other process ids.
         for leftover in target.parent.glob(f".{target.name}.partial-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         self.path.mkdir()
@@ -126,7 +126,7 @@ class Draft:
 
 @contextmanager
 def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
-    """A draft that is finished if the block ends well and discarded otherwise."""
+    """A draft that is finished if the block ends without an exception, and deleted otherwise."""
     draft = Draft(Path(target), schema)
     try:
         yield draft
@@ -146,12 +146,12 @@ class Artifact:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Open it; see `read_manifest` for what is refused."""
+        """Open an artifact; `read_manifest` says what is refused."""
         return cls(Path(path), read_manifest(path, cls.schema))
 
 
 def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
-    """The manifest of an artifact whose files are all present and have the manifest's digests.
+    """Returns the manifest of an artifact after checking that every file is present and has the manifest's digest.
 
     Raises:
         UserError: not an artifact, another schema or version, a missing or damaged file.
@@ -184,15 +184,15 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
 
 
 def _seal(facts: dict[str, Any]) -> str:
-    """The digest of a manifest's facts without the seal."""
+    """The digest of all facts of a manifest but the seal."""
     return digest_of({name: value for name, value in facts.items() if name != "seal"})
 
 
 class _Checked:
-    """The state of each file of an artifact when it was last compared with its digest.
+    """The state of each file of an artifact at the last check of its digest.
 
-    It is kept in memory and, for other processes, in a file beside the folder. Where that file cannot be written, as
-    beside a mounted bundle, each process hashes the artifact once.
+    The states are kept in memory and, for other processes, in a file beside the folder. If this file cannot be written
+    (such as beside a mounted bundle), each process hashes the artifact once.
     """
 
     _in_memory: ClassVar[dict[Path, dict[str, list[Any]]]] = {}
@@ -202,7 +202,7 @@ class _Checked:
         self._file = place.with_name(f".{place.name}.checked.json")
 
     def check(self) -> None:
-        """Compare with its digest each file that has changed since the last comparison."""
+        """Check the digest of each file that has changed since the last check."""
         known, began = self._in_memory.get(self._file) or self._read(), time.time_ns()
         entries = {}
         for name, expected in self._files.items():
@@ -221,7 +221,7 @@ class _Checked:
             self._write(entries, began)
 
     def record(self) -> None:
-        """Record the files as they are; the caller has just hashed them."""
+        """Record the current state of the files; the caller has just hashed them."""
         self._write({name: self._entry(name) for name in self._files}, time.time_ns())
 
     def _entry(self, name: str) -> list[Any]:
@@ -233,7 +233,7 @@ class _Checked:
         if not settled:
             return
         self._in_memory[self._file] = settled
-        # Where the folder cannot be written or the disk is full, there is no record: it only saves time.
+        # If the folder cannot be written or the disk is full, there is no record. The record only saves time.
         with suppress(OSError), tempfile.TemporaryDirectory(prefix=self._file.name, dir=self._file.parent) as folder:
             partial = Path(folder) / self._file.name
             partial.write_text(json.dumps(settled), encoding="utf-8")
@@ -243,7 +243,7 @@ class _Checked:
         try:
             record = json.loads(self._file.read_text(encoding="utf-8")) if self._file.is_file() else {}
         except (OSError, ValueError, RecursionError):
-            return {}  # without a sound record the files are hashed
+            return {}  # without a readable record the files are hashed
         return record if isinstance(record, dict) else {}
 
 
@@ -254,7 +254,7 @@ def sha256(path: Path) -> str:
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
-    """Hex SHA-256 of a JSON-like value, independent of the order of its keys."""
+    """Hex SHA-256 of a JSON-like value; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -1,8 +1,8 @@
-"""How an artifact was made: a record of every step on the way to it, which is copied with it.
+"""The history of an artifact: a record of every step that led to the artifact. The history is copied with the artifact.
 
-`history.json` lies beside the manifest and, like it, outside the digest: two runs that write the same files in
-different times have made the same artifact. It shows the settings, data and hours behind a report or a copied bundle
-where the artifacts of the earlier steps are not at hand.
+`history.json` is stored beside the manifest. The artifact's digest covers neither, so two runs that write the same
+files in different times make the same artifact. The history shows the settings, data and hours behind a report or a
+copied bundle when the artifacts of the earlier steps are not available.
 """
 
 import json
@@ -15,7 +15,7 @@ from gnn_encoder.artifacts.folder import HISTORY, read_manifest, sha256
 from gnn_encoder.errors import UserError, printable
 
 Curves = dict[str, list[tuple[int, float]]]
-"""Curve → its points: step or epoch, and the value."""
+"""Name of a curve → points (step or epoch, value)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Record:
 
 
 History = dict[str, Record]
-"""Title of a step → its record, in an order in which the steps can have run. The last one made the artifact."""
+"""Title of a step → its record, each step after the steps that it depends on. The last step made the artifact."""
 
 
 def read_history(artifact: Path) -> History:
@@ -55,10 +55,10 @@ def write_history(artifact: Path, history: History) -> None:
 
 
 def joined(artifacts: Iterable[Path]) -> History:
-    """The histories of several artifacts as one.
+    """Joins the histories of several artifacts.
 
-    Where two histories have different records of one step, as of `ingest` after an update, the record of the step that
-    made one of these artifacts is taken.
+    Two histories can have different records of one step (such as `ingest` after an update). Then the record of the
+    step that made one of these artifacts wins.
     """
     histories = [read_history(path) for path in artifacts]
     records: History = {}

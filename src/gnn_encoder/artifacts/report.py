@@ -2,16 +2,16 @@
 
 evaluation metrics.json       figures, intervals, p-values, query counts and digests of every split
            per_query.parquet  split, query_id, query (row number), system, and a column for each measure
-           answers.parquet    the same of the queries that have answers, if there are any
-           hits.parquet       each system's first passages of the split that a report shows first
-           runs/*.trec.gz     each system's first hits, and beside them SPLIT.qrels.gz
-latency    metrics.json       each system's milliseconds per question
-report     the files of the evaluation but hits.parquet, with latency and a profile of the data in metrics.json, and
+           answers.parquet    the same columns for the queries that have answers, if there are any
+           hits.parquet       each system's first passages, for the split that a report shows first
+           runs/*.trec.gz     each system's first hits; SPLIT.qrels.gz in the same folder
+latency    metrics.json       milliseconds per query of each system
+report     all files of the evaluation but hits.parquet; metrics.json also has latency and a profile of the data
            plots/*.png
            report.html        everything on one page that needs no other file
-figures    per_query.parquet  split, query (row number), and a column for each measure: of one variant
+figures    per_query.parquet  of one variant: split, query (row number), and a column for each measure
 decision   decision.json      the decision, its reason, the figures behind it, the registered version
-           model_card.md      the same and more, for people
+           model_card.md      the same facts and more, for people
 """
 
 import json
@@ -76,22 +76,22 @@ class Evaluation(_Results):
 
     @staticmethod
     def trec_file(draft: Draft, name: str, kind: str) -> Path:
-        """A draft's path for a TREC file: `BM25 + Dual encoder` and `trec` give runs/bm25-dual-encoder.trec.gz."""
+        """Path of a TREC file in a draft: `BM25 + Dual encoder` and `trec` give runs/bm25-dual-encoder.trec.gz."""
         (draft / RUNS).mkdir(exist_ok=True)
         return draft / RUNS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.{kind}.gz"
 
     def figures(self, split: str, system: str, measure: str) -> np.ndarray:
-        """One measure of a system, float64 [n], by ascending query row."""
+        """Values of one measure of a system, float64 [n], by ascending query row."""
         chosen = (pc.field("split") == split) & (pc.field("system") == system)
         return np.asarray(pq.read_table(self.path / PER_QUERY, filters=chosen).column(measure).to_numpy())
 
     def first_hits(self, system: str) -> np.ndarray:
-        """A system's first passages int32 [n, s] of the split that a report shows first, -1 where there are fewer."""
+        """A system's first passages int32 [n, s] for the split that a report shows first; -1: fewer passages."""
         column = pq.read_table(self.path / HITS, columns=[system]).column(0).combine_chunks()
         return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
 
     def copy_to(self, draft: Draft) -> None:
-        """Copy into a report draft the files that a report shares with it."""
+        """Copy into a report draft the files that both artifacts have."""
         for name in (PER_QUERY, ANSWERS):
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, draft / name)
@@ -100,7 +100,7 @@ class Evaluation(_Results):
 
 
 class Latency(_Results):
-    """Milliseconds per question: metric `systems` has, by name, each one's `encode_ms` and `search_ms`."""
+    """Milliseconds per query: `metrics["systems"]` has `encode_ms` and `search_ms` of each system, by name."""
 
     schema = "latency"
 
@@ -119,7 +119,7 @@ class Report(_Results):
     def write(
         draft: Draft, *, metrics: dict[str, Any], plots: dict[str, bytes], page: str, per_query: pa.Table | None = None
     ) -> None:
-        """Fill a report draft; `plots` are PNGs by name, `per_query` is None where the draft has the table already."""
+        """Fill a report draft; `plots` are PNGs by name, `per_query` is None if the draft has the table already."""
         _write_json(draft / METRICS, metrics)
         if per_query is not None:
             pq.write_table(per_query, draft / PER_QUERY)
@@ -136,7 +136,7 @@ class Report(_Results):
 
 
 class Figures(_Results):
-    """One variant's figures, query by query; its settings are in the manifest."""
+    """The figures of one variant per query; the manifest has the variant's settings."""
 
     schema = "figures"
 
@@ -165,7 +165,7 @@ class Decision(Artifact):
 
     @staticmethod
     def logged_facts(folder: Path) -> dict[str, Any]:
-        """The same of a copy in MLflow: the step logs it before it is complete, so it has no manifest."""
+        """The facts of a copy in MLflow. The step logs the draft before the manifest is written."""
         return _read_json(folder / DECISION)
 
     @property

@@ -1,6 +1,6 @@
 """The artifacts between ingestion and training: runs, pair scores, generated queries, examples; known positives.
 
-All of them name queries and passages by int32 row number of the dataset.
+All tables name queries and passages by the dataset's int32 row numbers.
 """
 
 import json
@@ -20,15 +20,15 @@ from gnn_encoder.artifacts.folder import Draft, read_manifest
 RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
 GENERATED, TRIPLES, EXAMPLES = "generated.parquet", "triples.parquet", "examples.parquet"
 CONVEX, RECIPROCAL = "convex", "rrf"
-"""Methods of fusion: a fused run's fact `method`."""
+"""Methods of fusion: values of the fact `method` of a fused run."""
 ORIGINS = ("labelled", "denoised", "selected", "generated")
-"""Where a training example comes from."""
+"""Origins of training examples."""
 NONE = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
 class System:
-    """The system that made a run: its name in every table, and facts about it."""
+    """The system that made a run: its name in all tables, and facts about the system."""
 
     name: str
     facts: dict[str, Any]
@@ -51,7 +51,7 @@ class Run:
 
     @classmethod
     def from_hits(cls, queries: np.ndarray, passages: np.ndarray, scores: np.ndarray) -> "Run":
-        """From hit lists [n, k], best first, of `queries` [n]; a passage of -1 is no hit."""
+        """Make a run from hit lists [n, k], best first, of `queries` [n]; a passage of -1 is no hit."""
         order, (n, k) = np.argsort(queries, kind="stable"), passages.shape
         passage, score = passages[order].ravel().astype(np.int32), scores[order].ravel().astype(np.float32)
         rank = np.tile(np.arange(1, k + 1, dtype=np.int32), n)
@@ -59,7 +59,7 @@ class Run:
 
     @classmethod
     def concatenate(cls, runs: list["Run"]) -> "Run":
-        """One run of several over disjoint queries."""
+        """Join several runs over disjoint queries."""
         whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))
         return whole._part(np.lexsort((whole.rank, whole.query)))
 
@@ -73,9 +73,9 @@ class Run:
         return cls(*read_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:
-        """Write a run artifact of a system, whose name every table shows.
+        """Write a run artifact; `system` is the system's name in all tables.
 
-        `facts` are further facts about the system, as JSON; a fused run has `method` and its parts' names.
+        `facts` are further facts about the system, as JSON; a fused run has `method` and the names of its parts.
         """
         (draft / SYSTEM).write_text(json.dumps({"name": system, "facts": facts}), encoding="utf-8")
         pq.write_table(pa.table({name: getattr(self, name) for name in self.__dataclass_fields__}), draft / RUN)
@@ -89,12 +89,12 @@ class Run:
         return self._part(keep)
 
     def between(self, first: int, last: int) -> "Run":
-        """The hits of the queries with rows from `first` to `last`: a view."""
+        """A view of the hits of the query rows from `first` to `last`, both included."""
         start, stop = np.searchsorted(self.query, [first, last + 1])
         return self._part(slice(int(start), int(stop)))
 
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
-        """Passages [n, depth] of `queries` [n], best first, int32, -1 where there are fewer."""
+        """Passages int32 [n, depth] of `queries` [n], best first; -1: fewer passages."""
         out = np.full((len(queries), depth), -1, dtype=np.int32)
         order = np.argsort(queries)
         run = self.of(queries, depth)
@@ -107,7 +107,7 @@ class Run:
 class PairScores:
     """Cross-encoder results, one row per distinct pair, sorted by (query, passage).
 
-    `query`, `passage` int32 [r]; `score` float32 [r]; `probability` float32 [r] of relevance, as the scorer gives it;
+    `query`, `passage` int32 [r]; `score` float32 [r]; `probability` float32 [r], the scorer's probability of relevance;
     `cls` fp16 [r, d_e], memory-mapped.
     """
 
@@ -127,12 +127,12 @@ class PairScores:
 
     @staticmethod
     def create_cls(draft: Draft, pairs: int, width: int) -> np.memmap:
-        """The memory-mapped [pairs, width] fp16 array of a draft, to be filled by the scorer."""
+        """Create the memory-mapped [pairs, width] fp16 array of a draft, which the scorer fills."""
         return np.lib.format.open_memmap(draft / CLS_VECTORS, mode="w+", dtype=np.float16, shape=(pairs, width))
 
     @staticmethod
     def write(draft: Draft, query: np.ndarray, passage: np.ndarray, score: np.ndarray, probability: np.ndarray) -> None:
-        """Write the pairs beside the vectors."""
+        """Write the pairs with their scores and probabilities."""
         columns = {"query": query, "passage": passage, "score": score, "probability": probability.astype(np.float32)}
         pq.write_table(pa.table(columns), draft / PAIRS)
         draft.rows(pairs=len(query))
@@ -142,7 +142,7 @@ class PairScores:
         return pair_keys(self.query, self.passage)
 
     def find(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        """Row of each pair (any shape), -1 where the pair was not scored."""
+        """Row of each pair (any shape); -1: the pair was not scored."""
         return find_pairs(self._keys, query, passage)
 
 
@@ -152,7 +152,7 @@ def pair_keys(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
 
 
 def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-    """Place in `keys` (of `pair_keys`, ascending) of each (query, passage), int64 of the broadcast shape, or -1."""
+    """Index in `keys` (`pair_keys`, ascending) of each (query, passage), int64 of the broadcast shape; -1: missing."""
     wanted = pair_keys(query, passage)
     if len(keys) == 0:
         return np.full(wanted.shape, -1, dtype=np.int64)
@@ -163,11 +163,11 @@ def find_pairs(keys: np.ndarray, query: np.ndarray, passage: np.ndarray) -> np.n
 class KnownPositives:
     """The (query, passage) pairs that training knows as positives: labelled, or denoised by the cross-encoder.
 
-    A positive of one query is a positive of its twins too (`Dataset.groups`). Otherwise one question would learn both
-    that a passage answers it and that the passage does not.
+    A positive of a query is also a positive of the query's twins (`Dataset.groups`). Otherwise a model would learn for
+    queries with the same meaning both that a passage is relevant and that the passage is not relevant.
 
-    `query`, `passage` are dataset rows [r]. A query of -1 is left out: a generated query shares no positive. `groups`
-    int [n] has the group of every query of the dataset; None: each query is a group of its own.
+    `query`, `passage` are dataset rows [r]. Rows with query -1 are ignored: a generated query shares no positive.
+    `groups` int [n] is the group of every query of the dataset; None: each query is alone in its group.
     """
 
     def __init__(self, query: np.ndarray, passage: np.ndarray, groups: np.ndarray | None = None) -> None:
@@ -177,7 +177,7 @@ class KnownPositives:
 
     @classmethod
     def of(cls, dataset: Dataset, split: str, query: np.ndarray = NONE, passage: np.ndarray = NONE) -> "KnownPositives":
-        """The labelled positives of a split, and further pairs [r], such as those of the training examples."""
+        """The labelled positives of a split, and further pairs [r], such as the pairs of training examples."""
         labels = dataset.split_qrels(split).positive()
         pairs = np.concatenate([labels.query, query]), np.concatenate([labels.passage, passage])
         return cls(*pairs, dataset.groups)
@@ -186,14 +186,14 @@ class KnownPositives:
         return query if self._groups is None else np.where(query >= 0, self._groups[query], -1)
 
     def contains(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        """Bool of the broadcast shape: is (query, passage) a known positive?"""
+        """Whether each (query, passage) is a known positive, bool of the broadcast shape."""
         return find_pairs(self._keys, self._group(query), passage) >= 0
 
     def excluded(self, query: np.ndarray, passages: np.ndarray, positive: np.ndarray) -> np.ndarray:
-        """(query, passage) pairs [2, x] int64, places in the batch: known positives other than the one trained on.
+        """Pairs int64 [2, x] of indices (query, passage) in the batch: known positives but each query's own positive.
 
-        `query` [b] are dataset rows, -1 for a generated query, which has one positive only. `passages` [c] are distinct
-        dataset rows, ascending, and `positive` [b] are indices into them.
+        `query` [b] are dataset rows; -1: a generated query, which has only one positive. `passages` [c] are distinct
+        dataset rows, ascending. `positive` [b] are indices into `passages`.
         """
         first = pair_keys(self._group(query), np.zeros_like(query))
         starts, stops = np.searchsorted(self._keys, first), np.searchsorted(self._keys, first + (1 << 32))
@@ -234,8 +234,8 @@ class GeneratedQueries:
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Examples: `query_text` [e], `query` int32 [e] (-1: generated, in no dataset), `positive` int32 [e],
-    `negatives` int32 [e, s] (-1: fewer), `origin` int8 [e] (index into `ORIGINS`)."""
+    """Examples: `query_text` [e], `query` int32 [e] (-1: generated, not in the dataset), `positive` int32 [e],
+    `negatives` int32 [e, s] (-1: fewer negatives), `origin` int8 [e] (index into `ORIGINS`)."""
 
     query_text: list[str]
     query: np.ndarray
@@ -258,7 +258,7 @@ class TrainingSet:
         )
 
     def take(self, rows: np.ndarray) -> "TrainingSet":
-        """The examples at `rows`, in that order."""
+        """The examples at `rows`, in the order of `rows`."""
         columns = (self.query, self.positive, self.negatives, self.origin)
         return TrainingSet([self.query_text[row] for row in rows], *(column[rows] for column in columns))
 

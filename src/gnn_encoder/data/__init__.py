@@ -1,6 +1,6 @@
-"""Reading data sets: finds the reader of a format, and reads a data set into the canonical form or a report.
+"""Reads data sets: finds the reader of a format, and turns a data set into the canonical form or a report.
 
-Each function raises a UserError of one line if nothing is at the place, or its format is unknown.
+Each function raises a UserError of one line if there is no data set at the path, or the format is unknown.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ SIGNS = {
     "msmarco": ("collection.tsv*", "queries.*.tsv*", "qrels.*.tsv*"),
     "dpr": ("**/psgs_*.tsv*", "**/*-train.json*", "**/*.qa.csv*"),
 }
-"""Format → files that show it; any of them is enough."""
+"""Format → file patterns that identify the format; one match is enough."""
 PLACES = f"a folder, an s3:// address, {PREFIX}ID or {PythonDocs.format}"
 
 
 def open_source(settings: Ingest) -> Source:
-    """The data set that the settings name; little is read yet."""
+    """Opens the data set that the settings name; reads only a little."""
     name, form = settings.dataset, str(settings.format)
     if not name and form != PythonDocs.format:
         raise UserError(f"no data set: give one with --dataset ({PLACES})")
@@ -53,10 +53,10 @@ def open_source(settings: Ingest) -> Source:
 
 
 def source_digest(settings: Ingest) -> str:
-    """Hex digest over the contents of the files that `ingest` would read, or an id that pins them (ir_datasets)."""
+    """Hex digest of the contents of all files that `ingest` would read, or of the data set's id (ir_datasets)."""
     return open_source(settings).digest()
 
 
 def check(settings: Ingest) -> DataReport:
-    """Read a data set to its end, write nothing, and report what it holds and what is wrong with it."""
+    """Reads a whole data set, writes nothing, and returns a report of contents and problems."""
     return canonicalize(open_source(settings), settings)

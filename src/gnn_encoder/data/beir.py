@@ -14,7 +14,7 @@ from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("validation", "valid", "dev"), "test": ("test",)}
-"""Our split → its names in qrels; the last that exists is read."""
+"""Our split → names of the split in qrels; the last existing name is read."""
 
 
 class Beir(FolderSource):
@@ -62,7 +62,7 @@ class Beir(FolderSource):
 
 
 def _records(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of the lines with the required fields; `title` is filled in."""
+    """Yields (line number, object) of the lines with the required fields; a missing `title` becomes empty."""
     for number, line in lines:
         try:
             record = json.loads(line)
@@ -76,7 +76,7 @@ def _records(lines: Iterable[tuple[int, str]], name: str, problems: Problems) ->
 
 
 def _normalize(record: Any) -> str:
-    """Make `_id`, `title` and `text` strings; what is wrong if that cannot be done."""
+    """Makes `_id`, `title` and `text` strings; returns what is wrong if a field cannot become a string."""
     if not isinstance(record, dict):
         return "not a JSON object"
     if type(record.get("_id")) is int:

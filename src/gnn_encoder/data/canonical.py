@@ -1,9 +1,9 @@
-"""From a source to the canonical dataset in one reading, in which every problem is counted.
+"""Turns a source into the canonical dataset in one reading, and counts every problem.
 
-Passages are streamed to Parquet a row group at a time. Besides that, memory holds every passage id as Arrow text and
-its line (some 20 bytes a passage), and for a moment Arrow's hash table over the ids (some 60 bytes a passage), which
-finds duplicates and joins labels to rows exactly: about 0.7 GB for MS MARCO's 8.8 million. Queries and labels are held
-as Arrow columns.
+Passages are streamed to Parquet, one row group at a time. Memory also holds each passage's id as Arrow text and line
+number (some 20 bytes per passage) and, for a moment, Arrow's hash table of the ids (some 60 bytes per passage): about
+0.7 GB for MS MARCO's 8.8 million passages. The hash table finds duplicates and joins labels to rows exactly. Queries
+and labels are held as Arrow columns.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
 WORD_SAMPLE = 20_000
-"""Passages whose words are counted for the mean: the first ones."""
+"""The mean number of words is measured over so many first passages."""
 
 
 def canonicalize(
     source: Source, settings: Ingest, *, draft: Draft | None = None, advance: Callable[[int], None] | None = None
 ) -> DataReport:
-    """Read a source to its end and write it into a draft; without a draft, only report.
+    """Reads a whole source and writes the dataset into a draft; without a draft, only makes the report.
 
-    With a draft, problems are a UserError, unless `settings.on_bad_rows` is `drop` and leaving rows out mends them.
-    `advance` is called with the part of `source.work` that was done.
+    With a draft, problems raise a UserError, unless `settings.on_bad_rows` is `drop` and leaving rows out is enough.
+    `advance` is called with each part of `source.work` that was done.
     """
     drop = settings.on_bad_rows == "drop"
     problems = Problems()
@@ -39,7 +39,7 @@ def canonicalize(
         corpus = Corpus(source, problems, writer, advance)
         repeated = corpus.find_duplicates()
         if repeated.any() and (drop or not draft):
-            # Only now is it known which rows to leave out: read again. The first file is overwritten.
+            # The rows to leave out are known only now, so the source is read again. The first file is overwritten.
             if draft and writer:
                 writer.close()
                 writer = DatasetWriter(draft)
@@ -68,9 +68,9 @@ def canonicalize(
 
 
 class Corpus:
-    """All passages of a source: sends them to the writer, if there is one, and holds the ids of the kept ones.
+    """Reads all passages of a source, sends kept passages to the writer, if there is one, and holds their ids.
 
-    `skip`, bool, are rows to leave out, counted among the rows that are not empty.
+    `skip`, bool [rows that are not empty], marks rows to leave out.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Corpus:
 
     @property
     def mean_words(self) -> float:
-        """Mean words of a passage's text."""
+        """Mean number of words in a passage's text."""
         return self._words / max(self._counted, 1)
 
     def find_duplicates(self) -> np.ndarray:
-        """bool [rows]: passages whose id an earlier one has; each is a problem."""
+        """bool [rows]: passages with the id of an earlier passage; each counts as a problem."""
         repeated = duplicates(self.ids.combine_chunks())
         lines = np.concatenate(self._lines) if repeated.any() else np.empty(0)
         for row in np.flatnonzero(repeated):
@@ -133,7 +133,7 @@ class Corpus:
             self._flush()
 
     def _flush(self, last: bool = False) -> None:
-        """Write whole row groups, and at the end the rest."""
+        """Writes whole row groups; `last`: also the remaining rows."""
         count = sum(len(table) for table in self._pending)
         whole = count if last else count - count % ROW_GROUP
         if self._writer and whole:

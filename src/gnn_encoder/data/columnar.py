@@ -1,7 +1,7 @@
-"""Blocks of lines parsed into columns by Arrow, some ten times as fast as line by line in Python.
+"""Parses blocks of lines into columns by Arrow, some ten times as fast as line by line in Python.
 
-Arrow cannot name the line of an error. For a block with any error the functions return None, and the reader parses the
-block's lines one by one.
+Arrow cannot name the line of an error. If a block has an error, the functions return None, and the reader parses the
+lines of the block one by one.
 """
 
 import pyarrow as pa
@@ -13,9 +13,9 @@ from gnn_encoder.data.lines import Block
 
 
 def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
-    """The block's columns, string [n] each: the same number in every line, one of `columns`."""
+    """The block's columns, string [n] each. Every line must have the same number of columns, a number in `columns`."""
     data = block.data
-    # Arrow takes a lone \r for a line's end, too, and skips blank lines: the one could hide the other from the count.
+    # Arrow also ends a line at a lone \r, and skips blank lines. Together these could leave the line count unchanged.
     if b"\r" in data:
         return None
     width = data.partition(b"\n")[0].count(b"\t") + 1
@@ -35,14 +35,14 @@ def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
 
 
 def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:
-    """Text fields of the block's objects, string [n] each; a required one is in all of them, an optional one may be
-    missing or null (then empty)."""
-    # Arrow 25 ends the process with a segmentation fault if the first value is null; later ones it takes for objects.
+    """Text fields of the block's objects, string [n] each. A required field must be in all objects; an optional field
+    may be missing or null, and is then empty."""
+    # Arrow 25 crashes the process if the first value is null; it reads later null values as objects.
     if not block.data.startswith(b"{"):
         return None
     schema = pa.schema([(name, pa.string()) for name in (*required, *optional)])
     try:
-        block.data.decode("utf-8")  # Arrow does not check that.
+        block.data.decode("utf-8")  # Arrow does not check the encoding.
         table = pyarrow.json.read_json(
             pa.BufferReader(block.data),
             pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False),
@@ -57,7 +57,7 @@ def json_lines(block: Block, required: list[str], optional: list[str]) -> list[p
 
 
 def _columns(table: pa.Table, block: Block) -> list[pa.Array] | None:
-    """The columns of a table with a row for each of the block's lines."""
+    """The columns of a table; None unless the table has one row for each line of the block."""
     return [column.combine_chunks() for column in table.columns] if len(table) == len(block.numbers) else None
 
 

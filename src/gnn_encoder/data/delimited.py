@@ -12,13 +12,13 @@ from gnn_encoder.data.rows import Label, PassageRows
 from gnn_encoder.data.validation import Kind, Problems
 
 HEADERS = {"id", "_id", "pid", "docid", "doc_id", "passage_id"}
-"""Names of a first column in header lines; no passage has such an id."""
+"""Names of the first column in header lines; no passage has such an id."""
 
 
 def read_fields(
     lines: Iterable[tuple[int, str]], columns: range, problems: Problems, name: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of the lines with a number of columns in `columns`; the others are problems."""
+    """Yields (line number, fields) of the lines with a number of columns in `columns`; other lines are problems."""
     for number, line in lines:
         fields = line.split("\t")
         if len(fields) in columns:
@@ -29,7 +29,7 @@ def read_fields(
 
 
 def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Iterator[PassageRows]:
-    """Rows of id, text and an optional title; `dpr`: with a header line, and texts quoted as in CSV."""
+    """Reads rows of id, text and an optional title; `dpr`: with a header line, and texts quoted as in CSV."""
     columns = range(2, 4)
     for block in read_blocks(path, problems):
         numbers: Sequence[int] = block.numbers
@@ -50,7 +50,7 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
 
 
 def read_labels(path: Path, split: str, problems: Problems, *, trec: bool, name: str = "") -> Iterator[Label]:
-    """Labels: `query, passage, relevance` with a header line or, `trec`, `query, 0, passage, relevance` without."""
+    """Reads labels: `query, passage, relevance` with a header; `trec`: `query, 0, passage, relevance`, no header."""
     name = name or path.name
     columns, passage = (4, 2) if trec else (3, 1)
     for number, fields in read_fields(read_lines(path, problems, name), range(columns, columns + 1), problems, name):

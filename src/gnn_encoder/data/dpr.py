@@ -1,11 +1,11 @@
-"""DPR's files: psgs_*.tsv, retriever training JSON, question–answers CSV (plain or .gz), in any subfolder.
+"""Reads DPR's files: psgs_*.tsv, retriever training JSON, question–answers CSV (plain or .gz), in any subfolder.
 
     psgs_w100.tsv                 id, text (quoted as in CSV), title; a header line
     [biencoder-]<set>-<split>.json  question, answers, positive_ctxs, …; a passage's id in `passage_id` or `psg_id`
     <set>-<split>.qa.csv, .csv    question and its answers as a list, tab-separated
 
-The negatives of the training files are not read: the pipeline finds its own. A question in both a JSON and a CSV file
-of a split is one query with the answers of both. Questions have no ids in these files and are numbered by split.
+The negatives in training files are not read, because the pipeline finds other negatives. A question in both a JSON and
+a CSV file of a split is one query with the answers of both files. Questions have no ids and are numbered by split.
 """
 
 import ast
@@ -57,7 +57,7 @@ class Dpr(FolderSource):
             yield from read_passages(path, problems, dpr=True)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
-        """Questions with their answers, and the labels of those in training files."""
+        """Questions with answers, and the labels from training files."""
         if len(self.sets) != 1:
             detail = f"found the sets {', '.join(self.sets)}: keep one" if self.sets else ""
             problems.add(Kind.MISSING_FILE, str(self.folder / "nq-train.json"), detail=detail)
@@ -80,7 +80,7 @@ def _numbered(question: str, split: str, ids: dict[str, str]) -> str:
 def _training_rows(
     path: Path, split: str, answers: dict[str, list[str]], ids: dict[str, str], problems: Problems
 ) -> Iterator[Query | Label]:
-    """The queries of a training file that are not in `ids` yet, and the labels of all its queries."""
+    """Yields the queries of a training file that are not in `ids` yet, and the labels of all queries of the file."""
     for line, record in read_array(path, problems):
         if wrong := _wrong(record):
             problems.add(Kind.BAD_ROW, path.name, line, wrong)
@@ -123,9 +123,9 @@ def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str
 
 
 def _string_list(text: str) -> list[str]:
-    """The strings of a list as Python writes it; ValueError or SyntaxError if the text is another one.
+    """Parses a list of strings in Python's syntax; raises ValueError or SyntaxError for any other text.
 
-    Only such a list reaches Python's parser: an expression of 90,000 minus signs took all memory.
+    `LIST` checks the text before Python's parser, because an expression of 90,000 minus signs took all memory.
     """
     if not LIST.fullmatch(text):
         raise ValueError

@@ -1,7 +1,7 @@
-"""Data sets of the `ir_datasets` catalogue, by id: `ir_datasets:beir/scifact`. An optional extra.
+"""Reads data sets of the `ir_datasets` catalogue, by id: `ir_datasets:beir/scifact`. The package is an optional extra.
 
-An id without a split stands for its splits: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO `dev/small`, the
-6,980 queries that papers report) and `ID/test`. An id with a split means that split.
+An id without a split means all splits of the data set: `ID/train`, `ID/dev` (or valid, validation; for MS MARCO
+`dev/small`, the 6,980 queries that papers report) and `ID/test`. An id with a split means only this split.
 """
 
 import importlib.metadata
@@ -53,11 +53,11 @@ class IrDatasets(Source):
 
     @property
     def work(self) -> int:
-        """Passages, 0 where the catalogue does not know."""
+        """Number of passages; 0 if the catalogue does not know the number."""
         return int(self._docs.docs_count() or 0)
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The documents; one without a field `text` is read as ir_datasets' default text."""
+        """The documents; a document without a field `text` is read by ir_datasets' `default_text`."""
         del problems  # the package checks its downloads
         documents, first = iter(self._docs.docs_iter()), 1
         while docs := list(islice(documents, BATCH)):
@@ -80,7 +80,7 @@ class IrDatasets(Source):
                 yield Label(label.query_id, label.doc_id, relevance, split, f"{split} qrels", line)
 
     def digest(self) -> str:
-        """Of the id: the catalogue pins the contents by digests."""
+        """Hex digest of the id; the catalogue pins the contents by digests."""
         return digest_of({"id": self._id, **self.facts})
 
 

@@ -1,7 +1,7 @@
-"""A JSON array's elements, one at a time: files of several gigabytes hold one array.
+"""Reads the elements of a JSON array one at a time, because files of several gigabytes hold one array.
 
-ijson 3.6 takes less than half the processor time, but it has no line numbers, replaces half a surrogate pair by `?`,
-took all memory for 100,000 `[` and crashed on an integer of 6,000 digits.
+ijson 3.6 takes less than half the processor time. But ijson has no line numbers, replaces half a surrogate pair by `?`,
+took all memory for 100,000 `[`, and crashed on an integer of 6,000 digits.
 """
 
 import codecs
@@ -19,14 +19,14 @@ from gnn_encoder.data.validation import Kind, Problems
 CHUNK_BYTES = 1 << 20
 BLANKS = re.compile(r"[ \t\r\n]*")
 LONGEST_LITERAL = 16
-"""Longer than `-Infinity` or an escape."""
+"""Characters; more than in `-Infinity` or an escape."""
 
 
 def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
-    """(line where it starts, element) for each element of the array in a file, plain or .gz.
+    """Yields (first line, element) for each element of the array in a file, plain or .gz.
 
-    Reading ends at the first text that is not JSON: where the next element starts cannot be known. Memory holds the
-    text of one element and a chunk.
+    Reading ends at the first text that is not JSON, because the start of the next element is then unknown. Memory holds
+    the text of one element and a chunk.
     """
     try:
         with path.open("rb") as raw:
@@ -44,7 +44,7 @@ def read_array(path: Path, problems: Problems) -> Iterator[tuple[int, Any]]:
 
 
 class _Buffer:
-    """The undecoded rest of a file, as much of it as one element needs."""
+    """The part of a file that is not parsed yet, as much as one element needs."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._text, self._at, self._line = file, "", 0, 1
@@ -65,11 +65,11 @@ class _Buffer:
             raise json.JSONDecodeError("more after the end of the array", self._text, self._at)
 
     def line_at(self, position: int | None = None) -> int:
-        """The file's line of a position in the buffer, by default the position of what comes next."""
+        """The line in the file of a position in the buffer; default: the position of the next character."""
         return self._line + self._text.count("\n", 0, self._at if position is None else position)
 
     def _take(self, character: str) -> bool:
-        """Pass blanks, and the character if it comes next."""
+        """Skips blanks, and then the character if it follows; returns whether it followed."""
         while True:
             self._at = BLANKS.match(self._text, self._at).end()  # type: ignore[union-attr]  # matches everywhere
             if self._at < len(self._text) or not self._more():
@@ -87,7 +87,8 @@ class _Buffer:
             try:
                 value, end = self._parse(self._text, self._at)
             except json.JSONDecodeError as error:
-                # Cut by the chunk's end, or wrong? A cut element fails at the end, or where its string starts.
+                # Either the chunk's end cut the element, or the text is wrong. Parsing a cut element fails near the
+                # end, or where the cut string starts.
                 near_end = error.pos >= len(self._text) - LONGEST_LITERAL or error.msg.startswith("Unterminated")
                 if near_end and len(self._text) - self._at > LONGEST_LINE:
                     raise json.JSONDecodeError(f"more than {LONGEST_LINE:,} characters", self._text, self._at) from None
@@ -95,12 +96,12 @@ class _Buffer:
                     raise
                 continue
             if end >= len(self._text) - len("e+") and self._more():
-                continue  # a number may go on in the next chunk
+                continue  # a number may continue in the next chunk
             self._at = end
             return value
 
     def _more(self) -> bool:
-        """Read as many characters as are left, so that a long element is parsed few times; False at the end."""
+        """At least doubles the text in the buffer, so that a long element is parsed few times; False at the end."""
         if self._ended:
             return False
         data = self._file.read(max(CHUNK_BYTES, len(self._text) - self._at))

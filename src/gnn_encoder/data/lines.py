@@ -1,8 +1,8 @@
-"""Lines of text files, plain or gzip, read in blocks so that memory holds one block.
+"""Reads the lines of text files, plain or gzip, in blocks, so that memory holds one block.
 
 Decoding and splitting a whole block takes a tenth of the time of reading line by line. Only a block with bytes that are
-not UTF-8 is decoded line by line, to name the lines. Readers that can parse a whole block (`columnar`) take its bytes
-and decode only a block with irregular lines.
+not UTF-8 is decoded line by line, to name the lines. Readers that can parse a whole block (`columnar`) use the block's
+bytes, and decode only blocks with irregular lines.
 """
 
 import gzip
@@ -20,25 +20,25 @@ from gnn_encoder.errors import UserError
 
 BLOCK_BYTES = 1 << 22
 LONGEST_LINE = 1 << 24
-"""Bytes: five times War and Peace. A .gz of 1 MB can hold one line of 1 GB, which took 192 s and 2.1 GB to refuse."""
+"""Bytes: five times War and Peace. A .gz of 1 MB can hold a line of 1 GB, which took 192 s and 2.1 GB to refuse."""
 MARK = b"\xef\xbb\xbf"
 """The byte order mark in UTF-8."""
 
 
 @dataclass
 class Block:
-    """Some whole lines as bytes, the last without its end."""
+    """Some whole lines as bytes; the last line has no line end."""
 
     data: bytes
     first: int
     """Number of the first line, from 1."""
     consumed: int
-    """Bytes of the file (compressed, if it is) read for this block."""
+    """Bytes read for this block (of the compressed file if the file is compressed)."""
     name: str
 
     @property
     def numbers(self) -> range:
-        """The numbers of its lines."""
+        """The line numbers."""
         return range(self.first, self.first + self.data.count(b"\n") + 1)
 
     def lines(self, problems: Problems) -> Iterator[tuple[int, str]]:
@@ -71,7 +71,7 @@ def find(folder: Path, name: str) -> Path | None:
 
 
 def find_or_report(folder: Path, name: str, problems: Problems) -> Path | None:
-    """`find`, with a missing file counted as a problem."""
+    """As `find`, but counts a missing file as a problem."""
     path = find(folder, name)
     if path is None:
         problems.add(Kind.MISSING_FILE, str(folder / name), detail="(.gz would do)")
@@ -84,9 +84,9 @@ def files_digest(files: list[Path], **facts: str) -> str:
 
 
 def read_blocks(path: Path, problems: Problems, name: str = "") -> Iterator[Block]:
-    """A file in blocks of whole lines.
+    """Yields a file in blocks of whole lines.
 
-    A byte order mark at the start of a line is removed: a file put together from several parts has one at each.
+    A byte order mark at the start of any line is removed, because concatenated files have a mark at each part.
     """
     name = name or path.name
     number, rest, position = 1, b"", 0
@@ -117,7 +117,7 @@ def read_lines(path: Path, problems: Problems, name: str = "") -> Iterator[tuple
 
 
 def _without_marks(data: bytes) -> bytes:
-    # A search for one byte is ten times as fast as for three.
+    # Searching one byte is ten times as fast as searching three bytes.
     return re.sub(rb"(?m)^(\xef\xbb\xbf)+", b"", data) if b"\xef" in data and MARK in data else data
 
 

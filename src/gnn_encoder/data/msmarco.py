@@ -1,9 +1,9 @@
-"""MS MARCO passage ranking: collection.tsv, queries.<split>.tsv, qrels.<split>.tsv (plain or .gz).
+"""Reads MS MARCO passage ranking: collection.tsv, queries.<split>.tsv, qrels.<split>.tsv (plain or .gz).
 
-The collection's third column, if there is one, is a title (as in RocketQA's edition: figures with and without titles
-are not comparable). Qrels are `query 0 passage relevance`. The official test queries have no labels, so papers report
-on dev: `dev.small` (6,980 queries) is read in place of `dev` where both exist, and becomes the test split; dev is then
-set apart from train (`splits.complete`).
+An optional third column of the collection is a title (as in RocketQA's edition; figures with and without titles are not
+comparable). Qrels are `query 0 passage relevance`. The official test queries have no labels, so papers report on dev.
+If `dev` and `dev.small` (6,980 queries) both exist, `dev.small` is read. Dev becomes the test split, and a part of
+train becomes dev (`splits.complete`).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "dev.small"), "test": ("test",)}
-"""Our split → its names in files; the last that exists is read."""
+"""Our split → names of the split in files; the last existing name is read."""
 
 
 class MsMarco(FolderSource):

@@ -1,11 +1,11 @@
-"""The docstrings of Python's standard library, and of installed packages: real text on every machine.
+"""Reads the docstrings of Python's standard library and of installed packages: real text on every machine.
 
-A docstring's first sentence is a query; the rest, cut into passages, is relevant to it. A docstring whose first
-sentence cannot serve as a query gives passages without a query. A passage's title is the dotted name of the described
-object. Queries of the same words are one query with several relevant passages; passages of the same words are one
-passage. A hash of a query's text decides its split (70 % train, 10 % dev, 20 % test), so it stays when the library
-changes. Everything is held in memory: 3 MB of text for the standard library. `ast` reads the docstrings from source
-files: nothing is imported or run.
+A docstring's first sentence is a query. The remaining text is cut into passages, which are relevant to the query. If
+the first sentence cannot serve as a query, the docstring gives passages only. A passage's title is the dotted name of
+the described object. Equal queries become one query with several relevant passages; equal passages become one passage.
+A hash of a query's text decides the split (70 % train, 10 % dev, 20 % test), so the split stays the same when the
+library changes. Everything is held in memory: 3 MB of text for the standard library. `ast` reads the docstrings from
+source files, and no code is imported or run.
 """
 
 import ast
@@ -34,25 +34,25 @@ SKIPPED = frozenset(
 )
 """Folders of tests, programs and other people's packages."""
 SHORTEST_BODY = 5
-"""Words; a shorter rest, such as `See PEP 8.`, is not an answer."""
+"""Words; a shorter body, such as `See PEP 8.`, is not an answer."""
 TEST_SHARE, DEV_SHARE = 0.2, 0.1
-"""Shares of the queries. Test has enough that a difference of some points is significant."""
+"""Shares of the queries. The test split is large enough that a difference of some points is significant."""
 SENTENCE = re.compile(r"(?<!e\.g)(?<!i\.e)(?<!\bvs)(?<!\bcf)(?<!\betc)[.!?](?=\s+[^a-z\s]|$)")
-"""Where a sentence ends: not after an abbreviation, nor before a small letter."""
+"""The end of a sentence: not after an abbreviation, and not before a small letter."""
 SIGNATURE = re.compile(r"[\w.]*\w\(.*\)(\s*->.*)?:?|.*\)\s*->.*")
 QUERY_WORDS = range(3, 41)
 LONG_TITLE = 30
-"""Words that a first paragraph without a full stop may have to count as a sentence."""
+"""Words; a first paragraph without a full stop and with at most so many words counts as a sentence."""
 LOW, HIGH = 60, 100
 SHORTEST_TAIL = 20
-"""A last passage with fewer words joins the one before it."""
+"""A last passage with fewer words is joined to the previous passage."""
 BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?;])\s+"), re.compile(r"\s+"))
 """Where to cut, the best first: paragraphs, lines, sentences, words."""
 
 
 @dataclass(frozen=True)
 class Docstring:
-    """`query` is the first sentence, empty if it cannot serve as a query; `body` is the rest."""
+    """`query` is the first sentence, empty if it cannot serve as a query; `body` is the remaining text."""
 
     name: str
     query: str
@@ -105,12 +105,12 @@ class PythonDocs(Source):
                         yield Label(f"q{number}", f"p{row}", 1, split, "docstrings", number + 1)
 
     def digest(self) -> str:
-        """Over the interpreter's version and the contents of the source files."""
+        """Hex digest of the interpreter's version and the contents of the source files."""
         return files_digest(list(self.sources.values()), **self.facts)
 
     @cached_property
     def _titles(self) -> dict[str, str]:
-        """Distinct passage → its title, the name of the first docstring that has it."""
+        """Distinct passage → title: the name of the first docstring that has the passage."""
         titles: dict[str, str] = {}
         for docstring, passages in self._docstrings:
             for text in passages:
@@ -119,7 +119,7 @@ class PythonDocs(Source):
 
     @cached_property
     def _docstrings(self) -> list[tuple[Docstring, list[str]]]:
-        """Docstrings with their passages; a random draw of them if there are too many passages."""
+        """Docstrings with passages; a random draw of docstrings if there are too many passages."""
         documented = []
         for module, path in sorted(self.sources.items()):
             try:
@@ -179,9 +179,9 @@ def _version(package: str) -> str:
 
 
 def read_docstrings(path: Path, module: str) -> Iterator[Docstring]:
-    """Docstrings of public names in a source file, its module's first, in order.
+    """Yields the docstrings of public names in a source file, in order; the module's docstring is first.
 
-    A SyntaxError or UnicodeDecodeError if the file is not Python of this version.
+    Raises SyntaxError or UnicodeDecodeError if the file is not Python of this version.
     """
     with tokenize.open(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes in other people's strings
@@ -204,9 +204,9 @@ def _walk(node: ast.AST, name: str) -> Iterator[Docstring]:
 
 
 def split_docstring(text: str, name: str = "") -> tuple[str, str]:
-    """(first sentence as a query, the rest) of a docstring; the query is empty if the sentence cannot serve as one.
+    """Splits a docstring into (query, body): first sentence and remaining text; query "" if the sentence is unsuitable.
 
-    Leading lines that are signatures, as C functions have, or the dotted `name` belong to neither.
+    Leading lines with a signature (as C functions have) or with the dotted `name` are removed.
     """
     lines = text.split("\n")
     while lines and (lines[0].strip() in ("", name) or SIGNATURE.fullmatch(lines[0].strip())):
@@ -227,7 +227,7 @@ def split_docstring(text: str, name: str = "") -> tuple[str, str]:
 
 
 def cut(text: str) -> list[str]:
-    """Passages of at most `HIGH + SHORTEST_TAIL` words that hold all of the text's words in order; none is empty."""
+    """Cuts a text into passages of at most `HIGH + SHORTEST_TAIL` words, none empty, with all words in order."""
     passages = []
     current, words = "", 0
     for piece, separator in _pieces(text.strip(), 0):
@@ -243,7 +243,7 @@ def cut(text: str) -> list[str]:
 
 
 def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
-    """(piece of at most HIGH words, what joins it to the one before), cut as coarsely as that allows."""
+    """Yields (piece of at most HIGH words, separator before the piece), cut as coarsely as possible."""
     separator = ("\n\n", "\n", " ", " ")[level]
     for part in BREAKS[level].split(text):
         if len(part.split()) <= HIGH:

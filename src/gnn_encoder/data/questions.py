@@ -1,4 +1,4 @@
-"""Queries and labels: joined to each other and to the corpus, checked, given their splits."""
+"""Queries and labels: joins them to each other and to the corpus, checks them, and assigns splits."""
 
 from itertools import islice
 from typing import Any
@@ -22,16 +22,16 @@ LABELS = pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, *
 
 
 class Questions:
-    """The queries of all splits and their labels: read, checked, joined, as they will be written.
+    """The queries and labels of all splits: read, checked and joined, ready to be written.
 
-    Problems count what cannot be used and is left out. A remark alone counts queries of no split, repeated labels, and
-    training queries in the words of a dev or test query.
+    Unusable rows are left out and counted as problems. Queries of no split, repeated labels, and training queries with
+    the words of a dev or test query are left out with a remark only.
 
-    Training queries are drawn at the very end: missing splits are set apart from all of them, so that dev and test are
-    the same with every draw and figures of two draws compare, and no query that is left out anyway takes a place.
+    Training queries are drawn last. Missing splits come from all training queries, so dev and test are the same with
+    every draw, and figures of two draws are comparable. Queries that are left out take no place in a draw.
 
     queries   a table of `QUERIES`, labels   a table of `LABELS`
-    split     int8 [queries]: final split, index into `SPLITS`
+    split     int8 [queries]: index of the final split in `SPLITS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
     groups    int [queries]: as `Dataset.groups`
     train_before_draw   number of training queries before the draw
@@ -44,7 +44,7 @@ class Questions:
         query = pc.index_in(self.labels["query_id"], value_set=self.queries["id"].combine_chunks())
         passage_id = self.labels["passage_id"].cast(pa.large_string())
         passage = pc.index_in(passage_id, value_set=passage_ids.combine_chunks())
-        # Without any query or passage a file is missing or empty, and every label would be reported.
+        # Without any query or passage, a file is missing or empty. Then every label would be reported.
         for rows, kind, name, known in (
             (query, Kind.UNKNOWN_QUERY, "query_id", self.queries),
             (passage, Kind.UNKNOWN_PASSAGE, "passage_id", passage_ids),
@@ -95,7 +95,7 @@ class Questions:
         writer.qrels(query_ids, passage_ids, relevance, self.query, self.passage)
 
     def _settle_splits(self, dev_fraction: float, problems: Problems) -> None:
-        """Give every query its split, and leave out queries and labels without one."""
+        """Assigns a split to every query; leaves out queries and labels without a split."""
         of_label = _numbers(self.labels["split"])
         self.split = highest(_numbers(self.queries["split"]), self.query, of_label)
         stray = of_label != self.split[self.query]
@@ -115,7 +115,7 @@ class Questions:
         self._keep_queries(~copies)
 
     def _find_twins(self, similarity: float) -> None:
-        """Group the training queries that ask the same."""
+        """Groups the training queries that are twins."""
         rows = np.flatnonzero(self.split == TRAIN)
         self.groups = np.arange(len(self.queries))
         self.groups[rows] = rows[twin_groups(self.queries["text"].take(pa.array(rows)).to_pylist(), similarity)]
@@ -128,7 +128,7 @@ class Questions:
             self.query, self.passage = self.query[keep], self.passage[keep]
 
     def _keep_queries(self, keep: np.ndarray) -> None:
-        """Leave out queries, with their labels."""
+        """Keeps some queries; leaves out the other queries and their labels."""
         self._keep_labels(keep[self.query])
         self.queries, self.split = self.queries.filter(pa.array(keep)), self.split[keep]
         self.query = (np.cumsum(keep) - 1)[self.query]
@@ -159,7 +159,7 @@ def _storable(row: Query | Label, problems: Problems) -> bool:
 
 
 def _usable(queries: pa.Table, problems: Problems) -> pa.Table:
-    """Queries that have a text and are the first of their id."""
+    """The queries that have a text and are the first query with their id."""
     empty, repeated = blank(queries["text"]), duplicates(queries["id"].combine_chunks())
     _count(problems, Kind.EMPTY_QUERY, queries.filter(pa.array(empty)), "id")
     _count(problems, Kind.DUPLICATE_QUERY, queries.filter(pa.array(repeated)), "id")

@@ -1,4 +1,4 @@
-"""The rows that readers yield, each with its line, and checks of text columns."""
+"""The rows that readers yield, each with a line number, and checks of text columns."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,11 +24,11 @@ class PassageRows:
     file: str
     lines: Sequence[int]
     work: int
-    """The part of the source's `work` that these rows are."""
+    """The share of these rows in the source's `work`, in its unit."""
 
 
 class Query(NamedTuple):
-    """A query. `split` is None where the qrels decide it."""
+    """A query. `split` is None if the qrels decide the split."""
 
     id: str
     text: str
@@ -54,7 +54,7 @@ class Source(ABC):
 
     format: str
     unit: str
-    """Of `work`."""
+    """The unit of `work`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Source(ABC):
 
     @abstractmethod
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The corpus in order; may be called again for a second reading."""
+        """Yields the corpus in order; may be called again for a second reading."""
 
     @abstractmethod
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
@@ -76,7 +76,7 @@ class Source(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """Hex digest of everything that decides what is read, fast enough to take before each run."""
+        """Hex digest of everything that determines the rows, fast enough to compute before each run."""
 
 
 class FolderSource(Source):
@@ -96,27 +96,27 @@ class FolderSource(Source):
         return sum(path.stat().st_size for path in self.corpora)
 
     def digest(self) -> str:
-        """Over the contents of the files that are read."""
+        """Hex digest of the contents of the files that are read."""
         return files_digest([*self.corpora, *self._others])
 
 
 def duplicates(values: pa.Array) -> np.ndarray:
-    """bool [n]: rows whose value an earlier row has."""
+    """bool [n]: rows with the value of an earlier row."""
     if not len(values):
         return np.zeros(0, dtype=bool)
-    # Codes are given in order of first appearance: a new value has a code above all before it.
+    # Codes are assigned in order of first appearance, so a new value has a higher code than all earlier rows.
     codes = values.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     before = np.maximum.accumulate(np.concatenate([[-1], codes[:-1]]))
     return np.asarray(codes <= before)
 
 
 def blank(texts: pa.ChunkedArray) -> np.ndarray:
-    """bool [n]: texts without a visible character, such as spaces or zero-width spaces alone."""
+    """bool [n]: texts without a visible character, such as texts of spaces or zero-width spaces."""
     return np.asarray(~pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy())
 
 
 def storable(texts: Iterable[str], file: str, line: int, problems: Problems) -> bool:
-    """Whether a row's texts are without half a surrogate pair, which JSON escapes can hold and UTF-8 cannot."""
+    """Whether UTF-8 can hold a row's texts: JSON escapes can hold half a surrogate pair, but UTF-8 cannot."""
     try:
         "".join(texts).encode()
         return True

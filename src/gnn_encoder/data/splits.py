@@ -1,7 +1,7 @@
-"""Which split each query belongs to.
+"""Assigns a split to each query.
 
-A query must be in one split only, or its test figure is a figure on training data. A hash of the query's text sets a
-missing split apart, so that the same data gives the same splits, and decides a draw of training queries.
+A query must be in only one split; otherwise test figures would be measured on training data. A hash of the query's text
+chooses the queries of a missing split and a draw of training queries, so the same data give the same splits.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ NONE = -1
 
 
 def share(text: str, salt: str = "") -> float:
-    """A text's pseudorandom place in [0, 1); letter case and outer blanks do not count.
+    """A text's pseudorandom number in [0, 1); letter case and outer blanks do not matter.
 
-    The places under another salt are independent of these.
+    Numbers under different salts are independent.
     """
     digest = hashlib.blake2b((salt + text.strip().casefold()).encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
 
 
 def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Each query's split int8 [n]: its `own` [n] or a label's; of several, test before dev before train.
+    """Each query's split int8 [n]: `own` [n] or the split of a label; of several splits, test before dev before train.
 
-    `query` [r] and `split` int8 [r] are those of the labels; `own` is NONE where the query's file gives no split.
+    `query` [r] and `split` int8 [r] belong to the labels; `own` is NONE if the query's file gives no split.
     """
     best = own.copy()
     np.maximum.at(best, query, split)
@@ -36,7 +36,7 @@ def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray
 
 
 def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
-    """bool [n]: queries whose words are also those of a query in a later split (train < dev < test)."""
+    """bool [n]: queries with the same words as a query in a later split (train < dev < test)."""
     if not len(split):
         return np.zeros(0, dtype=bool)
     words = pc.utf8_lower(pc.utf8_trim_whitespace(texts.combine_chunks()))
@@ -47,7 +47,7 @@ def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
 
 
 def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tuple[np.ndarray, list[str]]:
-    """The splits with missing ones filled in, and remarks on what was done.
+    """Returns the splits with missing splits filled in, and remarks on the changes.
 
     Without test, dev becomes test (papers report on MS MARCO's dev). Without both, `fraction` of train becomes test.
     Without dev, `fraction` of train becomes dev.
@@ -70,8 +70,8 @@ def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tupl
 def drawn(split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, most: int, seed: int) -> np.ndarray:
     """bool [n]: the queries to keep, at most `most` (0: all) of train and all of dev and test.
 
-    Queries with a relevant passage (`answered`, bool [n]) come first, the others teach nothing. Beyond that the order
-    is by a hash of seed and text: when the data change, the draw changes by the queries that came and went alone.
+    Queries with a relevant passage (`answered`, bool [n]) come first, because other queries teach nothing. Then a hash
+    of seed and text decides the order, so if the data change, the draw changes only by added and removed queries.
     """
     keep = np.ones(len(split), dtype=bool)
     rows = np.flatnonzero(split == TRAIN)

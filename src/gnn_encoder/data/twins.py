@@ -1,12 +1,12 @@
-"""Twins: training queries that ask the same. They share their positives and are masked together.
+"""Finds twins: training queries with the same meaning. Twins share their positives and are masked together.
 
-Texts that differ in letter case, white space or Unicode's composition (NFC) alone are equal and always twins: all 1,131
-twins among MedQuAD's 13,677 training queries differ in letter case. Punctuation counts: "C" is not "C++".
+Texts that differ only in letter case, white space or Unicode composition (NFC) are always twins: all 1,131 twins among
+MedQuAD's 13,677 training queries differ in letter case. Punctuation counts: "C" is not "C++".
 
 Other queries are twins if the Jaccard similarity of their sets of words reaches `ingest.twin_similarity`. Ingestion
-forms the groups, so that all steps agree; no model exists there, and each later model has other vectors.
+forms the groups, so that all steps agree. No model exists at ingestion, and later models have different vectors.
 
-The threshold is off by default, because no cheap measure knows what is asked. On MedQuAD, 1.0 adds 85 queries
+The threshold is off by default, because no cheap measure recognises equal meaning. On MedQuAD, 1.0 adds 85 queries
 ("Klippel-Feil syndrome" and "Klippel Feil syndrome"), 0.9 adds 162, and 0.8 joins 116 questions in one chain ("What is
 (are) lung cancer ?", "What is (are) breast cancer ?"). Other measures err too: MiniLM gives "spinocerebellar ataxia 26"
 and "21" a cosine of 0.98, TF-IDF gives "What causes Bartter syndrome ?" and "What is (are) Bartter syndrome ?" 0.9.
@@ -24,16 +24,16 @@ from gnn_encoder.artifacts.arrays import ranges
 
 WORD = re.compile(r"\w+")
 PAIRS = 2**18
-"""Pairs of queries that are compared at a time."""
+"""Pairs of queries compared at a time."""
 ROUNDING = 1e-6
-"""Of a threshold such as 2/3, whose product with a count may come out a little above an integer."""
+"""Tolerance: the product of a threshold such as 2/3 and a count may be slightly above an integer."""
 
 
 def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
-    """The row of the first text of each text's group, int32 [n].
+    """For each text the row of the first text in its group, int32 [n].
 
-    Two texts that share at least `similarity` of their words are in one group, and so are all that such pairs connect:
-    the two ends of a chain may be less alike. With 0 only equal texts are.
+    Texts with a Jaccard similarity of at least `similarity` are in one group. Groups are connected components, so the
+    two ends of a chain may be less similar. With 0, only equal texts are in one group.
     """
     first: dict[str, int] = {}
     folded = (" ".join(unicodedata.normalize("NFC", text).casefold().split()) for text in texts)
@@ -46,7 +46,7 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
 
 
 def _components(texts: list[str], similarity: float) -> np.ndarray:
-    """The number of each text's connected component, int [n]: pairs that share enough words are connected.
+    """The number of each text's connected component, int [n]; pairs that share enough words are connected.
 
     The result is exact although few pairs are compared: two sets with a Jaccard similarity of at least t share one of
     the |x| − ⌈t·|x|⌉ + 1 rarest words of each set x (prefix filter; Chaudhuri, Ganti and Kaushik, 2006).
@@ -63,7 +63,7 @@ def _components(texts: list[str], similarity: float) -> np.ndarray:
     sets = csr_array((np.ones(len(word), np.int32), word, begins), shape=(n, len(vocabulary)))
     size = np.diff(begins)
     row = np.repeat(np.arange(n), size)
-    # Each text's words, the rarest first. Only the first few of them are looked up in other texts.
+    # The words of each text, rarest first. Only the first few words are looked up in other texts.
     order = np.lexsort((word, np.bincount(word, minlength=len(vocabulary))[word], row))
     rare = size - np.ceil(similarity * size - ROUNDING) + 1
     order = order[np.arange(len(word)) - begins[row] < rare[row]]

@@ -1,4 +1,4 @@
-"""What can be wrong with a data set: every problem counted by kind, the first few kept with file and line."""
+"""Problems of a data set: counts every problem by kind, and keeps the first few with file and line."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,9 +8,9 @@ from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
 from gnn_encoder.errors import printable
 
 SHOWN = 3
-"""Places kept of each kind."""
+"""Places kept per kind of problem."""
 FEWEST_TRAINING = 2
-"""Training queries with a relevant passage: masked training takes a query out of the graph and needs another in it."""
+"""Training queries with a relevant passage: masked training masks a query and needs another query in the graph."""
 
 
 class Kind(StrEnum):
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 
 FATAL = frozenset({Kind.MISSING_FILE, Kind.UNREADABLE, Kind.EMPTY_CORPUS, Kind.NO_TRAINING})
-"""Problems that leaving rows out does not mend."""
+"""Problems that remain if rows are left out."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Problem:
     kind: Kind
     count: int = 0
     places: list[str] = field(default_factory=list)
-    """The first few, such as `corpus.jsonl line 7: 'd1'`."""
+    """The first few places, such as `corpus.jsonl line 7: 'd1'`."""
 
     @property
     def fatal(self) -> bool:
@@ -73,7 +73,7 @@ class Problems:
             problem.places.append(f"{place}: {short}" if short else place)
 
     def all(self) -> list[Problem]:
-        """Every kind that occurred, the fatal ones first, else in the order of `Kind`."""
+        """Every kind that occurred: fatal kinds first, then in the order of `Kind`."""
         in_order = [self._by_kind[kind] for kind in Kind if kind in self._by_kind]
         return sorted(in_order, key=lambda problem: not problem.fatal)
 
@@ -84,7 +84,7 @@ class Problems:
 
 @dataclass
 class DataReport:
-    """What a data set holds and what is wrong with it. Counts are of the rows without the bad ones."""
+    """Contents and problems of a data set. The counts are without bad rows."""
 
     source: str
     format: str
@@ -100,7 +100,7 @@ class DataReport:
     isolated_passages: int
     """Passages without a label of at least 1."""
     passage_words: float
-    """Mean words of a passage's text, over the first `canonical.WORD_SAMPLE`."""
+    """Mean number of words in a passage's text, over the first `canonical.WORD_SAMPLE` passages."""
     query_words: float
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -108,18 +108,18 @@ class DataReport:
 
     @property
     def fatal(self) -> bool:
-        """Whether even `on_bad_rows: drop` cannot use it."""
+        """Whether the data set is unusable even with `on_bad_rows: drop`."""
         return any(problem.fatal for problem in self.problems)
 
     @property
     def headline(self) -> str:
-        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and from how many train was drawn."""
+        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and the size of train before a draw."""
         counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
         train, before = self.queries["train"], self.train_before_draw
         return counts if train == before else f"{counts}, drawn {train:,} of {before:,} for training"
 
     def metrics(self) -> dict[str, Any]:
-        """The counts as flat figures; rows dropped by kind of problem; the facts as text."""
+        """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
         by_split = {"queries": self.queries, "labels": self.labels, "queries_without_positive": self.without_positive}
         return {
             "passages": self.passages,
@@ -134,7 +134,7 @@ class DataReport:
 
 
 def refusal(source: str, problems: list[Problem]) -> str:
-    """The one line that refuses a data set: what is wrong, where, and what to do."""
+    """The error line for an unusable data set: what is wrong, where, and what to do."""
     advice = "mend these and run again"
     if not any(problem.fatal for problem in problems):
         advice = "mend them, or set ingest.on_bad_rows=drop to leave those rows out"

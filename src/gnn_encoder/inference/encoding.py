@@ -1,9 +1,9 @@
-"""Text → vectors: tokenized once into flat arrays, length-sorted batches within a budget of tokens, native bf16.
+"""Encodes texts to vectors in length-sorted batches of limited token count.
 
-A naive encoder wastes most of its time on padding. A batch here holds texts of nearly one length, and as many of them
-as fit the budget, so that every matrix product has about the same, cache-friendly size. Texts are read in shards of
-`SHARD` rows, so memory does not grow with the corpus. On a CPU a text's vector does not depend on the texts that it is
-encoded with, if the backbone can read packed texts (`gnn_encoder.models.packed`).
+Padding dominates the cost of naive batching. Batches here hold texts of similar length, as many as the token budget
+allows, so that every matrix product has about the same, cache-friendly size. Texts are read in shards of `SHARD` rows,
+so memory does not grow with the corpus. If the backbone supports packed texts (`gnn_encoder.models.packed`), a text's
+vector on a CPU is the same in every batch.
 """
 
 import copy
@@ -34,9 +34,9 @@ class ReadOptions(TypedDict, total=False):
 
 
 def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.ndarray]:
-    """Row numbers in batches, longest texts first, each padded to at most `tokens_per_batch` tokens.
+    """Yields batches of row numbers, longest texts first; each padded batch has at most `tokens_per_batch` tokens.
 
-    Longest first: a batch that does not fit in memory fails at once and not at the end.
+    With the longest texts first, a batch that does not fit in memory fails at once and not at the end.
     """
     order = np.argsort(-lengths, kind="stable")
     start = 0
@@ -47,7 +47,7 @@ def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.nd
 
 
 def native_bf16() -> bool:
-    """Whether bf16 matrix products run in hardware here (emulated ones are slower than fp32)."""
+    """Whether the hardware supports bf16 matrix products natively (emulated products are slower than fp32)."""
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     probe: Callable[[], bool] | None = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -55,25 +55,25 @@ def native_bf16() -> bool:
 
 
 def inference_dtype(precision: str) -> torch.dtype:
-    """The weights' type for inference: `auto` is bf16 where native, else fp32."""
+    """The type of weights for inference. `auto`: bf16 if the hardware supports it natively, otherwise fp32."""
     return torch.bfloat16 if precision == "bf16" or (precision == "auto" and native_bf16()) else torch.float32
 
 
 def autocast(precision: str) -> AbstractContextManager[Any]:
-    """The training context of a precision: bf16 autocast, or nothing for fp32."""
+    """The context of a training step: bf16 autocast, or no autocast for fp32."""
     if inference_dtype(precision) is torch.bfloat16:
-        # No cache of cast weights: a batch runs in parts, and gradients would be summed in bf16 if the parts shared one
-        # cast. And a cast from the gradient cache's first pass, without autograd, passes no gradient to its weight.
+        # Autocast's weight cache is off for two reasons. Batch parts that share a cast sum their gradients in bf16.
+        # A cast made in the gradient cache's first pass, without autograd, passes no gradient to its weight.
         return torch.autocast(device().type, dtype=torch.bfloat16, cache_enabled=False)
     return nullcontext()
 
 
 @contextmanager
 def inference_copy(model: Module, precision: str) -> Iterator[Module]:
-    """The model in eval mode on its device, for inference only; a copy where bf16 would round its weights."""
+    """The model in eval mode on its device, for inference. bf16 uses a copy, so that the model keeps exact weights."""
     dtype, was_training = inference_dtype(precision), model.training
     tokenizer = getattr(model, "tokenizer", None)
-    # The tokenizer is shared: to copy its vocabulary takes longer than to copy the weights.
+    # The tokenizer is shared: copying the vocabulary takes longer than copying the weights.
     ready = model if dtype is torch.float32 else copy.deepcopy(model, {id(tokenizer): tokenizer})
     ready.to(device=device(), dtype=dtype).eval()
     try:
@@ -93,7 +93,7 @@ def read_rows(
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> None:
-    """Call `store(rows, *results)` with a model's results for n texts or pairs of `lengths` [n] tokens, in no order.
+    """Calls `store(rows, *results)` with a model's results for n texts or pairs of `lengths` [n] tokens, in any order.
 
     `model`, `padded`: see `read_batches`.
     """
@@ -109,13 +109,13 @@ def read_rows(
 
 
 def encode_tokens(encoder: TextEncoder, tokens: Tokens, out: np.ndarray, **options: Unpack[ReadOptions]) -> None:
-    """Fill `out` [n, d] with the vectors of n tokenized texts."""
+    """Fills `out` [n, d] with the vectors of n tokenized texts."""
     pad = encoder.tokenizer.pad_token_id or 0
     read_rows(encoder, tokens.lengths, lambda rows: tokens.padded(rows, pad), out.__setitem__, **options)
 
 
 def encode_question(encoder: TextEncoder, text: str) -> np.ndarray:
-    """Vector fp32 [1, d] of one question that a user waits for: alone, in fp32, not padded."""
+    """The fp32 vector [1, d] of one query, encoded alone, in fp32 and without padding."""
     tokens = Tokens.of(encoder.tokenizer, [text], encoder.max_length)
     with inference_copy(encoder, "fp32") as model:
         ids, mask = (torch.from_numpy(array).to(device()) for array in tokens.padded(np.zeros(1, np.int64), 0))
@@ -140,7 +140,7 @@ def encode_passages(
     rows: np.ndarray | None = None,
     **options: Unpack[ReadOptions],
 ) -> None:
-    """Fill `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
+    """Fills `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
     rows = np.arange(len(passages)) if rows is None else rows
     tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length)
     for start in range(0, len(rows), SHARD):

@@ -1,4 +1,4 @@
-"""Generating a query for each passage, and the tokens that a query generator reads and learns to write."""
+"""Generates a query for each passage; makes the tokens that a query generator reads and learns to write."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ from gnn_encoder.tracking.progress import Progress
 
 
 def passage_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """Tokens of passages, as the encoder reads them."""
+    """Tokens of passages, as the generator's encoder reads passages."""
     return Tokens.of(generator.tokenizer, texts, generator.passage_length)
 
 
 def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """Tokens that the decoder learns to write: the query and its end, without the decoder's start token."""
+    """Tokens that the decoder learns to write: the query and the end token, without the decoder's start token."""
     if not texts:
         return Tokens.flatten([])
     ids = generator.tokenizer(text_target=list(texts), truncation=True, max_length=generator.query_length)["input_ids"]
@@ -47,9 +47,9 @@ def generate(
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> list[str]:
-    """A query for each of n tokenized passages, by the likeliest next token or by beam search; deterministic.
+    """Generates a query for each of n tokenized passages, by greedy decoding or beam search; deterministic.
 
-    Passages of about equal length are read together; a beam counts as a passage in the budget of tokens.
+    Passages of about equal length are read together; each beam counts as a passage in the token budget.
     """
     texts, where = [""] * len(passages), device()
     with inference_copy(generator, precision) as ready:

@@ -1,8 +1,8 @@
-"""BERT in NumPy, for the vector of one question: a search takes less than 1 s of processor time without torch and
-transformers, whose import takes 5 s.
+"""BERT in NumPy, for the vector of one query. A search takes less than 1 s of processor time this way; importing torch
+and transformers takes 5 s.
 
-It reads BERT in fp32, as MiniLM and most dense retrievers are; transformers reads every other encoder. Both give the
-same vector, except for the last bits of fp32.
+Only BERT in fp32 is supported (such as MiniLM and most dense retrievers); transformers runs every other encoder. Both
+give the same vector, except for the last bits of fp32.
 """
 
 import json
@@ -20,9 +20,9 @@ from gnn_encoder.models.backbone import read_config
 
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 BERT = {"model_type": "bert", "hidden_act": "gelu", "dtype": "float32", "is_decoder": False}
-"""The config of an encoder that can be read here."""
+"""The config of a supported encoder."""
 erf: Callable[[np.ndarray], np.ndarray] = np.frompyfunc(math.erf, 1, 1)
-"""Elementwise, float64 as objects: a question has few tokens, and SciPy takes 0.3 s to import."""
+"""Elementwise, on float64 objects: a query has few tokens, and SciPy takes 0.3 s to import."""
 
 
 class Bert:
@@ -30,7 +30,7 @@ class Bert:
 
     @classmethod
     def read(cls, folder: Path) -> "Bert | None":
-        """The BERT in a folder of `TextEncoder.save`; None if it is another encoder. Errors as `read_config`."""
+        """Reads the BERT in a folder of `TextEncoder.save`; None for another encoder. Errors as `read_config`."""
         config = read_config(str(folder))
         is_bert = BERT.items() <= config.items() and (folder / TOKENIZER).is_file()
         return cls(folder, config) if is_bert else None
@@ -46,7 +46,7 @@ class Bert:
         self._tokenizer.no_padding()
 
     def __call__(self, question: str) -> np.ndarray:
-        """The question's vector fp32 [1, d]; a `UserError` if the weights do not fit the config."""
+        """The vector fp32 [1, d] of a query; raises `UserError` if the weights do not fit the config."""
         try:
             hidden = self._hidden(np.array(self._tokenizer.encode(question).ids))
         except (KeyError, IndexError, ValueError) as error:

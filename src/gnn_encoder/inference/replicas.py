@@ -1,4 +1,4 @@
-"""Reading batches with a replica of a model on each device, packed where model and device allow it."""
+"""Reads batches with a replica of the model on each device; batches are packed if model and device support it."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ Arrived = Callable[[], np.ndarray]
 
 
 def devices() -> list[torch.device]:
-    """Where models run: all visible GPUs, else the CPU. In distributed training each process uses its own GPU only."""
+    """All visible GPUs, otherwise the CPU. In distributed training each process uses only its own GPU."""
     if not torch.cuda.is_available():
         return [torch.device("cpu")]
     own = [torch.cuda.current_device()] if dist.is_initialized() else range(torch.cuda.device_count())
@@ -34,17 +34,17 @@ def read_batches(
     store: Callable[..., None],
     whole: int,
 ) -> None:
-    """Call `store(rows, *results)` with the model's results for each batch, in no order.
+    """Calls `store(rows, *results)` with the model's results for each batch, in any order.
 
-    With several devices, model and `padded` are called in several threads; `store` is called by one at a time. After an
-    exception, which is raised here, no further batch begins.
+    With several devices, several threads call the model and `padded`; one thread at a time calls `store`. An exception
+    is raised here, and no further batch begins.
 
     Args:
         model: on the first of `devices`, with a `backbone`, a `forward` for padded batches and a `packed` for `Row`s.
         batches: row numbers of each batch.
-        padded: ids, mask and maybe token types [b, l] of a batch.
-        whole: tokens that a packed batch is filled up to, so that results do not depend on what is read together
-            (`gnn_encoder.models.packed`). A longer text must be alone in its batch.
+        padded: rows → ids, mask and maybe token types [b, l] of a batch.
+        whole: number of tokens that a packed batch is padded to, so that results do not depend on the other texts of
+            the batch (`gnn_encoder.models.packed`). A longer text must be alone in its batch.
     """
     if not batches:
         return
@@ -66,13 +66,13 @@ def read_batches(
             return read if isinstance(read, tuple) else (read,)
 
         with ExitStack() as stack:
-            # Inference mode and the current device belong to a thread.
+            # Inference mode and the current device are set per thread.
             stack.enter_context(torch.inference_mode())
             if where.type == "cuda":
                 stack.enter_context(torch.cuda.device(where))
             if start is not None:
                 stack.enter_context(reads_packed(replica.backbone))
-            # Assigned by number, not to the next free device: a batch is read by the same device every time.
+            # Batches are assigned by number, not to the next free device: the same device reads a batch every time.
             mine = ((rows, arrays(rows)) for rows in batches[number :: len(places)] if not stop.is_set())
             for rows, read in streamed(mine, results, where):
                 with storing:
@@ -84,11 +84,11 @@ def read_batches(
 def streamed(
     batches: Iterable[tuple[Key, Given]], work: Callable[..., tuple[Tensor, ...]], where: torch.device
 ) -> Iterator[tuple[Key, tuple[np.ndarray, ...]]]:
-    """`work`'s results for each batch, in order, each one batch late, so that a GPU always has work.
+    """Yields the results of `work` for each batch, in order and one batch late, so that a GPU always has work.
 
-    A GPU works through a queue. A batch is copied from pinned memory while the batch before is worked on, and queued
-    behind it; its results are awaited only when the next batch is queued, too. `work` is called with a batch's arrays
-    as tensors on the device `where`, and its numbers as they are.
+    A GPU works through a queue. Each batch is copied from pinned memory and queued while the GPU works on the previous
+    batch. The results of a batch are awaited only when the next batch is queued. `work` gets the arrays of a batch as
+    tensors on the device `where`, and the numbers unchanged.
     """
     transfer = _Transfer(where)
     waiting: tuple[Key, list[Arrived]] | None = None
@@ -120,7 +120,7 @@ class _Transfer:
             tensor = pinned.to(self.where, non_blocking=True)
         work = torch.cuda.current_stream(self.where)
         work.wait_stream(self.copies)
-        tensor.record_stream(work)  # else the next copy could get its memory while the work still reads it
+        tensor.record_stream(work)  # otherwise the next copy could reuse the memory while `work` still reads it
         return tensor
 
     def to_host(self, tensor: Tensor) -> Arrived:

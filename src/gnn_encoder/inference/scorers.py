@@ -17,18 +17,18 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 LAYOUT = "scorer.json"
 """The file of a scorer's folder that names its kind."""
 PAIRS = 100_000
-"""Pairs whose [CLS] vectors, which are not used here, are in memory at a time."""
+"""Pairs scored at a time; limits the memory for the [CLS] vectors, which are not used here."""
 
 
 class Contribution(NamedTuple):
-    """A part of a score, for an explanation: its source in words, and its amount."""
+    """A part of a score, for an explanation: the source in words, and the amount."""
 
     source: str
     amount: float
 
 
 class Scorer(Protocol):
-    """Gives each pair of a query and a passage a score: the higher, the more relevant."""
+    """Scores query–passage pairs; a higher score means more relevant."""
 
     def score(
         self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
@@ -39,11 +39,11 @@ class Scorer(Protocol):
         """Probabilities [r] of relevance from scores [r]."""
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
-        """The parts of a pair's score, largest first; empty if the scorer cannot say."""
+        """The parts of a pair's score, largest first; empty if the scorer has no explanation."""
 
 
 class CrossEncoderScorer:
-    """A cross-encoder (GNN-encoder 3.4); its scores are logits."""
+    """A cross-encoder (GNN-encoder 3.4); the scores are logits."""
 
     def __init__(self, model: CrossEncoder) -> None:
         self.model = model
@@ -51,7 +51,7 @@ class CrossEncoderScorer:
     def score(
         self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
-        """See `Scorer`. Only the passages that are asked for are tokenized."""
+        """See `Scorer`. Only the passages of the pairs are tokenized."""
         model = self.model
         asked, first = np.unique(query, return_inverse=True)
         rows, second = np.unique(passage, return_inverse=True)
@@ -71,18 +71,18 @@ class CrossEncoderScorer:
         return probabilities
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
-        """Nothing: a cross-encoder's score has no parts."""
+        """Empty: a cross-encoder's score has no parts."""
         return []
 
 
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
 }
-"""Kind → loader of its scorers from a folder. A new kind is an entry here."""
+"""Kind → function that loads a scorer from a folder. A new kind is a new entry."""
 
 
 def load_scorer(folder: Path) -> Scorer:
-    """The scorer in a folder, of the kind that its layout file names; without one, a cross-encoder."""
+    """Loads the scorer in a folder. The layout file names the kind; without a layout file it is a cross-encoder."""
     file = folder / LAYOUT
     kind = json.loads(file.read_text("utf-8"))["kind"] if file.is_file() else "cross_encoder"
     if kind not in KINDS:

@@ -1,7 +1,7 @@
-"""Pairs of texts → cross-encoder scores and [CLS] vectors, both from one pass.
+"""Computes cross-encoder scores and [CLS] vectors of text pairs in one pass.
 
-Queries and passages are tokenized once each. A pair's tokens are joined from the two flat arrays when its batch is
-read, so that n·k pairs never exist as text.
+Each query and passage is tokenized once. The tokens of a pair are joined from the two flat arrays when the batch is
+read, so n·k pairs never exist as text.
 """
 
 from typing import Any, Unpack
@@ -15,7 +15,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 
 
 class PairTokens:
-    """Token pairs `[CLS] first [SEP] second [SEP]`; the first is cut to half the length, the second to the rest."""
+    """Token pairs `[CLS] first [SEP] second [SEP]`. The first is cut to half the length, the second to what remains."""
 
     def __init__(self, tokenizer: Any, first: Tokens, second: Tokens, max_length: int) -> None:
         self.pad = tokenizer.pad_token_id or 0
@@ -41,10 +41,10 @@ class PairTokens:
         ids[in_head] = self.first.ids[(self.first.offsets[first][:, None] + columns)[in_head]]
         for i, token in enumerate(self.middle):
             np.put_along_axis(ids, (head + i)[:, None], token, axis=1)
-        # The second text's own [CLS] (position 0) is left out, hence the 1.
+        # The 1 skips the [CLS] of the second text (position 0).
         position = self.second.offsets[second][:, None] + 1 + columns - tail[:, None]
         ids[in_tail] = self.second.ids[position[in_tail]]
-        # A cut text ends in its [SEP], too.
+        # A cut text ends with [SEP], too.
         rows = np.arange(len(ids))
         ids[rows, head - 1] = self.first.ids[self.first.offsets[first + 1] - 1]
         ids[rows, lengths - 1] = self.second.ids[self.second.offsets[second + 1] - 1]
@@ -52,14 +52,14 @@ class PairTokens:
 
 
 def _separator(tokenizer: Any) -> list[int]:
-    """Tokens between two texts, after the first one's last token: none for BERT, one for RoBERTa."""
+    """Extra tokens between two texts, after the first text's last token: none for BERT, one for RoBERTa."""
     one, two = tokenizer("a")["input_ids"], tokenizer("a", "a")["input_ids"]
     middle: list[int] = two[len(one) : len(two) - (len(one) - 1)]
     return middle
 
 
 def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
-    """All queries and passages of a dataset, tokenized for this cross-encoder."""
+    """Tokenizes all queries and passages of a dataset for this cross-encoder."""
     queries = Tokens.of(model.tokenizer, dataset.queries.column("text").to_pylist(), model.max_length)
     passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
     return PairTokens(model.tokenizer, queries, passages, model.max_length)
@@ -74,7 +74,7 @@ def score_pairs(
     cls: np.ndarray,
     **options: Unpack[ReadOptions],
 ) -> None:
-    """Fill `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
+    """Fills `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
 
     def store(rows: np.ndarray, logits: np.ndarray, vectors: np.ndarray) -> None:
         scores[rows], cls[rows] = logits, vectors

@@ -1,7 +1,7 @@
-"""Token ids of texts, without padding; a corpus is tokenized once per tokenizer and length, and memory-mapped.
+"""Token ids of texts, without padding. A corpus is tokenized once per tokenizer and length, and memory-mapped.
 
-Training, scoring and four encodings read the same passages: the first of them tokenizes, a row group in memory at a
-time. The files are a cache: deleted or damaged ones are written again.
+Training, scoring and four encodings read the same passages. The first reader tokenizes the corpus, with a row group in
+memory at a time. The files are a cache: deleted or damaged files are written again.
 """
 
 import json
@@ -25,10 +25,10 @@ from gnn_encoder.tracking.context import TOKENS
 SHARD = 65_536
 """Texts tokenized together."""
 GATHERED = 20_000
-"""Texts of a stream whose ids are in memory at a time."""
+"""Texts of a stream with ids in memory at a time."""
 IDS, OFFSETS, PARTIAL = "ids.bin", "offsets.npy", ".partial-"
 FEW = 10
-"""If less than one passage in so many is asked for, only these are tokenized, without a file of all."""
+"""If fewer than one passage in so many is needed, only the needed passages are tokenized, without a file of all."""
 
 
 class Tokens:
@@ -47,14 +47,14 @@ class Tokens:
 
     @classmethod
     def flatten(cls, sequences: Sequence[Sequence[int] | np.ndarray]) -> "Tokens":
-        """From one list of ids per text."""
+        """Makes `Tokens` from one list of ids per text."""
         offsets = _offsets([len(s) for s in sequences])
         ids = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
         return cls(ids, offsets)
 
     @classmethod
     def gather(cls, sequences: Iterable[Sequence[int]]) -> "Tokens":
-        """From a stream of one list of ids per text, with `GATHERED` in memory at a time; ids are memory-mapped."""
+        """Reads a stream of one list of ids per text, `GATHERED` texts in memory at a time; ids are memory-mapped."""
         ids, lengths = array("i"), array("q")
         with tempfile.TemporaryFile() as file:
             for sequence in sequences:
@@ -84,12 +84,12 @@ class Tokens:
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> "Tokens":
-        """The texts at `rows`, in that order."""
+        """The texts at `rows`, in the order of `rows`."""
         ids = self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])]
         return Tokens(ids, _offsets(self.lengths[rows]))
 
     def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest of them, or to one."""
+        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest text, and at least to one token."""
         starts, lengths = self.offsets[rows], self.lengths[rows]
         columns = np.arange(int(lengths.max(initial=1)))
         mask = columns < lengths[:, None]
@@ -127,7 +127,8 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
 
 
 def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> tuple[Tokens, np.ndarray]:
-    """Tokens, and the places [r] in them of the passages `rows` [r]; they hold all passages unless `rows` are few."""
+    """Returns tokens, and the index [r] in them of each passage in `rows` [r]. If `rows` are few, the tokens hold only
+    these passages, otherwise all passages."""
     if len(rows) > len(passages) // FEW:
         return passage_tokens(tokenizer, passages, max_length), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
@@ -163,6 +164,6 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _digest(tokenizer: Any) -> str:
-    # The last truncation and padding are part of its state but not of its identity.
+    # The state includes the last truncation and padding, which do not identify a tokenizer.
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     return digest_of({name: value for name, value in state.items() if name not in ("truncation", "padding")})

@@ -1,4 +1,4 @@
-"""What this machine gives to a computation: its cores and room on its disk.
+"""The resources of the machine for a computation: cores and disk space.
 
-Imports `tracking`, for progress, and nothing else of this package.
+Imports `tracking`, for progress, and nothing else of gnn_encoder.
 """

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def scratch(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """An array in an unlinked temporary file; an OSError if the disk has no space for it."""
+    """Creates an array in an unlinked temporary file; raises OSError if the disk has too little space."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     if not size:
         return np.empty(shape, dtype)
@@ -19,14 +19,14 @@ def scratch(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Lengthen a file to `size` bytes of reserved disk space and keep its content; an OSError if there is no space.
+    """Lengthens a file to `size` bytes of reserved disk space, keeping its content; raises OSError without space.
 
-    Writing to a memory-mapped file whose disk is full would end the process without a message.
+    Without a reservation, writing to a memory-mapped file on a full disk ends the process without a message.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
         return
-    length = file.seek(0, os.SEEK_END)  # macOS: only writing takes space
+    length = file.seek(0, os.SEEK_END)  # macOS: only writing reserves space
     while length < size:
         length += file.write(bytes(min(2**24, size - length)))
     file.flush()

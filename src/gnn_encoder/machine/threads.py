@@ -1,4 +1,4 @@
-"""The same work in several threads, which end together: with the last of them, or with the first error."""
+"""The same work in several threads. All threads end with the last of them, or with the first error."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ Chunk = TypeVar("Chunk")
 WORKERS = 16
 """Most chunks in memory at once."""
 TRIMMED, SHORT = 16, 64
-"""Free memory is returned after every 16 chunks, in work of 64 chunks and more: shorter work ends before it pays."""
+"""Free memory is returned after every 16 chunks, from chunk 64 on: in shorter work the cost exceeds the gain."""
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
-    """Call `work(number, stop)` in `count` threads, numbered from 0; with one, in the caller's thread.
+    """Calls `work(number, stop)` in `count` threads, numbered from 0; a single thread is the caller's thread.
 
     Raises:
-        Exception: the first of a thread, or the caller's interrupt. `stop` is set then, and all threads have ended.
+        Exception: a thread's first exception, or the caller's interrupt; `stop` is set, and all threads have ended.
     """
     stop = Event()
     if count == 1:
@@ -46,25 +46,25 @@ def side_by_side(work: Callable[[int, Event], None], count: int) -> None:
 def chunk_by_core(
     work: Callable[[Chunk], int], chunks: Sequence[Chunk], where: torch.device, progress: Progress | None = None
 ) -> None:
-    """Call `work` with each chunk, in no order. On a CPU each core works on a chunk of its own; several cores share a
-    chunk where there are fewer chunks than cores, or more cores than `WORKERS`.
+    """Calls `work` with each chunk, in any order. On a CPU each core works on its own chunk; several cores share a
+    chunk if there are fewer chunks than cores, or more cores than `WORKERS`.
 
-    torch splits each operation over all cores. Where operations are small and wait for memory or the disk, as in a
-    gather, the cores would wait for one another at every operation.
+    Otherwise torch splits each operation over all cores. If operations are small and wait for memory or the disk (such
+    as a gather), the cores then wait for each other at every operation.
 
     Args:
-        work: returns how many units it has done, for `progress`.
-        where: the device that works; for a GPU one thread calls `work`.
+        work: returns the number of units done, for `progress`.
+        where: the device of the work; for a GPU one thread calls `work`.
 
     Raises:
-        Exception: the first of `work`; no chunk is begun after it.
+        Exception: the first exception of `work`; no chunk begins after it.
     """
     cores, remaining, taking, counting = torch.get_num_threads(), iter(chunks), Lock(), Lock()
     ended = count_from(1)
 
     def take(number: int, stop: Event) -> None:
         if count > 1:
-            torch.set_num_threads(cores // count)  # of this thread, and of those that begin after it
+            torch.set_num_threads(cores // count)  # holds for this thread, and for threads that begin later
         while not stop.is_set():
             with taking:
                 chunk = next(remaining, None)
@@ -85,9 +85,9 @@ def chunk_by_core(
 
 
 def give_back() -> None:
-    """Return free memory to the system, by glibc's malloc_trim. Other C libraries have none, and nothing happens.
+    """Returns free memory to the system by glibc's malloc_trim; with other C libraries it does nothing.
 
-    Where large arrays come and go beside small ones that stay, the heap fills with holes too small for the next; each
-    thread has a heap of its own.
+    If large arrays come and go beside small arrays that stay, the heap fills with holes that are too small for the
+    next large array. Each thread has its own heap.
     """
     getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)

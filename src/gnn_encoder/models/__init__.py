@@ -1,1 +1,1 @@
-"""The networks, each with its saved files. Imports `storage`, `artifacts`, `settings`; `inference` runs them."""
+"""The networks and their saved files; `inference` runs the networks. Imports `storage`, `artifacts`, `settings`."""

@@ -14,9 +14,9 @@ from gnn_encoder.storage import is_remote, local_folder
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
 MOST_LAYERS = 1000
-"""Layers that a config may ask for; building ten million of them would never end."""
+"""Most layers in a config; building ten million layers would never end."""
 ATTENTION = (None, "eager", "sdpa")
-"""Attentions that a config may name: any other one is code that transformers would fetch from a hub and run."""
+"""Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
 
 
 def resolve_backbone(name: str) -> str:
@@ -71,16 +71,16 @@ def _cannot_load(name: str, error: Exception | str) -> UserError:
 
 
 def backbone_width(name: str) -> int | None:
-    """Length of a backbone's vectors by its config.json; None without one, or where it names no number."""
+    """Length of a backbone's vectors according to config.json; None if config.json is missing or has no length."""
     width = read_config(name).get("hidden_size")
     return width if isinstance(width, int) else None
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """A backbone's config.json, empty where there is none.
+    """Reads a backbone's config.json; empty if the file is missing.
 
     Raises:
-        UserError: it is no JSON object, or names an attention of a hub or more than `MOST_LAYERS` layers.
+        UserError: no JSON object, an attention that is not in `ATTENTION`, or more than `MOST_LAYERS` layers.
     """
     config = _own_file(name, "config.json")
     parts = [{} if config is None else config]
@@ -106,7 +106,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def load_encoder(name: str) -> Any:
-    """The backbone as an `AutoModel` in fp32, without a pooler head (nothing here reads one)."""
+    """The backbone as an `AutoModel` in fp32, without a pooler head, which nothing here uses."""
     from transformers import AutoConfig, AutoModel
 
     config = load_pretrained(AutoConfig, name)
@@ -115,7 +115,7 @@ def load_encoder(name: str) -> Any:
 
 
 def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
-    """Pooling (`cls`, `mean` or None: unknown) and normalisation by a backbone's sentence-transformers files."""
+    """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files."""
     modules = _own_file(name, "modules.json")
     if modules is None:
         return None, False
@@ -131,10 +131,10 @@ def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
 
 
 def _own_file(name: str, file: str) -> Any:
-    """A parsed JSON file of a backbone's folder or hub repository; None where there is no such file."""
+    """A parsed JSON file of a backbone's folder or hub repository; None if the file is missing."""
     folder = Path(resolved := resolve_backbone(name))
     try:
-        if folder.is_dir():  # without transformers, whose import takes 1.5 s of processor time
+        if folder.is_dir():  # does not need transformers, whose import takes 1.5 s of processor time
             path = folder / file if (folder / file).is_file() else None
         else:
             from transformers.utils import cached_file

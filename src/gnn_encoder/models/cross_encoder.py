@@ -29,7 +29,7 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def from_backbone(cls, name: str, max_length: int) -> "CrossEncoder":
-        """From a pretrained encoder with a new head."""
+        """A pretrained encoder with a new head."""
         return cls(load_encoder(name), load_tokenizer(name), max_length)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,9 +44,9 @@ class CrossEncoder(nn.Module):
 
     def _scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
         cls = cls.float()
-        # The head stays fp32 whatever the backbone runs in: in bf16 many scores of one query would be tied.
+        # The head is always fp32: in bf16 many scores of a query would be tied.
         with torch.autocast(cls.device.type, enabled=False):
-            # Row by row: the rounding of one product over all rows depends on their number.
+            # Row by row, because the rounding of one product over all rows depends on the number of rows.
             return (cls * self.head.weight.float()).sum(dim=-1) + self.head.bias.float(), cls
 
     def save(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ Pooling = Literal["cls", "mean"]
 
 
 class TextEncoder(nn.Module):
-    """A transformer, its pooling and tokenizer; `normalize`: to unit length, as cosine-trained backbones expect."""
+    """A transformer with pooling and tokenizer; `normalize`: to unit length, as cosine-trained backbones expect."""
 
     def __init__(self, backbone: Any, tokenizer: Any, pooling: Pooling, normalize: bool, max_length: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class TextEncoder(nn.Module):
     def from_backbone(
         cls, name: str, pooling: str = "auto", normalize: str = "auto", max_length: int = 128
     ) -> "TextEncoder":
-        """From a pretrained backbone; `auto`: as its sentence-transformers files say, else `[CLS]`, not normalised."""
+        """Loads a backbone; `auto`: as its sentence-transformers files say, otherwise `[CLS]`, not normalised."""
         own_pooling, own_normalize = sentence_transformers_layout(name)
         return cls(
             load_encoder(name),
@@ -72,7 +72,7 @@ class TextEncoder(nn.Module):
 
 
 class DualEncoder(nn.Module):
-    """Query and passage encoder; with shared weights both have one backbone."""
+    """Query encoder and passage encoder; with shared weights both have the same backbone."""
 
     def __init__(self, query_encoder: TextEncoder, passage_encoder: TextEncoder) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class DualEncoder(nn.Module):
     def from_backbone(
         cls, name: str, *, pooling: str, normalize: str, query_length: int, passage_length: int, share_encoders: bool
     ) -> "DualEncoder":
-        """Both encoders from one checkpoint, separate unless `share_encoders`."""
+        """Loads both encoders from one backbone, with separate weights unless `share_encoders`."""
         passage = TextEncoder.from_backbone(name, pooling, normalize, passage_length)
         if not share_encoders:
             return cls(TextEncoder.from_backbone(name, pooling, normalize, query_length), passage)
@@ -92,7 +92,7 @@ class DualEncoder(nn.Module):
 
     @property
     def shared(self) -> bool:
-        """Whether both encoders are one set of weights."""
+        """Whether both encoders share one set of weights."""
         return self.query_encoder.backbone is self.passage_encoder.backbone
 
     def save(self, folder: Path) -> None:

@@ -1,8 +1,8 @@
-"""The GNN-encoder: a dual encoder, and the GNN over its vectors, two GAT layers and a filter gate (3.3, eq. 3–10).
+"""The GNN-encoder: a dual encoder, and a GNN over its vectors with two GAT layers and a filter gate (3.3, eq. 3–10).
 
-Two facts shape the code. A logit is a sum of three scalars per head, a_tᵀW_t h_i + a_sᵀW_s h_j + a_eᵀW_e h_ij, so a
-folds into W and a node costs d·H. And on the query side every target has the same number of sources: a dense
-contraction aggregates first and projects after, Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, with no scatter and no
+Two facts shape the code. First, a logit is a sum of three scalars per head, a_tᵀW_t h_i + a_sᵀW_s h_j + a_eᵀW_e h_ij.
+So aᵀW is computed once, and a node costs d·H. Second, every query has the same number of neighbours. So a dense
+contraction aggregates before it projects, Σ_j α_ij W_s h_j = W_s Σ_j α_ij h_j, without scatter and without a
 [n, k, d] projection.
 """
 
@@ -23,26 +23,26 @@ WEIGHTS, CONFIG = "gnn.safetensors", "gnn.json"
 
 
 class GnnConfig(GnnShape):
-    """All that determines the GNN's shape and arithmetic. The number of heads H divides the width d."""
+    """Everything that determines the GNN's shape and arithmetic. The number of heads H divides the width d."""
 
     width: PositiveInt
-    """d, of the node vectors."""
+    """d, the width of node vectors."""
     edge_width: Count
-    """d_e, of the edge features. 0: there are none."""
+    """d_e, the width of edge features; 0: no edge features."""
     learned_loops: bool = True
     normalize_passages: bool = False
     cached_passages: bool = True
     """Whether eq. 6 was trained with M_de's passage vectors."""
 
     def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
-        """The passage vectors [m, d] of eq. 6 at encoding: M_de's, or those of the jointly trained passage encoder."""
+        """The passage vectors [m, d] of eq. 6 at encoding: of M_de, or of the jointly trained passage encoder."""
         return cached if self.cached_passages else encoded
 
 
 class GATLayer(nn.Module):
     """Multi-head graph attention from sources to targets, with edge features and self-loops (eq. 3–5 per head).
 
-    Heads are concatenated: [·, H · d/H]. Arguments of its methods:
+    Heads are concatenated: [·, H · d/H]. Arguments of the methods:
         targets: [t, d]. sources: [s, d].
         arriving: [..., H], the sum of each edge's source and edge scalars.
         loops: [d_e] or [t, d_e], features of the self-loops, or None.
@@ -82,10 +82,10 @@ class GATLayer(nn.Module):
         return self.attention.new_zeros(()) if folded is None or features is None else features @ folded
 
     def weights(self, targets: Tensor, arriving: Tensor, into: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
-        """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4); `into` [e] is each edge's row of `targets`."""
+        """α of the edges [e, H] and of the self-loops [t, H] (eq. 3–4); `into` [e]: the row of each edge's target."""
         at, itself = self._target_logits(targets, loops)
         incoming = nn.functional.leaky_relu(at.index_select(0, into) + arriving, self.slope)
-        # A softmax over each target's edges and its self-loop; the largest logit is subtracted first.
+        # A softmax over each target's edges and self-loop; the largest logit is subtracted first.
         index = into[:, None].expand_as(incoming)
         largest = itself.detach().scatter_reduce(0, index, incoming.detach(), "amax", include_self=True)
         incoming, itself = torch.exp(incoming - largest.index_select(0, into)), torch.exp(itself - largest)
@@ -93,7 +93,7 @@ class GATLayer(nn.Module):
         return incoming / total.index_select(0, into), itself / total
 
     def _target_logits(self, targets: Tensor, loops: Tensor | None) -> tuple[Tensor, Tensor]:
-        """a_tᵀW_t h_i [t, H], the targets' part of every logit, and the self-loops' logits [t, H]."""
+        """a_tᵀW_t h_i [t, H], the target's part of every logit, and the logits of the self-loops [t, H]."""
         at, own = (targets @ torch.cat([self._folded(self.target, 0), self._folded(self.source, 1)], 1)).chunk(2, -1)
         return at, nn.functional.leaky_relu(at + own + self.edge_scalars(loops), self.slope)
 
@@ -103,19 +103,19 @@ class GATLayer(nn.Module):
         return projected
 
     def activate(self, mixed: Tensor) -> Tensor:
-        """σ of eq. 5 over the heads' sums [t, H, d/H], concatenated: [t, d]."""
+        """σ (eq. 5) of the heads' sums [t, H, d/H], concatenated to [t, d]."""
         out = mixed.flatten(1)
         return nn.functional.elu(out) if self.activation == "elu" else out
 
     def dense(self, targets: Tensor, sources: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
-        """[t, d] of targets with k sources each [t, k, d] and a self-loop; other arguments as `dense_weights`."""
+        """Eq. 5, [t, d], of targets with k sources each [t, k, d] and a self-loop; `mask` as in `dense_weights`."""
         weights = self.dense_weights(targets, mask, arriving, loops)
         mixed = weights[..., :-1] @ sources + weights[..., -1:] * targets[:, None]
         weight = self.source.weight.view(self.heads, -1, self.source.in_features)
         return self.activate(torch.einsum("uhd,hod->uho", mixed, weight))
 
     def dense_weights(self, targets: Tensor, mask: Tensor, arriving: Tensor, loops: Tensor | None) -> Tensor:
-        """α of each target's k edges and, last, of its self-loop: [t, H, k + 1] (eq. 3–4); `mask` [t, k]: edges."""
+        """α of each target's k edges and, last, of the self-loop: [t, H, k + 1] (eq. 3–4); `mask` [t, k]: edges."""
         at, own = self._target_logits(targets, loops)
         logits = (at[:, None] + arriving).transpose(1, 2)  # [t, H, k]
         logits = nn.functional.leaky_relu(logits, self.slope).masked_fill(~mask[:, None], float("-inf"))
@@ -124,7 +124,7 @@ class GATLayer(nn.Module):
     def ragged(
         self, targets: Tensor, sources: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """[t, d] of targets with any number of edges, maybe none, and a self-loop; and their weights, as `weights`.
+        """Eq. 5, [t, d], of targets with any number of edges (maybe 0) and a self-loop; and α, as `weights` does.
 
         Args:
             edges: int64 [2, e], source row and target row. features: [e, d_e] or None.
@@ -160,11 +160,11 @@ class GNN(nn.Module):
     def query_vectors(
         self, queries: Tensor, passages: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None = None
     ) -> Tensor:
-        """h'_q [u, d] (eq. 6–7); with fewer than two layers h_q.
+        """h'_q [u, d] (eq. 6–7); h_q if there are fewer than two layers.
 
         Args:
-            queries: h_q [u, d]. passages: h_p of their neighbours [u, k, d]. mask: [u, k] bool.
-            features: [u, k, d_e] or None. loops: [u, d_e] where self-loop features are not learned.
+            queries: h_q [u, d]. passages: h_p of the queries' neighbours [u, k, d]. mask: [u, k] bool.
+            features: [u, k, d_e] or None. loops: [u, d_e] if self-loop features are not learned.
         """
         if self.config.layers < 2:
             return queries
@@ -183,11 +183,11 @@ class GNN(nn.Module):
     def passage_vectors(
         self, passages: Tensor, queries: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None = None
     ) -> Tensor:
-        """h'_p [t, d] (eq. 8–10).
+        """h'_p [t, d] (eq. 8–10). `query_graph/propagation.py` computes h'_p for the full graph.
 
         Args:
             passages: h_p [t, d]. queries: h'_q [s, d]. edges: [2, e], row of `queries`, row of `passages`.
-            features: [e, d_e] or None. loops: [t, d_e] where self-loop features are not learned.
+            features: [e, d_e] or None. loops: [t, d_e] if self-loop features are not learned.
         """
         if self.config.layers == 0:
             return self.scaled(passages)
@@ -196,28 +196,28 @@ class GNN(nn.Module):
         return self.gated(aggregated, passages)
 
     def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
-        """h'_p [t, d] from the attention's h~_p [t, d] and h_p [t, d] (eq. 9–10)."""
+        """h'_p [t, d] from h~_p [t, d], the result of the attention, and h_p [t, d] (eq. 9–10)."""
         return self.scaled(torch.addcmul(passages, self.opening(aggregated, passages), aggregated))
 
     def opening(self, aggregated: Tensor, passages: Tensor) -> Tensor:
-        """f_p [t, d] in 0…1, how far the gate opens, for h~_p [t, d] and h_p [t, d] (eq. 9)."""
+        """The gate f_p [t, d], 0…1, for h~_p [t, d] and h_p [t, d] (eq. 9)."""
         if self.config.gate == "filter":
             return torch.sigmoid(self.gate(torch.cat([aggregated, passages], dim=1)))
         return torch.full_like(aggregated, self.config.gate_alpha)
 
     def loops(self, of: Literal["query", "passage"], stored: Tensor | None) -> Tensor | None:
-        """Features of the self-loops of queries or passages: the learned vector [d_e], or else the `stored` ones."""
+        """Features of the self-loops of queries or passages: the learned vector [d_e], otherwise `stored`."""
         learned: Tensor | None = getattr(self, f"{of}_loop", stored)
         return learned
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Vectors [t, d], at unit length if `normalize_passages`."""
+        """Vectors [t, d], scaled to unit length if `normalize_passages`."""
         return nn.functional.normalize(vectors, dim=-1) if self.config.normalize_passages else vectors
 
     def start_from_mean(self, gate_bias: float) -> None:
-        """Start at a plain attention mean: W_s = I, h'_q is the mean of h_q and its context, the gate only its bias.
+        """Initialises the GNN near M_de: W_s = I, h'_q is the mean of h_q and its context, the gate is only its bias.
 
-        The paper leaves the start open. Training then starts near M_de.
+        The paper does not say how to initialise.
         """
         with torch.no_grad():
             for layer in self.children():
@@ -234,7 +234,7 @@ class GNN(nn.Module):
 
 
 class GnnEncoder(nn.Module):
-    """The joint model: Masked Graph Training trains it and `encode_corpus` runs it."""
+    """The joint model: Masked Graph Training trains the model and `encode_corpus` runs it."""
 
     def __init__(self, dual_encoder: DualEncoder, gnn: GNN) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class GnnEncoder(nn.Module):
 
     @staticmethod
     def load_gnn(folder: str | Path) -> GNN:
-        """The GNN alone, for work on stored vectors."""
+        """Reads only the GNN, for work on stored vectors."""
         folder = Path(folder)
         gnn = GNN(GnnConfig(**json.loads((folder / CONFIG).read_text("utf-8"))))
         gnn.load_state_dict(load_file(folder / WEIGHTS))

@@ -1,15 +1,15 @@
-"""Texts of several lengths packed into one row of tokens, without padding.
+"""Packs texts of several lengths into one row of tokens, without padding.
 
-A transformer reads the row [1, t] as one text whose positions restart; its attention is replaced by one that stays
-inside each text. `first_position` tests whether a backbone can be read like this, and with which number its positions
-begin: it reads a few random texts padded and packed, and compares the results. That tests the GPU's kernel, too.
+A transformer reads the row [1, t] as one text. Position numbers restart at each text, and a replacement attention keeps
+each token inside its text. `first_position` compares packed with padded results on random texts. From that it finds
+whether packing works on a backbone, and the number of the first position. The same test covers the GPU kernel.
 
-A row is filled up to a fixed number of tokens, so that every matrix product has one shape. A text's vector is then the
-same to the last bit whatever it is read with (batch invariance; measured on CPUs only). With padding it is not: the
-length that a text is padded to, and the number of tokens in the batch, change the last bits.
+A row is filled up to a fixed number of tokens, so that every matrix product has the same shape. The vector of a text is
+then bit-identical in every batch (measured on CPUs only). With padding, the padded length and the batch size change the
+last bits.
 
-transformers itself packs for flash-attention on GPUs only. On one core, attention over 60 texts of 40 to 99 tokens (12
-heads of 32) takes 30 ms here, 100 ms with torch's nested tensors, and 560 ms with one mask over the whole row.
+The transformers library packs texts only for FlashAttention, on GPUs. On one core, attention over 60 texts of 40 to 99
+tokens (12 heads of 32) takes 30 ms here, 100 ms with torch's nested tensors, and 560 ms with a mask over the whole row.
 """
 
 import inspect
@@ -24,26 +24,29 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "gnn_encoder_packed"
-"""The name that the attention is registered under in transformers."""
+"""Name of the replacement attention in transformers."""
 PROBE_LENGTHS = (160, 31, 2)
-"""Tokens of the random texts, where the backbone takes so many: longer than the windows of local attention."""
+"""Lengths in tokens of the random texts, cut to the backbone's maximum. The first is longer than local attention
+windows."""
 TOLERANCE = 0.2
-"""Largest error of the packed results, as a share of the error with attention across texts. bf16 rounds: 0.02."""
+"""Packing is accepted if its error is below this share of the error that attention across texts makes. bf16 rounding
+alone gives 0.02."""
 CPU_STEP = 16
-"""Attention on a CPU runs over texts padded to multiples of this; in bf16 other lengths take up to twice as long."""
+"""Attention on a CPU pads texts to multiples of this number; in bf16 other lengths take up to twice as long."""
 
 Attention = Callable[..., Tensor]
-"""Attention inside each text of a row: [t, h, e], called with query [t, h, e], key and value [t, g, e], `bounds` and
-`longest` of a `Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`."""
+"""Attention inside each text of a row. Arguments: query [t, h, e], key and value [t, g, e], `bounds` and `longest` of a
+`Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`. Result: [t, h, e]."""
 Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
+"""The arrays that `pack` returns."""
 
 
 class CannotPack(Exception):
-    """A backbone cannot be read without padding."""
+    """Raised if a backbone cannot read packed texts."""
 
 
 def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | None:
-    """On a CPU `cpu_attention`; torch's kernel in half precision on NVIDIA GPUs from Ampere on; None elsewhere."""
+    """`cpu_attention` on a CPU; torch's kernel in half precision on NVIDIA GPUs from Ampere on; otherwise None."""
     if where.type == "cpu":
         return cpu_attention
     half = dtype in (torch.bfloat16, torch.float16)
@@ -57,9 +60,10 @@ def _gpu_attention(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, lo
 
     if query.shape[-1] % 8 or query.shape[-1] > 256:
         raise CannotPack(f"the GPU's kernel takes no attention heads of width {query.shape[-1]}")
-    # If all texts have one token, the kernel groups queries by the number of texts, but a filled row has more tokens.
+    # At a longest text of one token, the kernel may reshape the query from one token per text to groups of heads. A
+    # filled row has more tokens than texts, so the reshape would fail.
     longest = max(longest, 2)
-    # After the last text the result is undefined; no text reads it.
+    # The result after the last text is undefined; no text uses it.
     result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
     return result
 
@@ -75,10 +79,9 @@ def cpu_attention(
     window_size: tuple[int, int],
     enable_gqa: bool,
 ) -> Tensor:
-    """`Attention` on a CPU; zero after the last text.
+    """`Attention` on a CPU; the result is zero after the last text.
 
-    Neighbours of about one length, as sorted texts are, run together. The length that a text is padded to here depends
-    on its own length only.
+    Adjacent texts of about the same length run together. A text's padded length depends only on its own length.
     """
     result, lengths = torch.zeros_like(query), bounds.diff()
     widths, counts = (-(-lengths // CPU_STEP) * CPU_STEP).unique_consecutive(return_counts=True)
@@ -98,7 +101,8 @@ def cpu_attention(
 
 
 def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
-    """Which tokens of texts `inside` [n, l] each token attends to, up to so many on a side (-1: all); None: to all."""
+    """The attention mask of texts `inside` [n, l] with windows of `left` and `right` tokens (-1: no limit); None if
+    nothing is masked."""
     length = inside.shape[1]
     left, right = (length if side < 0 else min(side, length) for side in (left, right))
     if min(left, right) >= length - 1:
@@ -109,12 +113,12 @@ def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
 
 
 def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0) -> Packed:
-    """The arrays of a `Row` from a padded batch [b, l]: ids, positions, bounds, longest, and types if given.
+    """Returns the arrays of a `Row` for a padded batch [b, l]: ids, positions, bounds, longest, and types if given.
 
-    After the texts the row is filled up to `whole` tokens, which belong to no text.
+    The row is padded to `whole` tokens; the added tokens belong to no text.
     """
     kept = mask.astype(bool)
-    kept[:, 0] = True  # An empty text keeps one token of padding: without a token it would get its neighbour's vector.
+    kept[:, 0] = True  # An empty text keeps one token: without any token it would get the vector of the next text.
     lengths = kept.sum(1)
     bounds = np.zeros(len(ids) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
@@ -132,8 +136,8 @@ def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndar
 class Row:
     """b texts in one row, and the attention that reads them.
 
-    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1], where each text begins and the last one ends (later tokens
-    belong to no text); `longest`, tokens of the longest text; `types` int64 [1, t], token types for pairs of texts.
+    `ids`, `positions` int64 [1, t]; `bounds` int32 [b + 1]: the begin of each text and the end of the last text (later
+    tokens belong to no text); `longest`: tokens of the longest text; `types` int64 [1, t]: token types of text pairs.
     """
 
     attention: Attention
@@ -144,7 +148,7 @@ class Row:
     types: Tensor | None = None
 
     def hidden(self, backbone: Any) -> Tensor:
-        """The last layer's vectors [t, d]; only inside `reads_packed`."""
+        """The last layer's vectors [t, d]; must be called inside `reads_packed`."""
         types = {} if self.types is None else {"token_type_ids": self.types}
         vectors: Tensor = backbone(input_ids=self.ids, position_ids=self.positions, packed=self, **types)[0][0]
         return vectors
@@ -155,13 +159,13 @@ class Row:
 
     def mean(self, hidden: Tensor) -> Tensor:
         """The mean of each text's vectors fp32 [b, d]."""
-        # `unsafe`: to check the offsets, torch would read them back from the GPU and wait for all queued work.
+        # `unsafe` skips torch's check of the offsets; the check would synchronise with the GPU.
         return torch.segment_reduce(hidden.float(), "mean", offsets=self.bounds.long(), axis=0, unsafe=True)
 
 
 @contextmanager
 def reads_packed(backbone: Any) -> Iterator[None]:
-    """Inside the block the backbone reads `Row`s, and nothing else."""
+    """In the block, the backbone reads `Row`s only."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _attend)
@@ -185,12 +189,12 @@ def _attend(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Result [1, t, h, e] of query, key and value [1, h, t, e]; the signature is that of transformers."""
+    """Attention [1, t, h, e] of query, key and value [1, h, t, e]; transformers defines the signature."""
     if packed is None:
         raise CannotPack(f"{type(module).__name__} does not pass on where texts begin")
     if getattr(module, "is_causal", False):
         raise CannotPack(f"{type(module).__name__} is causal")
-    # A window of transformers includes the token itself, one of the kernels does not.
+    # The window size of transformers counts the token itself; the kernels' window does not.
     side = -1 if sliding_window is None else sliding_window - 1
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     options: dict[str, Any] = {"scale": scaling, "window_size": (side, side), "enable_gqa": q.shape[1] != k.shape[1]}
@@ -198,7 +202,7 @@ def _attend(
 
 
 def first_position(backbone: Any, attention: Attention) -> int | None:
-    """The number of a text's first position: 0 or, as in RoBERTa, padding's plus 1. None: it cannot be packed."""
+    """The first position number: 0, or the padding id plus 1 (RoBERTa). None if the backbone cannot be packed."""
     takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters
     if not takes_positions or not getattr(backbone, "_supports_attention_backend", False):
         return None
@@ -225,7 +229,7 @@ def first_position(backbone: Any, attention: Attention) -> int | None:
 
 
 def _random_texts(config: Any, padding: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and mask [b, l] of random texts, none of whose tokens is the padding."""
+    """Ids and mask [b, l] of random texts without padding tokens inside."""
     longest = getattr(config, "max_position_embeddings", PROBE_LENGTHS[0]) - padding - 1
     lengths = np.minimum(PROBE_LENGTHS, longest)
     mask = np.arange(lengths.max()) < lengths[:, None]

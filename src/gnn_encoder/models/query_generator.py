@@ -1,7 +1,7 @@
 """The query generator: a sequence-to-sequence model, passage → query (SS-BERT 3.2).
 
-A Hugging Face seq2seq is used as it is. A plain encoder becomes an encoder–decoder pair: both halves start from its
-weights, the decoder's cross-attention and output head from random ones (the embeddings are the output matrix).
+A Hugging Face seq2seq model is used unchanged. A plain encoder becomes an encoder–decoder pair: both halves start from
+the encoder's weights, cross-attention and output head from random weights (the embeddings are the output matrix).
 """
 
 import json
@@ -15,13 +15,13 @@ from gnn_encoder.models.backbone import load_pretrained, load_tokenizer
 
 LAYOUT = "query_generator.json"
 IGNORED = -100
-"""Label of a position that is padding."""
+"""Label of padding positions."""
 
 
 class QueryGenerator(nn.Module):
-    """A seq2seq model with its tokenizer and the lengths it was trained for.
+    """A seq2seq model with its tokenizer and training lengths.
 
-    `passage_length` and `query_length` count special tokens; both are cut to the model's positions.
+    `passage_length` and `query_length` include special tokens and are cut to the model's number of positions.
     """
 
     def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int) -> None:
@@ -32,7 +32,7 @@ class QueryGenerator(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str, passage_length: int, query_length: int) -> "QueryGenerator":
-        """From a seq2seq or an encoder; a `UserError` if it cannot be loaded or is neither of the two."""
+        """Loads a seq2seq model or an encoder; raises `UserError` if loading fails or the model is of another kind."""
         from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
         tokenizer = load_tokenizer(name)
@@ -47,7 +47,7 @@ class QueryGenerator(nn.Module):
         begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=begun).logits
         real = labels != IGNORED
-        # Padding is not widened to fp32: with 50,000 words it would cost most.
+        # Padding is not converted to fp32: with a vocabulary of 50,000 that would be the largest cost.
         return nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="sum")
 
     def save(self, folder: Path) -> None:

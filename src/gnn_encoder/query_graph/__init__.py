@@ -1,1 +1,1 @@
-"""The query–passage graph: neighbourhoods, features, propagation. Imports `inference`, `machine` and those below."""
+"""The query–passage graph: neighbourhoods, features, propagation. Imports `inference`, `machine` and lower packages."""

@@ -1,6 +1,6 @@
-"""Edge features: on disk fp16 or, to halve the reading, 8-bit integers with a scale per edge; for the GNN fp32.
+"""Edge features: fp32 for the GNN; on disk fp16 or, to halve the bytes read, 8-bit integers with a scale per edge.
 
-8 bits keep a vector x as round(x / s) with s = max|x| / 127.
+The 8-bit form of a vector x is round(x / s) with s = max|x| / 127.
 """
 
 import warnings
@@ -10,7 +10,7 @@ import torch
 
 from gnn_encoder.artifacts import Draft, Graph
 
-# Tensors over memory-mapped arrays are only read here.
+# This module only reads tensors over memory-mapped arrays.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -40,7 +40,7 @@ class EdgeFeatureWriter:
 
 
 class EdgeFeatures:
-    """Edge features fp32: [CLS] vectors and, if some but not all edges are labelled, a column that marks those.
+    """Edge features fp32: [CLS] vectors and, if some but not all edges are labelled, a column that is 1 for labels.
 
     `width` is 0 without features (the ablation "without edge features"); every method then returns None.
     """
@@ -56,7 +56,7 @@ class EdgeFeatures:
         return self._join(self.vectors(positions), self.graph.labelled.reshape(-1)[positions])
 
     def vectors(self, positions: np.ndarray) -> np.ndarray | None:
-        """[CLS] vectors alone, [e, d_e], of the edges at flat positions [e]."""
+        """Only the [CLS] vectors, [e, d_e], of the edges at flat positions [e]."""
         features, scales = self.graph.features, self.graph.scales
         flat = None if features is None else features.reshape(-1, features.shape[-1])
         return _fp32(flat, positions, None if scales is None else scales.reshape(-1))
@@ -66,11 +66,11 @@ class EdgeFeatures:
         return self._join(_fp32(self.graph.features, nodes, self.graph.scales), self.graph.labelled[nodes])
 
     def query_loops(self, nodes: np.ndarray | slice) -> np.ndarray | None:
-        """[u, width] of queries' self-loops; None if learned."""
+        """[u, width] of the queries' self-loops; None if learned."""
         return self._loops(self.graph.query_loops, nodes)
 
     def passage_loops(self, passages: np.ndarray) -> np.ndarray | None:
-        """[t, width] of passages' self-loops; None if learned."""
+        """[t, width] of the passages' self-loops; None if learned."""
         return self._loops(self.graph.passage_loops, passages)
 
     def _loops(self, loops: np.ndarray | None, rows: np.ndarray | slice) -> np.ndarray | None:
@@ -85,7 +85,7 @@ class EdgeFeatures:
 
 
 def _fp32(vectors: np.ndarray | None, rows: np.ndarray | slice, scales: np.ndarray | None = None) -> np.ndarray | None:
-    """`vectors[rows]`, fp16 or integers with scales, in fp32; torch converts with SIMD, NumPy does not."""
+    """Converts `vectors[rows]` (fp16, or integers with scales) to fp32; torch converts with SIMD, NumPy does not."""
     if vectors is None:
         return None
     wide = torch.from_numpy(vectors[rows]).float()

@@ -1,6 +1,6 @@
-"""A smaller graph from a larger one, for ablations: fewer neighbours, fewer edges or no features.
+"""Cuts a smaller graph from a larger graph, for ablations: fewer neighbours, fewer edges or no features.
 
-An ablation builds its largest graph once; each variant's graph is cut from it here.
+An ablation builds the largest graph once. Each variant's graph is cut from the largest graph.
 """
 
 from dataclasses import replace
@@ -17,10 +17,10 @@ CHUNK = 4096
 
 
 def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
-    """The graph that `build_graph` would make with the settings `wanted`, from the one made with `built`.
+    """Returns the graph that `build_graph` would make with the settings `wanted`; `graph` was made with `built`.
 
-    Only the order of a query's labelled edges may differ, which nothing depends on. New edge features lie in an
-    unlinked file. A `UserError` if `wanted` has more than `built`.
+    Only the order of a query's labelled edges may differ, and nothing depends on this order. New edge features are
+    stored in an unlinked file. Raises `UserError` if `wanted` has more than `built`.
     """
     _refuse_more(built, wanted)
     loops = wanted.edge_features == wanted.self_loop_features == "cross_encoder"

@@ -1,6 +1,6 @@
-"""Neighbourhoods in the query–passage graph, gathered from its arrays without a Python loop per node or edge.
+"""The edges into given passages, without edges from masked queries.
 
-The graph of a masked round is never built: it is the whole graph with a mask over queries.
+No Python loop runs per node or edge. The graph of a masked round is never built: a mask over queries suffices.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ CHUNK = 65_536
 class Neighbourhood:
     """The edges into t target passages.
 
-    `nodes` int64 [u]: the distinct graph queries that the edges come from, ascending; `edges` int64 [2, e]: index into
-    `nodes` and index into the targets, ascending; `positions` int64 [e]: each edge's flat position in [n, k].
+    `nodes` int64 [u]: the distinct graph queries of the edges, ascending; `edges` int64 [2, e]: index into `nodes` and
+    index into the targets (ascending); `positions` int64 [e]: each edge's flat position in [n, k].
     """
 
     nodes: np.ndarray
@@ -60,13 +60,13 @@ def neighbourhood(
 
 
 def edges_into(graph: Graph, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The edges into `passages` [t], int64 [e]: index into `passages`, ascending, and flat position in [n, k]."""
+    """The edges into `passages` [t]: index into `passages` (ascending) and flat position in [n, k], both int64 [e]."""
     starts, stops = graph.indptr[passages], graph.indptr[passages + 1]
     return np.repeat(np.arange(len(passages)), stops - starts), graph.reverse[ranges(starts, stops)]
 
 
 def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
-    """The graph queries with an edge to any of `passages` [t], int64, ascending."""
+    """The graph queries with an edge to at least one of `passages` [t], int64, ascending."""
     reached = np.zeros(len(graph.queries), dtype=bool)
     for start in range(0, len(passages), CHUNK):
         _, positions = edges_into(graph, passages[start : start + CHUNK])
@@ -75,7 +75,7 @@ def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
 
 
 def _draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:
-    """Rows, ascending, of up to `limit` random members of each group; `group` is ascending."""
+    """Draws up to `limit` random members of each group; returns row numbers, ascending. `group` is ascending."""
     order = np.lexsort((generator.random(len(group)), group))
     first = np.searchsorted(group, group, side="left")
     drawn: np.ndarray = np.sort(order[np.arange(len(group)) - first < limit])

@@ -1,10 +1,11 @@
-"""h'_q and h'_p of the full graph, streamed over memory-mapped arrays with folded attention (eq. 3–10).
+"""Computes h'_q and h'_p of the full graph, streamed over memory-mapped arrays with folded attention (eq. 3–10).
 
-After training, an edge is H numbers per layer, a_eᵀW_e h_ij, and a query is for its passages H numbers and one
-projected vector, W_s h'_q. So one pass over the queries reads every edge feature once; the passages then need no edge
-feature and project no query again. The results of the first pass lie in unlinked temporary files, not in memory.
+After training, the attention needs only H numbers per edge and layer, a_eᵀW_e h_ij. For its passages, a query is H
+numbers and one projected vector, W_s h'_q. So one pass over the queries reads every edge feature once. The pass over
+the passages reads no edge feature and projects no query again. The first pass stores its results in unlinked temporary
+files, not in memory.
 
-A node's result depends on its own neighbours only, neither on the chunk size nor on the order of rows.
+A node's result depends only on the node's neighbours, not on the chunk size or the order of rows.
 """
 
 import numpy as np
@@ -23,8 +24,8 @@ from gnn_encoder.tracking.progress import Progress
 class Propagation:
     """The full graph with all queries propagated (eq. 6–7), on the device of the GNN's parameters.
 
-    Stored for n queries with k edges each: `projected` fp32 [H, n, d/H], W_s h'_q, a table per head; `source_scalars`
-    fp32 [n, H], a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H], a_eᵀW_e h_ij, None without edge features.
+    Stored for n queries with k edges each: `projected` fp32 [H, n, d/H]: W_s h'_q, a table per head; `source_scalars`
+    fp32 [n, H]: a_sᵀW_s h'_q; `edge_scalars` fp32 [n · k, H]: a_eᵀW_e h_ij, None without edge features.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class Propagation:
         chunk: int = 128,
         progress: Progress | None = None,
     ) -> None:
-        """Read every edge feature and each query's k passage vectors, once.
+        """Propagate the queries; reads every edge feature and the k passage vectors of each query once.
 
         Args:
             query_vectors: h_q [n, d]. cached_passages: h_p of eq. 6 [m, d], memory-mapped.
-            nodes: the queries to propagate, int64, if they are all neighbours of the passages needed later; None: all.
+            nodes: int64, the queries to propagate: all neighbours of the passages that are needed later; None: all.
             chunk: queries per core at a time. progress: counts queries.
         """
         self.gnn, self.graph = gnn, graph
@@ -56,7 +57,7 @@ class Propagation:
         source_scalars = scratch(n, heads)
         edge_scalars = None if layer.edge is None else scratch(n, k, heads)
         with torch.inference_mode():
-            # a_eᵀW_e of both layers at once, [d_e, layers · H]: reading the features takes the time.
+            # a_eᵀW_e of both layers at once, [d_e, layers · H], because reading the features takes most of the time.
             folded = [part.folded_edge() for part in gnn.children() if isinstance(part, GATLayer)]
             folded_edges = torch.cat([part for part in folded if part is not None] or [torch.zeros(0, 0)], dim=1)
 
@@ -93,7 +94,7 @@ class Propagation:
         chunk: int = 2048,
         progress: Progress | None = None,
     ) -> None:
-        """Write h'_p of the passages `rows` [t] into their rows of `vectors` [m, d] (eq. 8–10).
+        """Write h'_p of the passages `rows` [t] into the rows `rows` of `vectors` [m, d] (eq. 8–10).
 
         Args:
             passage_vectors: h_p [m, d], memory-mapped. chunk: passages per core at a time. progress: counts passages.
@@ -116,9 +117,10 @@ class Propagation:
         return passages
 
     def _interactive(self, rows: np.ndarray, vectors: Tensor) -> Tensor:
+        """h'_p [t, d] of passages with stored query scalars (eq. 8–10)."""
         gnn, layer, where = self.gnn, self.gnn.passage_attention, self._where
         into, positions = edges_into(self.graph, rows)
-        # Edges are ordered by passage: a sum over them needs only where each passage's edges begin.
+        # Edges are ordered by passage, so a sum per passage needs only the begin of each passage's edges.
         begins = torch.from_numpy(np.searchsorted(into, np.arange(len(rows)))).to(where)
         target, position = torch.from_numpy(into).to(where), torch.from_numpy(positions).to(where)
         source = position // self.graph.edges.shape[1]
@@ -143,7 +145,7 @@ def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
 def neighbour_vectors(
     graph: Graph, nodes: np.ndarray | slice, passage_vectors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors fp32 [u, k, d] of the neighbours of queries `nodes` [u], and which edges exist, bool [u, k]."""
+    """Vectors fp32 [u, k, d] of the neighbours of queries `nodes` [u], and whether each edge exists, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
     vectors = _gathered(passage_vectors, np.where(exists, neighbours, 0).ravel())

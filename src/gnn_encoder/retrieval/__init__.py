@@ -1,1 +1,1 @@
-"""Finding passages by words, vectors or both, or with a bundle. Imports `query_graph`, `inference` and those below."""
+"""Finds passages by words, vectors or both, or with a bundle. Imports `query_graph`, `inference`, lower packages."""

@@ -1,7 +1,7 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.bm25.Lexical` has its parameters: k1, b, stemmer, stop words, fields. The corpus is tokenized as a stream,
-and the index is built from tokens on disk: in memory are the vocabulary, and one query's score of every passage.
+`settings.bm25.Lexical` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a stream,
+and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of all passages.
 """
 
 import json
@@ -24,7 +24,7 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),
     "separate": (lambda batch: batch.titles, lambda batch: batch.texts),
 }
-"""Title and text as one field, or as two with their own lengths and idf, whose scores are added."""
+"""Title and text as one field, or as two fields with separate lengths and idf; the scores of two fields are added."""
 FACTS = "bm25.json"
 TEXTS = 20_000
 """Texts whose terms are counted at a time."""
@@ -43,7 +43,7 @@ class Bm25:
         for field in FIELDS[kind.fields]:
             tokenizer = _tokenizer(kind)
             texts = _texts(passages, field, progress)
-            # With `allow_empty` an empty query would find every empty passage.
+            # With `allow_empty` an empty query would match every empty passage.
             tokens = Tokens.gather(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
             if len(tokens.ids) == 0:
                 continue
@@ -56,7 +56,7 @@ class Bm25:
         return cls(kind, parts)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder; it is searched without the passages."""
+        """Write the index into a folder; a search does not need the passages."""
         kind = self.kind.model_dump(include=set(Lexical.model_fields))
         (folder / FACTS).write_text(json.dumps({"kind": kind, "parts": len(self._parts)}, indent=1), encoding="utf-8")
         for i, (tokenizer, index) in enumerate(self._parts):
@@ -65,7 +65,7 @@ class Bm25:
 
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
-        """An index that was saved; its postings are memory-mapped."""
+        """Load a saved index; the postings are memory-mapped."""
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         kind, parts = Lexical(**facts["kind"]), []
         for i in range(facts["parts"]):
@@ -75,11 +75,11 @@ class Bm25:
         return cls(kind, parts)
 
     def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The best `k` passages of each query that share a term with it.
+        """The best `k` passages of each query among the passages that share a term with the query.
 
         Returns:
-            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row; -inf and row -1 where
-            fewer passages match.
+            Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. If fewer passages
+            match, the remaining scores are -inf and the remaining rows -1.
         """
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int32)
@@ -99,7 +99,7 @@ class Bm25:
 
 
 def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
-    """Rows of the `k` largest positive entries of [m], fewer if there are fewer; ties by ascending row."""
+    """Rows of the `k` largest positive scores of [m], or of all positive scores; ties by ascending row."""
     rows = np.flatnonzero(scores > 0)
     if len(rows) > k:
         least = np.partition(scores[rows], len(rows) - k)[len(rows) - k]
@@ -134,17 +134,18 @@ def _counts(tokens: Tokens) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def bm25_index(tokens: Tokens, vocabulary: int, *, k1: float, b: float) -> bm25s.BM25:
-    """bm25s's index over n texts: of each term in each text idf · tf / (k1 · (1 − b + b · length / mean length) + tf),
-    idf = ln(1 + (n − df + ½) / (df + ½)), fp32 (Lucene's variant, accurate lengths; Kamphuis et al., 2020).
+    """Builds the index of bm25s over n texts. The score of a term in a text, fp32, is idf · tf / (k1 · (1 − b + b ·
+    length / mean length) + tf), idf = ln(1 + (n − df + ½) / (df + ½)) (Lucene's variant with accurate lengths;
+    Kamphuis et al., 2020).
 
-    bm25s itself builds the same arrays from all tokens in memory. Here a first pass over the tokens counts the texts of
-    each term, and a second one writes each term's postings to its place in an unlinked file.
+    bm25s builds the same arrays from all tokens in memory. Here a first pass over the tokens counts the texts of each
+    term, and a second pass writes the postings of each term into an unlinked file.
 
     Args:
         tokens: ids below `vocabulary`, the number of terms.
 
     Raises:
-        OSError: no room for the postings, 8 bytes for each distinct term of each text.
+        OSError: no disk space for the postings, 8 bytes for each distinct term of each text.
     """
     lengths = tokens.lengths
     n, mean = len(lengths), lengths.mean()

@@ -1,9 +1,9 @@
-"""Exact inner-product search through FAISS, over arrays larger than memory, with ties in a defined order.
+"""Exact inner-product search by FAISS, over arrays larger than memory, with ties in a defined order.
 
-The vectors are read a chunk at a time, so a memory-mapped corpus is never resident as a whole. Hits are ordered by
-score and, where the computed fp32 scores are equal, by passage row. Which of several equal scores FAISS keeps at the
-cut is undefined; such queries are scored again in NumPy. Passages whose exact scores are equal but whose fp32 sums
-differ in the last bit are no tie here; that bit depends on the BLAS and on `CHUNK`.
+The vectors are read in chunks, so memory never holds a whole memory-mapped corpus. Hits are ordered by score; hits with
+equal fp32 scores are ordered by passage row. If several passages have the score at the cut-off, FAISS keeps arbitrary
+ones, so these queries are scored again in NumPy. Passages with equal exact scores but different last bits of the fp32
+sums are no tie; the last bit depends on the BLAS and on `CHUNK`.
 """
 
 import faiss
@@ -14,7 +14,7 @@ from gnn_encoder.tracking.progress import Progress
 CHUNK = 65_536
 """Passages searched at a time."""
 QUERIES = 4096
-"""Queries whose hits of one chunk are held and merged at a time."""
+"""Queries with the hits of one chunk in memory at a time."""
 
 Hits = tuple[np.ndarray, np.ndarray]
 
@@ -29,8 +29,8 @@ def search(
         chunk: passages searched at a time. progress: counts passages.
 
     Returns:
-        Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the rest is
-        score -inf and row -1.
+        Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the remaining
+        scores are -inf and the remaining rows -1.
     """
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     rows = np.full((len(queries), k), -1, dtype=np.int32)
@@ -46,7 +46,7 @@ def search(
 
 
 def _top(block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
-    """The best min(k, b) of a block [b, d], in any order; at the cut, ties by ascending row."""
+    """The best min(k, b) of a block [b, d], in any order; at the cut-off the lower row of a tie is kept."""
     depth = min(k + 1, len(block))
     scores, rows = faiss.knn(queries, block, depth, metric=faiss.METRIC_INNER_PRODUCT)
     if depth <= k:

@@ -1,4 +1,4 @@
-"""First-stage rankings: search every split to its depth, measure on dev, merge several rankings into candidates."""
+"""First-stage rankings: searches every split, measures on dev, merges several rankings into candidates."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
 
 Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
-"""(query rows [n], k) → scores [n, k], passage rows [n, k] with -1 pads."""
+"""(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
 
 
 def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_depth: int) -> Run:
-    """One run over all queries: train to `train_depth`, dev and test to `eval_depth`."""
+    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test."""
     runs = []
     evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
     for queries, depth in ((dataset.query_rows("train"), train_depth), (evaluated, eval_depth)):
@@ -21,7 +21,7 @@ def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_de
 
 
 def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
-    """R@100 and MRR@10 of a run, averaged over the dev queries that have a positive; empty if there are none."""
+    """R@100 and MRR@10 of a run, averaged over the dev queries with a positive; empty without such queries."""
     labels = dataset.split_qrels("dev").positive()
     queries, positives = np.unique(labels.query, return_counts=True)
     if len(queries) == 0:
@@ -33,7 +33,7 @@ def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
 
 
 def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
-    """The first `depth` candidates for each labelled train pair, int32 [e, depth], -1 for the query's positives."""
+    """The first `depth` candidates for each labelled train pair, int32 [e, depth]; the query's positives become -1."""
     queries, place = np.unique(dataset.split_qrels("train").positive().query, return_inverse=True)
     pool = merge_candidates(runs, queries, depth)
     known = KnownPositives.of(dataset, "train").contains(queries[:, None], pool)
@@ -42,13 +42,13 @@ def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
 
 
 def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.ndarray:
-    """The first `depth` distinct passages [n, depth] of `queries` [n], -1 where fewer.
+    """The first `depth` distinct passages [n, depth] of `queries` [n]; -1: fewer passages.
 
-    Hits are ordered by rank, then by the order of `runs`, so that each run gives its best.
+    Hits are ordered by rank, then by the order of `runs`, so that each run contributes its best hits.
     """
     width = len(runs) * depth
     merged = np.stack([run.hits(queries, depth) for run in runs], axis=2).reshape(len(queries), width)
-    # Later copies of a passage become -1: a stable sort puts a row's first copy first.
+    # Later copies of a passage become -1; a stable sort puts the first copy first.
     order = np.argsort(merged, axis=1, kind="stable")
     ordered = np.take_along_axis(merged, order, axis=1)
     copy = np.zeros_like(ordered, dtype=bool)

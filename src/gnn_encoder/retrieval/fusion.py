@@ -1,8 +1,8 @@
-"""Fusing two rankings: BM25 finds passages with the question's words, a dense retriever passages with its meaning.
+"""Fuses two rankings. BM25 matches the query's words, and a dense retriever matches the query's meaning.
 
-The convex combination adds scores, min-max normalised per query and system (Bruch, Gai and Ingber, 2023): (1 - w) of
-the first system, w of the second. Reciprocal rank fusion adds 1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and
-has nothing to tune. A passage that a system did not find gets 0 from it.
+The convex combination is score = (1 − w) · first + w · second, with scores min-max normalised per query and system
+(Bruch, Gai and Ingber, 2023). Reciprocal rank fusion adds 1 / (60 + rank) (Cormack, Clarke and Büttcher, 2009) and has
+no parameter that is tuned here. A passage absent from a ranking gets 0 for that ranking.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from gnn_encoder.artifacts import Run, pair_keys
 
 RRF_K = 60
 GRID = tuple(round(0.05 * step, 2) for step in range(21))
-"""The weights to choose from."""
+"""Candidate weights."""
 UNTUNED = 0.5
-"""The weight without dev queries."""
+"""The weight if there are no dev queries."""
 QUERIES = 512
 """Queries fused at a time."""
 
@@ -26,8 +26,9 @@ QUERIES = 512
 class Pool:
     """The distinct hits of two rankings, sorted by query and passage.
 
-    query, passage  int32 [u]; the i-th query has `sizes[i]` rows from `starts[i]` on
-    first, second   int64 [r], the row of each hit of either ranking
+    query, passage  int32 [u]
+    first, second   int64 [r]: row in the pool of each hit of the first (second) ranking
+    starts, sizes   int64 [n]: query i has `sizes[i]` rows from row `starts[i]` on
     """
 
     query: np.ndarray
@@ -39,9 +40,9 @@ class Pool:
 
     @classmethod
     def of(cls, first: Run, second: Run) -> "Pool":
-        """Union of two rankings."""
+        """The union of two rankings."""
         keys = np.concatenate([pair_keys(run.query, run.passage) for run in (first, second)])
-        order = np.argsort(keys)  # as np.unique does, in half its time
+        order = np.argsort(keys)  # does the work of np.unique in half the time
         new = np.diff(keys[order], prepend=-1) != 0
         rows = np.empty_like(order)
         rows[order] = np.cumsum(new) - 1
@@ -51,11 +52,11 @@ class Pool:
         return cls(query, passage, rows[:hits], rows[hits:], *_groups(query))
 
     def ranked(self, first: np.ndarray, second: np.ndarray, depth: int) -> Run:
-        """The best `depth` of each query by the sum of both rankings' values [r] ≥ 0, ties by ascending passage row."""
+        """The `depth` best hits of each query by the sum of both values [r] (≥ 0); ties by ascending passage row."""
         total = np.zeros(len(self.query))
         total[self.first] += first
         total[self.second] += second
-        score = total.astype(np.float32)  # as a `Run` stores it, so that scores equal there are ties here
+        score = total.astype(np.float32)  # the type of a `Run`, so that equal stored scores are ties
         row = np.repeat(np.arange(len(self.starts)), self.sizes)
         widest = int(self.sizes.max(initial=0))
         if widest > depth:  # sort only the hits that can be among the best `depth`
@@ -65,7 +66,7 @@ class Pool:
             kept = np.flatnonzero(score >= least[row])
         else:
             kept = np.arange(len(score))
-        # One integer for query and score: the bits of non-negative floats are ordered as the floats are.
+        # One integer for query and score: the bits of non-negative floats have the same order as the floats.
         falling = row[kept] << 32 | (0x7FFFFFFF - score[kept].view(np.int32))
         order = kept[np.argsort(falling, kind="stable")]
         rank = np.arange(1, len(order) + 1) - np.repeat(*_groups(self.query[order]))
@@ -74,13 +75,13 @@ class Pool:
 
 
 def _groups(query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where each query's rows start, and how many there are; `query` [r] is sorted."""
+    """The first row and the number of rows of each query; `query` [r] is sorted."""
     starts = np.flatnonzero(np.diff(query, prepend=-1))
     return starts, np.diff(np.append(starts, len(query)))
 
 
 def min_max(run: Run) -> np.ndarray:
-    """Each hit's score between its query's lowest, 0, and highest, 1; float64 [r]. 1 where both are equal."""
+    """Min-max normalised scores per query, float64 [r]; all 1 if a query's scores are equal."""
     starts, sizes = _groups(run.query)
     score = run.score.astype(np.float64)
     low = np.repeat(np.minimum.reduceat(score, starts), sizes)
@@ -90,9 +91,9 @@ def min_max(run: Run) -> np.ndarray:
 
 
 def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
-    """The first `depth` hits of each query by (1 - weight) · first + weight · second, and by reciprocal ranks.
+    """Returns two runs: the convex combination and reciprocal rank fusion, each cut at `depth`.
 
-    Besides the runs, a block of queries is in memory at a time.
+    Memory holds the runs and one block of queries.
     """
     convex, reciprocal = [], []
     starts = np.union1d(first.query, second.query)[::QUERIES].tolist() or [0]
@@ -107,9 +108,9 @@ def fuse(first: Run, second: Run, weight: float, depth: int) -> tuple[Run, Run]:
 def tuned_weight(
     first: Run, second: Run, figure: Callable[[Run], float], depth: int
 ) -> tuple[float, dict[float, float]]:
-    """The weight of `GRID` whose convex combination, cut at `depth`, has the highest figure, and all figures.
+    """Returns the best weight in `GRID` by the `figure` of the convex combination, cut at `depth`, and all figures.
 
-    Of equal ones the weight nearest to a half, so that chance does not favour a system.
+    Among equal figures the weight nearest 0.5 wins, so that chance does not favour a system.
     """
     pool, of_first, of_second = Pool.of(first, second), min_max(first), min_max(second)
     figures = {weight: figure(pool.ranked((1 - weight) * of_first, weight * of_second, depth)) for weight in GRID}

@@ -1,4 +1,4 @@
-"""The index that a bundle serves: kinds of FAISS index, built from an array larger than memory, and searched.
+"""The search index of a bundle: builds FAISS indexes of several kinds from arrays larger than memory, and searches.
 
     flat       exact, fp32: no index, the vectors themselves are searched
     flat_fp16  exact over vectors rounded to fp16, half the size
@@ -6,7 +6,7 @@
     ivf        inverted lists of fp16 codes: the lists nearest to the query are searched
     hnsw       a neighbour graph over fp16 codes; FAISS builds it in memory, with codes and links of all passages
 
-All others are built with a chunk in memory at a time.
+All kinds but hnsw are built with one chunk in memory at a time.
 """
 
 import struct
@@ -26,19 +26,19 @@ from gnn_encoder.settings.outcome import IndexKind
 CHUNK = 65_536
 """Passages written at a time."""
 POINTS = 40
-"""Passages per inverted list to learn its centroid from (FAISS warns below 39)."""
+"""Training passages per centroid of an inverted list (FAISS warns below 39)."""
 SAMPLE = 65_536
-"""Passages to learn the range of 8-bit codes from."""
+"""Training passages for the range of 8-bit codes."""
 Index: TypeAlias = faiss.Index | np.ndarray
 """A FAISS index, or the vectors [m, d] themselves."""
 FLAT = IndexKind()
 
 
 def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None:
-    """Write an inner-product index over `vectors` [m, d], for the kind `flat` nothing.
+    """Writes an inner-product index over `vectors` [m, d]; for the kind `flat` it writes nothing.
 
     Raises:
-        RuntimeError: this version of FAISS has another file layout than the one written here.
+        RuntimeError: the file layout of this FAISS version is unknown.
     """
     m, d = vectors.shape
     if kind.index == "ivf" and m:
@@ -46,7 +46,7 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
     elif kind.index == "hnsw":
         links = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, kind.hnsw_links, faiss.METRIC_INNER_PRODUCT)  # type: ignore[arg-type]
         links.hnsw.efSearch = kind.hnsw_breadth
-        _train(links, vectors, 1)  # fp16 codes learn nothing, but FAISS demands the call
+        _train(links, vectors, 1)  # fp16 codes need no training, but FAISS demands the call
         for chunk in _chunks(vectors):
             links.add(chunk)
         faiss.write_index(links, str(path))
@@ -54,8 +54,8 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
         bits = faiss.ScalarQuantizer.QT_8bit if kind.index == "sq8" else faiss.ScalarQuantizer.QT_fp16
         flat = faiss.IndexScalarQuantizer(d, bits, faiss.METRIC_INNER_PRODUCT)
         _train(flat, vectors, SAMPLE)
-        # FAISS writes an index with its codes from memory only. So an index without codes is serialized, which ends
-        # with the number of the codes' bytes, and the codes are appended.
+        # FAISS can write codes only from memory. So an index without codes is serialized, and the codes are appended.
+        # The serialized index ends with the number of bytes of the codes.
         flat.ntotal = m
         with path.open("wb") as file:
             file.write(_before(flat, bytes(8)) + struct.pack("<Q", m * flat.sa_code_size()))
@@ -64,9 +64,9 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
 
 
 def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
-    """Write an index of inverted lists, list by list: its codes, then its int64 passage rows.
+    """Writes an index of inverted lists, list by list: the codes, then the int64 passage rows.
 
-    12 bytes per passage are in memory. A list's vectors are scattered in `vectors` and read in ascending order.
+    Memory holds 12 bytes per passage. The vectors of a list are scattered in `vectors` and read in ascending order.
     """
     m, d = vectors.shape
     lists = max(1, min(kind.ivf_lists or 4 * isqrt(m), m // POINTS))
@@ -74,13 +74,13 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     ivf = faiss.IndexIVFScalarQuantizer(
         quantizer, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
     )
-    ivf.cp.min_points_per_centroid = 1  # no warning: fewer than 39 only if there are no more passages
+    ivf.cp.min_points_per_centroid = 1  # no warning: there are fewer than 39 only if the corpus has no more
     ivf.nprobe = kind.ivf_probes
     _train(ivf, vectors, lists * POINTS)
     into = np.concatenate([quantizer.search(chunk, 1)[1][:, 0].astype(np.int32) for chunk in _chunks(vectors)])
     sizes = np.bincount(into, minlength=lists)
     ivf.ntotal = m
-    # For an index without vectors FAISS writes "sprs" and no list: replaced by "full" and the size of every list.
+    # For an index without vectors FAISS writes "sprs" and no list; "full" and the size of every list replace this.
     begin = struct.pack("<4sQQ", b"ilar", lists, ivf.code_size)
     with path.open("wb") as file:
         file.write(_before(ivf, begin + b"sprs" + bytes(8)) + begin + b"full")
@@ -91,7 +91,7 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
 
 
 def _before(index: faiss.Index, end: bytes) -> bytes:
-    """An index as FAISS serializes it, without its `end`."""
+    """Serializes an index by FAISS and removes `end`."""
     header: bytes = faiss.serialize_index(index).tobytes()
     if not header.endswith(end):
         raise RuntimeError(f"faiss {faiss.__version__} writes a {type(index).__name__} in an unknown layout")
@@ -99,7 +99,7 @@ def _before(index: faiss.Index, end: bytes) -> bytes:
 
 
 def _train(index: faiss.Index, vectors: np.ndarray, most: int) -> None:
-    """Train on at most so many evenly spaced rows, without any on a zero vector."""
+    """Trains an index on at most `most` evenly spaced rows; if there are no rows, on a zero vector."""
     rows = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), most)).astype(np.int64))
     index.train(_fp32(vectors[rows]) if len(rows) else np.zeros((1, vectors.shape[1]), np.float32))
 
@@ -115,10 +115,10 @@ def _fp32(vectors: np.ndarray) -> np.ndarray:
 
 
 def load_index(path: Path, shape: tuple[int, ...]) -> Index:
-    """Open a file of `build_index`, or an .npy file of vectors, memory-mapped; `shape` is that of the vectors, [m, d].
+    """Opens a file of `build_index` or an .npy file of vectors, memory-mapped; `shape`: of the vectors, [m, d].
 
     Raises:
-        UserError: no such file, or no inner-product index of a known kind over such vectors.
+        UserError: no such file, or no inner-product index of a known kind over vectors of this shape.
     """
     try:
         if path.suffix == ".npy":
@@ -133,19 +133,19 @@ def load_index(path: Path, shape: tuple[int, ...]) -> Index:
 
 
 def _check_file(path: Path, m: int, d: int) -> None:
-    """Raise ValueError or struct.error unless an index file's header and size fit m vectors of width d.
+    """Raises ValueError or struct.error unless the header and size of an index file fit m vectors of width d.
 
-    FAISS 1.15 reads a damaged file safely, but a memory-mapped one that ends inside its header crashes the process. A
-    whole file ends with its codes, and their number stands before them.
+    FAISS 1.15 reads damaged files safely, but a memory-mapped file that ends inside the header crashes the process. A
+    complete file ends with the number of codes and the codes.
     """
     with path.open("rb") as file:
-        # kind, d, m, two unused numbers, is trained, metric, then: quantizer's type, or number of inverted lists
+        # kind, d, m, two unused numbers, is trained, metric, then: type of the quantizer, or number of inverted lists
         kind, *header, own = struct.unpack("<4siq17xiQ", file.read(45))
         code = d if own & 0xFFFFFFFF == faiss.ScalarQuantizer.QT_8bit else 2 * d
         each = {b"IxSQ": code, b"IHNs": 2 * d, b"IwSq": 2 * d + 8}.get(kind)
         if each is None or header != [d, m, faiss.METRIC_INNER_PRODUCT]:
             raise ValueError(f"a {kind.decode('latin-1')!r} with d, m, metric {header} for {m} vectors of {d}")
-        # Inverted lists: their number, then the size of each. Others: the number of the codes' bytes.
+        # Inverted lists: the number of lists, then the size of each list. Other kinds: the bytes of all codes.
         before, number = (8 + 8 * own, own) if kind == b"IwSq" else (8, m * each)
         file.seek(max(path.stat().st_size - m * each - before, 0))
         if struct.unpack("<Q", file.read(8)) != (number,):
@@ -153,7 +153,7 @@ def _check_file(path: Path, m: int, d: int) -> None:
 
 
 def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
-    """The `k` best passages by the index, in the form of `exact.search`; vectors themselves are searched exactly."""
+    """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly."""
     if isinstance(index, np.ndarray):
         return exact.search(index, queries, k)
     if index.ntotal == 0:

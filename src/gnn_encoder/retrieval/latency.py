@@ -1,7 +1,7 @@
-"""Latency of one question: the time to encode it, and to search the passages with its vector.
+"""Measures the latency of one query: the time to encode the query, and to search the passages with its vector.
 
-One question at a time, as users ask. The systems take turns at each question, and which one is first alternates, so
-that other load on the machine disturbs all of them alike.
+Queries are measured one at a time, as users send them. The systems take turns at each query, in alternating order, so
+that other load on the machine affects all systems equally.
 """
 
 import time
@@ -20,12 +20,12 @@ from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
-"""Questions measured, at most."""
+"""Most queries measured."""
 HITS = 10
 WARM_UP = 3
-"""Questions asked before the measurement: first calls load code and touch memory."""
+"""Queries before the measurement, because first calls load code and touch memory."""
 BUDGET_SECONDS = 6.0
-"""After this time no further question is asked."""
+"""After this time no further query is measured."""
 
 
 class QueryPath(NamedTuple):
@@ -42,9 +42,9 @@ def measure_latency(
     budget: float = BUDGET_SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """{"queries": n, "systems": {system: {"encode_ms", "search_ms"}}}, medians over n questions.
+    """Returns {"queries": n, "systems": {system: {"encode_ms", "search_ms"}}}, medians over n queries.
 
-    The warm-up counts towards `budget` [seconds]; at least one question is measured.
+    The warm-up counts towards `budget` [seconds]; at least one query is measured.
     """
     until = clock() + budget
     for question in questions[:WARM_UP]:
@@ -73,10 +73,10 @@ def measure_latency(
 def systems_latency(
     questions: Sequence[str], dual_encoder: Path, passage_vectors: Path, bundle: Path
 ) -> dict[str, Any]:
-    """Milliseconds of a question, and of each passage once, for the dual encoder and the GNN-encoder.
+    """Milliseconds per query, and the one-time milliseconds per passage, of the dual encoder and the GNN-encoder.
 
-    For both systems torch encodes each question alone in fp32, and the search asks for `HITS` hits. (`gnn-encoder
-    search` encodes its one question in NumPy, because loading torch would take longer than all else.)
+    For both systems torch encodes each query alone in fp32, and the search returns `HITS` hits. (`gnn-encoder search`
+    encodes its one query in NumPy, because loading torch would take longer than everything else.)
     """
     searcher = Searcher(Bundle.read(bundle))
     paths = {
@@ -94,11 +94,11 @@ def systems_latency(
 
 
 def query_path(encoder: TextEncoder, index: Index) -> QueryPath:
-    """A system that encodes in fp32, by torch, and searches for `HITS` hits."""
+    """A system that encodes by torch in fp32 and searches for `HITS` hits."""
     return QueryPath(partial(encode_question, encoder), partial(search_index, index, k=HITS))
 
 
 def _passage_ms(manifest: Manifest, count: str, rate: str) -> float | None:
-    """Milliseconds per passage by a step's figures, None if it read no passage or recorded no rate."""
+    """Milliseconds per passage from a step's metrics; None if the step read no passage or recorded no rate."""
     passages, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
     return 1000 / per_second if passages and per_second else None

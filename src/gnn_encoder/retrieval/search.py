@@ -1,4 +1,4 @@
-"""Search a bundle for a question: by vectors, or by vectors and words (BM25) together."""
+"""Searches a bundle for a query: by vectors, or by vectors and words (BM25) together."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 NOT_TUNED = "not tuned: beside the bundle there is no report of its model with dev queries"
 DEPTH = 1000
-"""Hits of each system to fuse, the default of `evaluate.depth`: normalised scores depend on the lowest hit."""
+"""Hits of each system to fuse: the default of `evaluate.depth`, because normalised scores depend on the lowest hit."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage for a question; `rank` from 1, `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11)."""
+    """A passage for a query; `rank` from 1, `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11)."""
 
     rank: int
     score: float
@@ -37,7 +37,7 @@ class Hit:
 
 
 class Searcher:
-    """A bundle opened for many questions: model and index are loaded once."""
+    """A bundle opened for many queries: model and index are loaded once."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -48,27 +48,27 @@ class Searcher:
 
     @cached_property
     def encoder(self) -> "TextEncoder":
-        """E_Q in torch, for many questions together, or if it is no BERT."""
+        """E_Q in torch, for many queries together or if E_Q is not a BERT."""
         from gnn_encoder.models.dual_encoder import TextEncoder
 
         return TextEncoder.load(self.bundle.query_encoder_path)
 
     def search(self, question: str, k: int = 10) -> list[Hit]:
-        """The best `k` passages for a question, fewer if the corpus is smaller, best first; errors as `find`."""
+        """The best `k` passages for a query, best first; fewer if the corpus is smaller. Errors as `find`."""
         _, scores, rows = self.find(question, k)
         return self.hits(scores, rows)
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
-        """The hits with scores [h] and passage rows [h], in that order, with their texts."""
+        """Hits with texts for scores [h] and passage rows [h], in the given order."""
         passages = self.bundle.passages.take(rows)
         columns = zip(scores.tolist(), passages.ids, passages.titles, passages.texts, strict=True)
         return [Hit(rank, *column) for rank, column in enumerate(columns, start=1)]
 
     def find(self, question: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """E_Q of a question [d], and the scores [h] and rows [h] of its best h ≤ k passages, best first.
+        """E_Q of a query [d], and the scores [h] and rows [h] of the best h ≤ k passages, best first.
 
         Raises:
-            UserError: an empty question, or k below 1.
+            UserError: an empty query, or k below 1.
         """
         if not question.strip():
             raise UserError("the question is empty: give some words to search for")
@@ -88,7 +88,7 @@ class Searcher:
 def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
     """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
-    The default weight is the one that the evaluation beside the bundle tuned on dev.
+    The default weight was tuned on dev by the evaluation beside the bundle.
 
     Returns:
         The hits, best first, and the weights in words.
@@ -112,7 +112,8 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight by the report of the same model beside the bundle, as in ROOT/latest, and its origin in words."""
+    """The weight in the report beside the bundle (such as in ROOT/latest), if the report is of the same model, and the
+    weight's origin in words."""
     try:
         report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:

@@ -1,4 +1,4 @@
-"""Folders that a user names: on this machine, or in an object store, from which they are fetched."""
+"""Folders that a user names: local folders, or folders in an object store, which are fetched to this machine."""
 
 import fcntl
 import hashlib
@@ -17,15 +17,15 @@ from gnn_encoder.storage.folders import put_folder as put_folder
 from gnn_encoder.storage.s3 import is_remote as is_remote
 
 CACHE = "GNN_ENCODER_CACHE"
-"""Environment variable: the folder for fetched folders."""
+"""Environment variable: the cache folder for fetched folders."""
 LINE_SECONDS = 5.0
 
 
 def local_folder(path: str, *, indexed: bool = True) -> Path:
-    """The folder on this machine for a path or an `s3://` address; each version of a remote folder is fetched once.
+    """Returns the local folder for a path or an `s3://` address; each version of a remote folder is fetched once.
 
     Args:
-        indexed: refuse a remote folder that this program did not send. A user's own data has no marker.
+        indexed: refuse a remote folder without a marker. Folders that this program did not send have no marker.
     """
     if not is_remote(path):
         return expanded(path)
@@ -37,7 +37,7 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
     if not target.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / f".{version}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; the others wait and find the folder
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; other processes wait and find the folder
             if not target.is_dir():
                 fetch_files(path, listing, partial, Transfer(f"fetching {path}"))
                 partial.replace(target)
@@ -52,7 +52,7 @@ class Transfer:
         self._lock = threading.Lock()
 
     def __call__(self, more: int) -> None:
-        """Count bytes; a negative number takes back the bytes of a part that begins anew."""
+        """Count bytes; a negative number takes back the bytes of a part that is retried."""
         with self._lock:
             self._bytes += more
             if (now := time.monotonic()) - self._printed >= LINE_SECONDS:

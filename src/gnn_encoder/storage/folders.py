@@ -1,11 +1,11 @@
 """Folders in object stores: a reader gets a complete folder or an error.
 
-Each file is one object, `ADDRESS/NAME`, which other programs can read too. The marker `ADDRESS/.objects.json` has every
-file's size and SHA-256. It says "not complete" before the first file is sent and "complete" after the last one. A
-reader compares the digests, so it never mixes the files of two versions.
+Each file is one object, `ADDRESS/NAME`, which other programs can read too. The marker `ADDRESS/.objects.json` has the
+size and SHA-256 of every file. The marker says "not complete" before the first file is sent and "complete" after the
+last file. A reader compares the digests, so files of two versions are never mixed.
 
-boto3's transfer manager moves the bytes. The marker, the digests and the waiting (`s3.retried`) are our own: S3 has no
-folders, older stores refuse its checksums, and boto3 gives up within a second. Large files move at boto3's rate; 2,000
+boto3 transfers the files. This module adds the marker, digests and retries (`s3.retried`), because S3 has no folders,
+older stores reject boto3's checksums, and boto3 stops retrying after a second. Large files move at boto3's rate; 2,000
 files of a few bytes take 12 s to send and 17 s to fetch (Ceph on loopback, two busy cores).
 
 Each public function raises a UserError of one line if the store refuses, is full or cannot be reached.
@@ -26,7 +26,7 @@ from gnn_encoder.storage.s3 import Address, client, error_code, retried, store_e
 
 INDEX = ".objects.json"
 FETCHING = ".fetching"
-"""Folder inside the target, for files that have not arrived or are not checked yet."""
+"""Folder inside the target, for files that are still being fetched or not checked yet."""
 PART = 16 * 2**20
 """Bytes of a part of a large file."""
 AT_ONCE = 10
@@ -35,30 +35,30 @@ GONE = ("NoSuchKey", "404")
 """Error codes of an object that does not exist."""
 
 Advance = Callable[[int], None]
-"""Called with the number of bytes sent or fetched since the last call; negative where a part begins anew."""
+"""Called with the number of bytes sent or fetched since the last call; negative if a part is retried."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A file in a store. Without a marker there is no digest; the store's own tag tells two versions apart."""
+    """A stored file. Without a marker `sha256` is empty, and the store's `tag` identifies the version."""
 
     bytes: int
     sha256: str = ""
     tag: str = ""
 
     def matches(self, path: Path) -> bool:
-        """Whether the file at the path has this size and this digest, if there is one."""
+        """Whether the file at the path has this size and, if `sha256` is not empty, this digest."""
         return path.is_file() and path.stat().st_size == self.bytes and self.sha256 in ("", sha256(path))
 
 
 Listing = dict[str, Stored]
-"""Name below the folder → file."""
+"""Name relative to the folder → file."""
 
 
 def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
-    """Send a folder's files. A reader sees the former folder at the address, an incomplete one, or the new one.
+    """Sends the files of a folder. A reader gets the old folder, the new folder or an error.
 
-    Files of an earlier `put_folder` to the address are removed; an address with other files is refused.
+    Deletes files of an earlier `put_folder` to the address. Raises UserError if the address holds other files.
     """
     address = Address.parse(uri)
     if not address.prefix:
@@ -73,7 +73,8 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
             other = printable(next(iter(others)))
             raise UserError(f"{address} holds {other}, which was not sent from here: name another address")
         before = marker[0] if marker else {}
-        # Before anything is sent, the marker names all files that may be there: the next sender can remove them.
+        # The marker is written first. It names every file of this folder and of the former folder, so that a later
+        # `put_folder` can delete leftovers.
         _write_marker(address, {**dict.fromkeys(files, Stored(0)), **before}, complete=False)
         sent: Listing = {}
         retried(lambda: _send(address, files, sent, advance))
@@ -82,10 +83,10 @@ def put_folder(folder: Path, uri: str, advance: Advance | None = None) -> None:
 
 
 def list_folder(uri: str, *, indexed: bool = True) -> Listing:
-    """The files of a complete folder; `Missing` is raised where there are none.
+    """Returns the files of a complete folder; raises `Missing` if the folder is empty.
 
     Args:
-        indexed: refuse a folder without a marker. Without a marker only sizes can be checked.
+        indexed: refuse a folder without a marker, because without a marker only sizes can be checked.
     """
     address = Address.parse(uri)
     with store_errors(address):
@@ -100,21 +101,21 @@ def list_folder(uri: str, *, indexed: bool = True) -> Listing:
 
 
 def get_folder(uri: str, folder: Path, advance: Advance | None = None, *, indexed: bool = True) -> None:
-    """Fetch a folder's files into `folder`, see `list_folder` and `fetch_files`."""
+    """Fetches the files at an address into `folder`; see `list_folder` and `fetch_files`."""
     fetch_files(uri, list_folder(uri, indexed=indexed), folder, advance)
 
 
 def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
-    """Fetch the listed files into `folder`; those that it has already with the right digest are kept.
+    """Fetches the listed files into `folder`. Files with the right digest are not fetched again.
 
-    A folder with other files is refused, and so is a file at the address that is not as listed.
+    Raises UserError if the folder holds unlisted files or a fetched file differs from the listing.
     """
     address = Address.parse(uri)
     folder.mkdir(parents=True, exist_ok=True)
     for name in listing:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{address}: {name!r} is outside the folder: somebody tampered with its index")
-    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # of a killed process
+    shutil.rmtree(folder / FETCHING, ignore_errors=True)  # left by a killed process
     here = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if strange := sorted(name for name in here if name not in listing):
         raise UserError(f"{folder} holds {strange[0]}, which is not at {address}: empty it, or name another folder")
@@ -126,7 +127,7 @@ def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | Non
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise UserError(f"{error.strerror}: {folder}; free space, then run it again") from None
-        except UserError:  # a file is not as listed
+        except UserError:  # a file differs from the listing
             _check_unchanged(uri, listing)
             raise
         finally:
@@ -136,21 +137,21 @@ def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | Non
 
 
 def put_files(files: Mapping[str, Path], uri: str) -> None:
-    """Send files, by name below an address without a marker. A reader sees each whole or not at all."""
+    """Sends files (name → path) to an address without a marker. Each file becomes visible only when complete."""
     address, sent = Address.parse(uri), Listing()
     with store_errors(address):
         retried(lambda: _send(address, files, sent, None))
 
 
 def remove_files(names: Iterable[str], uri: str) -> None:
-    """Remove files, by name below an address without a marker."""
+    """Deletes files, by name, at an address without a marker."""
     address = Address.parse(uri)
     with store_errors(address):
         retried(lambda: _delete(address, names))
 
 
 def _read_marker(address: Address) -> tuple[Listing, bool] | None:
-    """The files that the marker names and whether the folder is complete; None without a marker."""
+    """Returns the marker's files and whether the folder is complete; None without a marker."""
     from botocore.exceptions import ClientError
 
     try:
@@ -198,15 +199,15 @@ def _transfers(advance: Advance | None) -> Iterator[tuple[Any, dict[str, Any]]]:
         multipart_threshold=PART,
         multipart_chunksize=PART,
         max_concurrency=AT_ONCE,
-        preferred_transfer_client="classic",  # the other kind ignores settings of the client
+        preferred_transfer_client="classic",  # the CRT client ignores settings of the client
     )
     with create_transfer_manager(client(), config) as manager:
         yield manager, {"subscribers": [ProgressCallbackInvoker(advance)] if advance else []}
 
 
 def _send(address: Address, files: Mapping[str, Path], sent: Listing, advance: Advance | None) -> None:
-    """Send the files that are not in `sent`; each is added to it when the store has it."""
-    # Uploads in parts that an earlier attempt left cost space, and no listing of objects shows them.
+    """Sends the files that are not in `sent`; adds each file to `sent` when the store has it."""
+    # Unfinished multipart uploads of earlier attempts are aborted: they take space and are not listed.
     for upload in _pages("list_multipart_uploads", address, "Uploads"):
         client().abort_multipart_upload(Bucket=address.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
     with _transfers(advance) as (manager, options):
@@ -216,7 +217,7 @@ def _send(address: Address, files: Mapping[str, Path], sent: Listing, advance: A
             if name not in sent
         }
         for name, future in futures.items():
-            # Hashed here while the manager's threads send: for a large file either takes about as long.
+            # Hashing overlaps with sending in the manager's threads: both take about equal time.
             file = Stored(files[name].stat().st_size, sha256(files[name]))
             future.result()
             sent[name] = file
@@ -235,7 +236,7 @@ def _check_unchanged(uri: str, listing: Listing) -> None:
 
 
 def _fetch(address: Address, missing: Listing, folder: Path, advance: Advance | None) -> None:
-    """Fetch the missing files; each is removed from `missing` when it is in the folder and as listed."""
+    """Fetches the missing files; removes each file from `missing` when it is checked and in the folder."""
     from botocore.exceptions import ClientError
     from s3transfer.exceptions import S3DownloadFailedError
 
@@ -248,7 +249,7 @@ def _fetch(address: Address, missing: Listing, folder: Path, advance: Advance | 
         for name, future in futures.items():
             try:
                 future.result()
-            except (ClientError, S3DownloadFailedError) as error:  # the latter: replaced between two of its parts
+            except (ClientError, S3DownloadFailedError) as error:  # S3DownloadFailedError: replaced between two parts
                 if isinstance(error, ClientError) and error_code(error) not in GONE:
                     raise
             arrived, target = folder / FETCHING / name, folder / name

@@ -1,7 +1,7 @@
 """Object stores: addresses, the client, and the meaning of a store's errors.
 
-An address is `s3://BUCKET/PREFIX`. Credentials, region and endpoint come from the places of every AWS program: the
-environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration, the role of a machine or a pod.
+An address is `s3://BUCKET/PREFIX`. Credentials, region and endpoint are found as in every AWS program: in environment
+variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL …), the shared configuration, or the role of a machine or a pod.
 """
 
 import functools
@@ -26,7 +26,7 @@ CONNECTIONS = 32
 ATTEMPTS = 4
 """Attempts of one request by boto3."""
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0)
-"""Seconds between attempts of a transfer while the store is away: three minutes in all."""
+"""Seconds between attempts of a transfer while the store is unavailable: three minutes in total."""
 
 CREDENTIALS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role"
 ADVICE = {
@@ -47,21 +47,21 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Address:
-    """A place in a bucket; `prefix` has no slash at either end, and is empty for the whole bucket."""
+    """A folder in a bucket; `prefix` has no slash at either end and is empty for the whole bucket."""
 
     bucket: str
     prefix: str
 
     @classmethod
     def parse(cls, uri: str) -> "Address":
-        """The address that a URI names; a UserError if it names no bucket."""
+        """Parses a URI; raises UserError if the URI names no bucket."""
         bucket, _, prefix = uri.removeprefix(SCHEME).partition("/")
         if not uri.startswith(SCHEME) or not bucket:
             raise UserError(f"{uri} is no address in an object store: write {SCHEME}BUCKET/PREFIX")
         return cls(bucket, prefix.strip("/"))
 
     def key(self, name: str) -> str:
-        """The key of the object with this name below the address."""
+        """The key of the object with this name at the address."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def is_remote(path: str) -> bool:
 
 @functools.cache
 def client() -> Any:
-    """The process's S3 client, which threads may share; a UserError if the environment describes no usable store."""
+    """The S3 client of this process; threads may share it. Raises UserError if the environment has wrong settings."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -86,7 +86,7 @@ def client() -> Any:
             s3={"addressing_style": os.environ.get(ADDRESSING) or "auto"},
             max_pool_connections=CONNECTIONS,
             connect_timeout=10,
-            # Older stores refuse the checksums that newer clients add; the folder's marker has a SHA-256 of each file.
+            # Older stores reject the checksums that newer clients add. The folder's marker has SHA-256 digests instead.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -99,7 +99,7 @@ def client() -> Any:
 
 @contextmanager
 def store_errors(address: Address) -> Iterator[None]:
-    """Turn a store's errors inside the block into a UserError of one line without secrets."""
+    """Turns a store's errors in the block into a UserError of one line without secrets."""
     from botocore.exceptions import BotoCoreError, ClientError
     from s3transfer.exceptions import RetriesExceededError
 
@@ -110,7 +110,7 @@ def store_errors(address: Address) -> Iterator[None]:
 
 
 def _meaning(error: Any) -> str:
-    """What a store's error means and what to do."""
+    """Explains a store's error: the meaning and what to do."""
     from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, NoCredentialsError, SSLError
 
     if isinstance(error, ClientError):
@@ -119,7 +119,7 @@ def _meaning(error: Any) -> str:
         return ADVICE.get(code) or ADVICE.get(status, unknown)
     if isinstance(error, NoCredentialsError):
         return "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    error = getattr(error, "last_exception", error)  # of several attempts
+    error = getattr(error, "last_exception", error)  # the error of the last attempt
     if not isinstance(error, ConnectionError | HTTPClientError):
         return f"{one_line(error)}; check the address and the credentials"
     endpoint = one_line(client().meta.endpoint_url)
@@ -132,10 +132,10 @@ def _meaning(error: Any) -> str:
 
 
 def retried(call: Callable[[], Result]) -> Result:
-    """The call's result; while the store is away or overloaded, the call is repeated after each of `PAUSES`.
+    """Returns the result of the call; repeats the call after each of `PAUSES` while the store is unavailable.
 
-    boto3's own retries end within a second, a store's restart takes 11 to 16 (Ceph). Use this after the store has
-    answered once: nobody should wait three minutes for a wrong address.
+    boto3's own retries end within a second, but a restart of a store takes 11 to 16 s (Ceph). Use this function only
+    after the store has answered once: nobody should wait three minutes for a wrong address.
     """
     for pause in PAUSES:
         try:
@@ -148,7 +148,7 @@ def retried(call: Callable[[], Result]) -> Result:
 
 
 def _is_temporary(error: Exception) -> bool:
-    """Whether waiting may help: no connection, a broken one, or an error of the store itself."""
+    """Whether waiting may help: no connection, a broken connection, or an internal error of the store."""
     from botocore.exceptions import ClientError, ConnectionError, HTTPClientError, IncompleteReadError
     from s3transfer.exceptions import RetriesExceededError
 
@@ -158,7 +158,7 @@ def _is_temporary(error: Exception) -> bool:
 
 
 def error_code(error: Any) -> str:
-    """A `ClientError`'s code; the HTTP status where the answer had no body."""
+    """The code of a `ClientError`; the HTTP status if the response had no body."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 

@@ -1,4 +1,4 @@
-"""What a step reports of itself while it runs: progress, figures and curves in MLflow, and the pipeline's own run.
+"""Reports of running steps: progress, and figures and curves in MLflow; the MLflow run of the pipeline.
 
-Imports `storage`, `artifacts` and what lies below them; MLflow is imported inside the functions that need it.
+Imports `storage`, `artifacts` and the packages below; MLflow is imported inside the functions that need it.
 """

@@ -1,4 +1,4 @@
-"""The run that a step is part of, as the step and the training inside it see it."""
+"""The context of a step: logging, progress and checkpoints, for the step and the training inside the step."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
 CHECKPOINTS = "GNN_ENCODER_CHECKPOINTS"
-"""Environment variable: the folder, or `s3://` address, of the checkpoints, apart from any step's outputs."""
+"""Environment variable: the folder or `s3://` address of the checkpoints, separate from the outputs of steps."""
 TOKENS = "GNN_ENCODER_TOKENS"
 """Environment variable: the folder of the token files (`gnn_encoder.inference.tokens`), a cache that steps share."""
 
@@ -23,18 +23,18 @@ class Context:
     step: str
     log: StepLog
     key: str
-    """Digest of code, settings and inputs: two calls with the same key do the same work."""
+    """Digest of code, settings and inputs; two calls with the same key do the same work."""
     title: str = ""
     """The call's name in the console; empty: the step's name."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Digests of what the call depends on outside the pipeline (`StepArguments.source_digests`)."""
+    """Digests of sources outside the pipeline that the call depends on (`StepArguments.source_digests`)."""
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where inputs lie for other machines, by name, where the caller said so."""
+    """Input name → address of the input for other machines, if the caller gave an address."""
     curves: Curves = field(default_factory=dict)
     """The points that `metric` logged."""
 
     def progress(self, stage: str, total: int, unit: str) -> Progress:
-        """The reported progress of a stage of `total` units; call `.advance()` on it."""
+        """Starts the progress of a stage of `total` units; call `.advance()` on the result."""
         return Progress(self.title or self.step, stage, total, unit)
 
     def metric(self, name: str, value: float, at: int) -> None:
@@ -49,7 +49,7 @@ class Context:
                 self.metric(name, value, at)
 
     def checkpoints(self) -> Checkpoints:
-        """This call's checkpoints, which a rerun of the same work resumes from."""
+        """The checkpoints of this call; a rerun of the same work resumes from them."""
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return Checkpoints(root, f"{self.step}-{self.key[:20]}", self._warn)
 

@@ -1,9 +1,9 @@
-"""A step's MLflow run: settings, curves, files, status.
+"""The MLflow run of a step: settings, curves, files, status.
 
-A training loop never waits for the tracking store: points of a curve gather in memory, and a thread
-writes them every few seconds in one call. A store that cannot be reached is refused when a run
-opens; one that fails later costs a warning, not hours of training, and every figure is in the
-artifact's manifest, too. MLflow takes 3 s to import, so it is imported inside the functions.
+A training loop never waits for the tracking store: memory collects the points of a curve, and a thread writes the
+points every few seconds in one call. A store that cannot be reached is an error when a run opens. If the store fails
+later, a warning is printed and the training goes on; the artifact's manifest has every figure, too. MLflow takes 3 s to
+import, so MLflow is imported inside the functions.
 """
 
 import gc
@@ -24,22 +24,22 @@ from gnn_encoder import __version__
 from gnn_encoder.errors import UserError, one_line, without_password
 
 PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
-"""Environment variable: the pipeline's run, under which steps nest theirs."""
+"""Environment variable: the pipeline's run; the runs of steps are nested under it."""
 IMAGE = "GNN_ENCODER_IMAGE"
-"""Environment variable that an image sets: its version, and the digest of the source in it."""
+"""Environment variable that a container image sets: the image's version and the digest of its source code."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Tag by which the dashboard opens on runs and charts, not on the traces of a language model's application."""
+"""Tag: the dashboard then opens on runs and charts, not on traces of language model applications."""
 NOTE = "mlflow.note.content"
-"""Tag that the dashboard shows as a run's description, Markdown."""
+"""Tag with a run's description, in Markdown, for the dashboard."""
 FLUSH_SECONDS = 3.0
 LOCK_SECONDS = 120.0
-"""How long to wait for a SQLite store that another program has locked."""
+"""Longest wait for a SQLite store that another program has locked."""
 METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
-"""MLflow's limits for one `log_batch`, and for one tag's or parameter's value."""
+"""MLflow's limits for one `log_batch`, and for the value of one tag or parameter."""
 
 
 class StepLog:
-    """Where a step logs to: its MLflow run, or nowhere without a client."""
+    """Logs to the MLflow run of a step; without a client it logs nothing."""
 
     def __init__(self, client: Any = None, run_id: str | None = None) -> None:
         self.run_id = run_id
@@ -62,13 +62,13 @@ class StepLog:
             self._writer.start()
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        """Log the numbers among `values`, which have one value each and no curve."""
+        """Log the numbers among `values`, each as a single value without a curve."""
         for name, value in values.items():
             if isinstance(value, int | float):
                 self.metric(name, value, at=0)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Log a file (or a folder's contents) under `folder` of the run's artifacts."""
+        """Log a file (or the contents of a folder) in `folder` of the run's artifacts."""
         self._try("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
 
     def tag(self, name: str, value: Any) -> None:
@@ -76,7 +76,7 @@ class StepLog:
         self._try("set_tag", name, str(value)[:VALUE_CHARACTERS])
 
     def close(self, status: str | None) -> None:
-        """Write the remaining points and give the run its status. None: whoever opened the run ends it."""
+        """Write the remaining points and set the run's status. None: the process that opened the run sets it."""
         self._closing.set()
         if self._writer is not None:
             self._writer.join()
@@ -99,17 +99,17 @@ class StepLog:
             if self.client is not None:
                 getattr(self.client, method)(self.run_id, *arguments)
         except Exception as error:
-            # Every store has errors of its own (HTTP, SQL, object storage); none of them is the step's failure.
+            # Each kind of store raises other errors (HTTP, SQL, object storage). None of them may fail the step.
             print(f"warning: MLflow {method} failed: {one_line(error)}", file=sys.stderr)
 
 
 @contextmanager
 def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[StepLog]:
-    """The MLflow run of a step, which ends FINISHED, FAILED, or KILLED when interrupted.
+    """The MLflow run of a step. The run ends FINISHED, FAILED or, if interrupted, KILLED.
 
-    A run that KFP's MLflow plugin opened for this task (`MLFLOW_RUN_ID`) is used, and KFP ends it. Otherwise a run is
-    opened, nested under `GNN_ENCODER_PARENT_RUN` if that names one. Without `MLFLOW_TRACKING_URI` in the environment
-    nothing is logged. A store that cannot be reached is a UserError.
+    If KFP's MLflow plugin opened a run for this task (`MLFLOW_RUN_ID`), the step uses this run, and KFP ends it.
+    Otherwise a run is opened, nested under the run `GNN_ENCODER_PARENT_RUN` if this variable is set. Without
+    `MLFLOW_TRACKING_URI` nothing is logged. Raises UserError if the store cannot be reached.
     """
     log, injected = StepLog(), None
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
@@ -133,14 +133,14 @@ def step_log(step: str, *, params: Mapping[str, Any], tags: Mapping[str, str]) -
 
 @contextmanager
 def reaching(uri: str) -> Iterator[Any]:
-    """A client of the tracking store at `uri`, in a block where the store's errors are UserErrors."""
+    """A client of the tracking store at `uri`; in the block, errors of the store become UserErrors."""
     with store_errors(uri):
         yield _client(uri)
 
 
 @contextmanager
 def store_errors(uri: str) -> Iterator[None]:
-    """A block in which the errors of the store at `uri` are UserErrors, with its name and its own words."""
+    """Turns errors of the store at `uri` in the block into UserErrors with the store's name and message."""
     try:
         yield
     except UserError:
@@ -164,13 +164,13 @@ def _client(uri: str) -> Any:
         # MLflow tries a damaged file for 100 s, and gives up after a lock of 20 s.
         with closing(sqlite3.connect(file, timeout=LOCK_SECONDS)) as database:
             database.execute("BEGIN IMMEDIATE")
-    # Usage reports are for the user to switch on, and would wait for a network that may not be there.
+    # Telemetry is off unless the user switches it on. It would wait for a network that may be missing.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # Errors come as exceptions, too; MLflow's log would show SQLAlchemy's tracebacks beside our line.
+    # Errors are raised as exceptions, too; MLflow's log would print SQLAlchemy's tracebacks beside our line.
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
-    # It prints each run's address with the password.
+    # MLflow prints each run's address with the password.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    # 40 % of the import is the collector, called again and again while MLflow makes a million lasting objects.
+    # 40 % of the import time is garbage collection, because MLflow creates a million lasting objects.
     gc.disable()
     try:
         from mlflow.tracking import MlflowClient
@@ -182,7 +182,7 @@ def _client(uri: str) -> Any:
 
 
 def experiment_id(client: Any, parent: str | None = None, artifact_location: str | None = None) -> str:
-    """Id of the parent run's experiment, or of the one that the environment names, which is created if missing."""
+    """Id of the parent run's experiment, or of the experiment that the environment names (created if missing)."""
     if parent:
         return str(client.get_run(parent).info.experiment_id)
     if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
@@ -193,7 +193,7 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
 
 
 def find_experiment(client: Any) -> Any:
-    """The experiment that the environment names, None where it does not exist yet."""
+    """The experiment that the environment names; None if the experiment does not exist yet."""
     return client.get_experiment_by_name(_experiment_name())
 
 
@@ -202,13 +202,13 @@ def _experiment_name() -> str:
 
 
 def create_run(client: Any, experiment: str, name: str, parent: str | None = None) -> str:
-    """Id of a new run, nested under `parent` if given."""
+    """Creates a run, nested under `parent` if given, and returns its id."""
     tags = {"mlflow.parentRunId": parent} if parent else {}
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
 
 def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-    """Log parameters (lists and the like as JSON) and tags."""
+    """Log parameters (values other than strings as JSON) and tags."""
     from mlflow.entities import Param, RunTag
 
     texts = {k: v if isinstance(v, str) else json.dumps(v, default=str) for k, v in params.items()}
@@ -220,5 +220,5 @@ def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -
 
 
 def metric_name(name: str) -> str:
-    """A measure's name as MLflow takes it: `R@100` becomes `R_at_100`."""
+    """A measure's name in the form that MLflow accepts: `R@100` becomes `R_at_100`."""
     return re.sub(r"[^/\w.\- :]", "_", name.replace("@", "_at_"))

@@ -1,4 +1,4 @@
-"""The MLflow run of a whole pipeline: opened before the first step, parent of every step's run."""
+"""The MLflow run of a whole pipeline: opened before the first step, and the parent of every step's run."""
 
 import os
 import sys
@@ -15,16 +15,16 @@ from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Nothing is lost yet when a run opens: a server that does not answer is reported soon."""
+"""When a run opens, no work can be lost, so a server that does not answer is reported soon."""
 
 
 class PipelineLog:
-    """The parent run of one pipeline run, and what the launcher logs for steps that did not execute."""
+    """The parent run of one pipeline run; logs the steps that were not executed."""
 
     def __init__(self, root: Path, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Open the run, and close as KILLED the runs of this root that a killed launcher left open."""
+        """Open the run. Runs of this root that a killed launcher left open are closed as KILLED."""
         self.uri = tracking_uri(root)
-        # A server has a place for artifacts. A database's default is the working folder's ./mlruns.
+        # A server has its own place for artifacts. The default of a database is ./mlruns in the working folder.
         location = None if self.uri.startswith("http") else (root / "artifacts").as_uri()
         quotable = str(root).replace("'", "_")
         with impatient(), mlflow_runs.reaching(self.uri) as client:
@@ -37,11 +37,11 @@ class PipelineLog:
             mlflow_runs.describe(self._log, params, {**tags, "root": quotable, "version": __version__})
 
     def environment(self) -> dict[str, str]:
-        """The environment variables by which a step logs under this run."""
+        """The environment variables that make a step log under this run."""
         return {"MLFLOW_TRACKING_URI": self.uri, mlflow_runs.PARENT_RUN: self.run_id}
 
     def cached_step(self, step: str, manifest: Manifest) -> None:
-        """Log a step whose outputs were reused, with the settings and figures in their manifest."""
+        """Log a step whose outputs were reused, with the settings and figures of the outputs' manifest."""
         with self._tolerating():
             log = StepLog(self._client, mlflow_runs.create_run(self._client, self._experiment, step, self.run_id))
             tags = {f"input.{name}": digest for name, digest in manifest.inputs.items()}
@@ -51,20 +51,20 @@ class PipelineLog:
             log.close("FINISHED")
 
     def results(self, figures: Mapping[str, float], note: str = "") -> None:
-        """Log the comparison's figures on the pipeline's own run, where runs are compared, and describe it."""
+        """Log the comparison's figures and a description (`note`) on the pipeline's run, where users compare runs."""
         self._log.metrics(figures)
         if note:
             self._log.tag(mlflow_runs.NOTE, note)
         self._log.close(None)
 
     def finish(self, status: str) -> None:
-        """End the run, and every step's run that is still open: its process could not end it."""
+        """End the run, and every step's run that a killed process left open."""
         with self._tolerating():
             self._close(self.run_id, status)
 
     @contextmanager
     def _tolerating(self) -> Iterator[None]:
-        # A store that fails later must not end a run that took hours.
+        # If the store fails later, a run that took hours must not end.
         try:
             with mlflow_runs.reaching(self.uri):
                 yield
@@ -81,15 +81,15 @@ class PipelineLog:
 
 
 def tracking_uri(root: Path) -> str:
-    """`MLFLOW_TRACKING_URI` where the user set it, else a SQLite store in the root."""
+    """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root."""
     path = str(root / "mlflow.db")
-    # Slashes are quoted too, or MLflow would create the folders of the quoted path. Other paths are not quoted: the
-    # address is among the arguments of `promote`.
+    # Slashes are quoted too; otherwise MLflow would create the folders of the quoted path. Paths without ? and % stay
+    # unquoted, because the address is an argument of `promote`.
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{quote(path, '') if set('?%') & set(path) else path}"
 
 
 def existing_store(root: Path) -> str:
-    """`tracking_uri` of a root; `Missing` where nothing ran in it and the environment names no store."""
+    """`tracking_uri` of a root; raises `Missing` if the root has no runs and the environment names no store."""
     root = root.resolve()
     if not os.environ.get("MLFLOW_TRACKING_URI") and not (root / "mlflow.db").is_file():
         raise Missing(f"no runs under {root} yet: start one with gnn-encoder run, or give its --root")
@@ -98,7 +98,7 @@ def existing_store(root: Path) -> str:
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """A block that soon gives up a tracking server that does not answer; values that the user set are kept."""
+    """In the block, MLflow soon gives up a tracking server that does not answer. The user's own settings are kept."""
     added = {name: value for name, value in PATIENCE.items() if name not in os.environ}
     os.environ.update(added)
     try:

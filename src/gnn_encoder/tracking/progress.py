@@ -1,4 +1,4 @@
-"""The progress of a step: events for the launcher, plain lines in the log.
+"""The progress of a step: events for the launcher, text lines in the log.
 
 The launcher names a file in `GNN_ENCODER_EVENTS`; a step appends one JSON object per line to it:
 {"step": ..., "event": "started" | "progress" | "finished" | "failed", "time": seconds, ...}.
@@ -26,7 +26,7 @@ def emit(step: str, event: str, **facts: Any) -> None:
         line = json.dumps({"step": step, "event": event, "time": time.time(), **facts}, default=str)
         with Path(path).open("ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                line = "\n" + line  # a full disk cut the line before
+                line = "\n" + line  # the previous line was cut because the disk was full
             file.write(f"{line}\n".encode())
 
 
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units per second so far, without those of an interrupted attempt."""
+        """Units per second so far, without the units of an interrupted attempt."""
         return (self.done - self._before) / max(time.monotonic() - self.began, 1e-9)
 
     def resume(self, done: int) -> None:
@@ -51,7 +51,7 @@ class Progress:
         self.advance(done, note=f"resumed at {done:,}")
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Count `count` more units; `note` is a short figure to show beside them, as in `loss 0.31`."""
+        """Count `count` more units; `note` is a short text to show beside the count, such as `loss 0.31`."""
         self.done += count
         self.note = note or self.note
         now, last = time.monotonic(), self.done >= self.total

@@ -1,9 +1,9 @@
-"""Checkpoints of a training: one safetensors file that replaces the one before in one rename.
+"""Checkpoints of a training: one safetensors file, which replaces the previous file in one rename.
 
-It holds the parameters, those of the best epoch so far, the optimizer's moments, torch's random state and the position
-in the data: all of one moment, and nothing pickled. A training that resumes from it ends with the same bits as an
-undisturbed one, given the same device and the same numbers of threads and processes. The random state is the leader's;
-a follower draws anew at each step (`ranks.seed_follower`).
+The file holds the parameters, the parameters of the best epoch so far, the optimizer's moments, torch's random state
+and the position in the data, all of the same step; nothing is pickled. A resumed training ends with the same bits as an
+undisturbed training, given the same device and the same numbers of threads and processes. The random state is the
+leader's; a follower is seeded again at each step (`ranks.seed_follower`).
 """
 
 import json
@@ -21,12 +21,12 @@ from gnn_encoder.storage.checkpoints import seal
 
 FILE = "checkpoint.safetensors"
 MODEL, KEPT, OPTIMIZER = "model.", "kept.", "optimizer."
-"""What the names of tensors begin with."""
+"""Prefixes of tensor names."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """`step` optimizer steps are done, `in_epoch` of them in epoch number `epoch` (from 0)."""
+    """`step` optimizer steps are done, of which `in_epoch` belong to epoch number `epoch` (from 0)."""
 
     step: int = 0
     epoch: int = 0
@@ -39,21 +39,21 @@ class Position:
     """Losses since that point."""
     curves: Curves = field(default_factory=dict)
     kept_epoch: int = 0
-    """Number, from 1, of the best epoch so far; 0: none is kept."""
+    """Number, from 1, of the best epoch so far; 0: no epoch is kept."""
     best: float = -float("inf")
-    """That epoch's figure."""
+    """The figure of the best epoch."""
 
 
 def save(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position, kept: dict[str, Tensor]
 ) -> None:
-    """Write the state; a reader sees the old checkpoint or the new one, never half of one.
+    """Writes the state; a reader sees the old or the new checkpoint, never a part of one.
 
     Args:
-        kept: the best epoch's parameters, empty where none is kept.
+        kept: the best epoch's parameters; empty if no epoch is kept.
 
     Raises:
-        UserError: there is no room for it. The old one is still there.
+        UserError: the file cannot be written. The old checkpoint is kept.
     """
     tensors = {"rng": torch.get_rng_state()} | {f"{KEPT}{name}": tensor for name, tensor in kept.items()}
     if torch.cuda.is_available():
@@ -74,7 +74,7 @@ def save(
 
 
 def steps_done(folder: Path) -> int:
-    """Steps of the checkpoint in the folder; -1 without one."""
+    """Number of steps in the folder's checkpoint; -1 without a checkpoint."""
     try:
         with safe_open(folder / FILE, framework="pt") as file:
             return int(json.loads(file.metadata()["position"])["step"])
@@ -83,9 +83,9 @@ def steps_done(folder: Path) -> int:
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Position, dict[str, Tensor]]:
-    """Put the saved state into model and optimizer; returns the position, and the best epoch's parameters.
+    """Puts the saved state into model and optimizer; returns the position and the best epoch's parameters.
 
-    Without a checkpoint the position is the start. The file is sound: `Checkpoints.fetch` has compared its digest.
+    Without a checkpoint the position is the start. `Checkpoints.fetch` has already checked the file's digest.
     """
     path = folder / FILE
     if not path.is_file():
@@ -97,7 +97,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tu
                 parameter.copy_(file.get_tensor(f"{MODEL}{name}"))
             prefix = f"{OPTIMIZER}{name}."
             state = {n.removeprefix(prefix): file.get_tensor(n) for n in names if n.startswith(prefix)}
-            # AdamW counts steps on the CPU; its moments live where the parameter does.
+            # AdamW counts steps on the CPU; the moments are on the parameter's device.
             optimizer.state[parameter] = {
                 k: v if k == "step" and not parameter.is_cuda else v.to(parameter.device) for k, v in state.items()
             }

@@ -1,4 +1,4 @@
-"""Training a plain dual encoder: DPR and M_de."""
+"""Trains a plain dual encoder: DPR and M_de."""
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
 def train_contrastive(
     model: DualEncoder, examples: TrainingSet, dataset: Dataset, settings: ContrastiveTraining, context: Context
 ) -> FitResult:
-    """Train on examples with eq. 2: hard negatives and everything else in the batch."""
+    """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch."""
     if len(examples.query) == 0:
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder

@@ -1,7 +1,7 @@
-"""Which candidates are positives and which are hard negatives, by M_ce's probability (RocketQA's rule).
+"""Selects positives and hard negatives among candidates by M_ce's probability (RocketQA's rule).
 
-A candidate without a label is a denoised positive above one threshold; one that is no known positive is a hard negative
-below another; between the two it is neither.
+An unlabelled candidate with a probability above one threshold is a denoised positive. A candidate with a probability
+below a second threshold is a hard negative, unless it is a known positive. Other candidates are not used.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of dataset rows, `query` and `passage` int32 [r], sorted by query; in a query the best come first."""
+    """Pairs of dataset rows, `query` and `passage` int32 [r], sorted by query; the best passages of a query first."""
 
     query: np.ndarray
     passage: np.ndarray
@@ -22,21 +22,21 @@ class Pairs:
         return len(self.query)
 
     def where(self, keep: np.ndarray) -> "Pairs":
-        """The pairs that `keep` [r] bool marks."""
+        """The pairs where `keep`, bool [r], is true."""
         return Pairs(self.query[keep], self.passage[keep])
 
     def ranks(self) -> np.ndarray:
-        """Each pair's place among its query's, from 0, int64 [r]."""
+        """Each pair's rank among the pairs of its query, from 0, int64 [r]."""
         begins = np.flatnonzero(np.diff(self.query, prepend=-1))
         lengths = np.diff(begins, append=len(self.query))
         return np.arange(len(self.query)) - np.repeat(begins, lengths)
 
     def first(self, count: int) -> "Pairs":
-        """At most `count` of each query."""
+        """At most `count` pairs of each query."""
         return self.where(self.ranks() < count)
 
     def table(self, queries: np.ndarray, width: int) -> np.ndarray:
-        """Passages int32 [n, width] of `queries` [n] (any order, may repeat), -1 where a query has fewer."""
+        """Passages int32 [n, width] of `queries` [n] (any order, may repeat); -1: fewer passages."""
         names, place = np.unique(queries, return_inverse=True)
         own = self.where(np.isin(self.query, names)).first(width)
         rows = np.full((len(names), width), -1, dtype=np.int32)
@@ -46,21 +46,21 @@ class Pairs:
 
 
 def labelled_positives(labels: Qrels) -> Pairs:
-    """The pairs that a label calls relevant, by query and passage."""
+    """The pairs with a relevant label, sorted by query and passage."""
     positive = labels.positive()
     order = np.lexsort((positive.passage, positive.query))
     return Pairs(positive.query[order], positive.passage[order])
 
 
 def hard_negatives(pairs: PairScores, known: KnownPositives, below: float) -> Pairs:
-    """Candidates with a probability below `below` that are no known positives, highest score first."""
+    """Candidates with a probability below `below` that are not known positives, highest score first."""
     return _by_score(pairs, (pairs.probability < below) & ~known.contains(pairs.query, pairs.passage))
 
 
 def denoised_positives(pairs: PairScores, labels: Qrels, above: float, groups: np.ndarray) -> Pairs:
     """Candidates with a probability above `above` and without any label, highest score first.
 
-    A label of one query is a label of its twins too (`groups`: `Dataset.groups`).
+    A label of one query is also a label of the query's twins (`groups`: `Dataset.groups`).
     """
     judged = KnownPositives(labels.query, labels.passage, groups)  # of any relevance
     return _by_score(pairs, (pairs.probability > above) & ~judged.contains(pairs.query, pairs.passage))

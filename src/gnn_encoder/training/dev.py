@@ -1,4 +1,4 @@
-"""How a model does on some dev queries after each epoch: a curve, and by it the best epoch, not the final figure."""
+"""Measures a model on some dev queries after each epoch: for a curve and the choice of the best epoch, not a report."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ CANDIDATES = 20
 
 
 class DevPool:
-    """Dev queries and a pool of passages in which a retriever has to find their positives. Empty without dev labels.
+    """Dev queries and a pool of passages in which a retriever has to find the positives. Empty without dev labels.
 
-    The pool is the queries' positives and a seeded draw of other passages, so that measuring takes seconds whatever
-    the size of the corpus. The figures lie above those over the whole corpus.
+    The pool has the queries' positives and a seeded draw of other passages, so that measuring takes seconds for any
+    size of the corpus. Figures in the pool are higher than figures over the whole corpus.
 
     Attributes:
         queries: dataset rows int32 [u]. passages: dataset rows int32 [c], ascending.
@@ -37,7 +37,7 @@ class DevPool:
         return len(self.queries)
 
     def measure(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, float]:
-        """Mean reciprocal rank at 10 and recall at 20 in the pool, by vectors of queries [u, d] and passages [c, d]."""
+        """Mean reciprocal rank at 10 and recall at 20 in the pool, for vectors of queries [u, d], passages [c, d]."""
         scores = queries @ passages.T
         hits = np.take_along_axis(self.relevant, np.argsort(-scores, axis=1, kind="stable"), axis=1)
         recall = hits[:, :20].sum(1) / hits.sum(1)
@@ -48,7 +48,7 @@ class DevCandidates:
     """Dev queries with their first candidates, which a scorer of pairs re-ranks. Empty without dev labels.
 
     Args:
-        runs: what the candidates are merged from; the first one's order is what re-ranking is compared with.
+        runs: the sources of the candidates; re-ranking is compared with the order of the first run.
     """
 
     def __init__(self, dataset: Dataset, runs: list[Run], settings: MeasuredTraining) -> None:
@@ -75,6 +75,6 @@ class DevCandidates:
 
 
 def reciprocal_rank(hits: np.ndarray, cutoff: int = 10) -> float:
-    """Mean reciprocal rank of the first hit in bool [n, k], 0 where it lies beyond the cut-off."""
+    """Mean reciprocal rank of the first hit in bool [n, k]; 0 for a first hit beyond the cut-off."""
     first = np.argmax(hits, axis=1)
     return float(np.where(hits.any(axis=1) & (first < cutoff), 1.0 / (first + 1), 0.0).mean())

@@ -2,10 +2,10 @@
 
 The gradient cache (GradCache, Gao et al., 2021, section 3, by torch's checkpointing):
 
-1. Each part runs forward without keeping its activations; only its vectors stay.
+1. Each part runs forward without keeping activations; only the vectors are kept.
 2. The loss over all vectors of the batch gives their gradients.
-3. Backward, part by part: the part runs forward again, and its vectors' gradients go on through it. Before, the random
-   state of the first time is restored, so that dropout draws the same.
+3. Backward, part by part: the random state of the first forward pass is restored, so that dropout is the same. The part
+   runs forward again, and the gradients of its vectors are propagated back.
 
 Memory: the batch's vectors and one part's activations.
 Time: one more forward pass, a third to a half of a training step.
@@ -26,22 +26,22 @@ from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.training.ranks import shared
 
 TOKENS_PER_PASS = {"cpu": 1024, "cuda": 8192}
-"""Tokens that go through a model at once in training. Texts of 190 tokens train 1.05 times as fast on two cores as with
-2,048 and 1.7 times as fast as with 8,192: activations stay in the caches. A GPU needs thousands (not measured)."""
+"""Tokens per pass through a model in training. On two cores, texts of 190 tokens train 1.05 times as fast as with 2,048
+and 1.7 times as fast as with 8,192, because activations stay in the caches. A GPU needs thousands (not measured)."""
 TRIMMED = 32
-"""Parts after which the C library returns free memory to the system: a part's vectors stay, its activations go."""
+"""After so many parts the C library returns free memory to the system, because the activations of parts are freed."""
 _parts = count(1)
 
 
 def passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Row numbers of a batch's texts of `lengths` [b] tokens, in length-sorted parts: less padding, less at once."""
+    """Row numbers of a batch's texts of `lengths` [b] tokens, in length-sorted parts: saves padding and memory."""
     return budget_batches(lengths, TOKENS_PER_PASS[device().type])
 
 
 def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: bool = False) -> Tensor:
-    """Vectors [b, d] of the texts at `rows` [b], in that order, with gradient; `cached`: by the gradient cache.
+    """Vectors [b, d] of the texts at `rows` [b], in this order, with gradient; `cached`: by the gradient cache.
 
-    Where several processes train together, each embeds its share (`ranks`).
+    If several processes train together, each process embeds its share (`ranks`).
     """
     where = next(encoder.parameters()).device
     pad = encoder.tokenizer.pad_token_id or 0
@@ -57,11 +57,11 @@ def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: boo
 
 
 def run_parts(function: Callable[..., Tensor], parts: Iterable[tuple[Tensor, ...]], *, cached: bool) -> Tensor:
-    """`function(*part)` [b_i, d] of each part, concatenated to [Σ b_i, d]; `cached`: its activations are computed again
-    in the backward pass.
+    """`function(*part)` [b_i, d] of each part, concatenated to [Σ b_i, d]; `cached`: the backward pass computes the
+    activations again.
 
-    The function may use its part and a model's parameters. Anything else computed with a gradient would be walked back
-    once per part. So the first pass runs without autograd, whose nodes would take half a megabyte per part.
+    The function may use only its part and parameters of a model. Any other value with a gradient would be propagated
+    back once per part. The first pass runs without autograd, whose nodes would take half a megabyte per part.
     """
     if not cached:
         return torch.cat([function(*part) for part in parts])
@@ -79,9 +79,9 @@ def _part(function: Callable[..., Tensor], anchor: Tensor, *part: Tensor) -> Ten
 
 
 def by_rows(function: Callable[[Tensor, int], Tensor], rows: Tensor, size: int, *, cached: bool) -> Tensor:
-    """`function(part, start)` of `rows` [b, ...] in parts [size, ...] that begin at `start`, results concatenated.
+    """`function(part, start)` of `rows` [b, ...] in parts [size, ...] that begin at `start`; concatenates the results.
 
-    Without the cache all rows are one part. Whatever the function uses may need a gradient.
+    Without the cache all rows are one part. All values that the function uses may need a gradient.
     """
     if not cached:
         return function(rows, 0)

@@ -1,7 +1,7 @@
 """One loop for every training: AdamW, linear schedule, checkpoints, curves, the kept epoch.
 
-The loop knows no model: it takes an objective, whose plan has batches that depend on the epoch alone. That makes
-resuming exact: skip the batches that are done, restore the rest.
+The loop does not depend on a model. The loop takes an objective, and the batches of the objective's plan depend only on
+the epoch. So resuming is exact: finished batches are skipped, and the state is restored.
 """
 
 import time
@@ -51,7 +51,7 @@ class FitResult:
     """Mean over the last window of the curve."""
     examples_per_second: float
     kept_epoch: int
-    """Number, from 1, of the epoch whose weights were kept; 0: the last one."""
+    """Number, from 1, of the epoch whose weights were kept; 0: the last epoch."""
 
     def metrics(self) -> dict[str, Any]:
         """The figures as a step reports them."""
@@ -71,7 +71,7 @@ def linear_schedule(step: int, steps: int, warmup: float) -> float:
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices decay, biases and norms do not."""
+    """Two groups: matrices with weight decay, biases and norms without."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.dim() > 1], "lr": learning_rate, "weight_decay": weight_decay},
@@ -80,7 +80,7 @@ def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Set every dropout of the model: modules, and the plain numbers in BART's layers."""
+    """Sets every dropout rate of the model: of modules, and the plain numbers in BART's layers."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = rate
@@ -90,14 +90,14 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 
 
 def fit(objective: Objective, settings: Optimization, context: Context) -> FitResult:
-    """Train the objective's model in place for `settings.epochs` epochs, or on from this call's checkpoint.
+    """Trains the objective's model in place for `settings.epochs` epochs; resumes from this call's checkpoint.
 
-    Where several processes train together (`ranks`), all call this, and the leader reports and saves.
+    If several processes train together (`ranks`), all processes call this function; the leader reports and saves.
 
     Raises:
         FloatingPointError: the loss is not finite.
-        UserError: the best epoch is to be kept, and nothing is measured.
-        TrainingOver: at the end, in a process that does not lead.
+        UserError: `keep` is `best`, but nothing is measured.
+        TrainingOver: at the end, in every process but the leader.
     """
     model, plan, measure = objective.model, objective.plan, objective.measure
     if objective.keep == "best" and not measure:
@@ -181,7 +181,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> FitRe
     seconds = time.monotonic() - began
     if not leads:
         raise TrainingOver
-    # The last state is kept until the step's output stands: a kill in between costs no training.
+    # The last state is kept until the step's output is complete, so that a kill in between loses no training.
     save(settings.epochs, 0)
     checkpoints.finish()
     model.load_state_dict(kept, strict=False)

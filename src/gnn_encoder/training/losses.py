@@ -1,4 +1,4 @@
-"""Losses over scores: a retriever's, whose negatives are the batch's, and a re-ranker's, whose negatives are given."""
+"""Losses over scores: for a retriever with in-batch negatives, and for re-rankers with given negatives."""
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ def contrastive_loss(
 
     Args:
         queries: [b, d].
-        passages: [c, d], every passage of the batch once; all but a query's positive are its negatives.
+        passages: [c, d], every passage of the batch once; a query's negatives are all passages but its positive.
         positive: [b] int64, each query's positive among the passages.
-        excluded: [2, x] int64, (query, passage) pairs that are no negatives: other known positives of the query.
+        excluded: [2, x] int64, (query, passage) pairs that are not negatives: other known positives of the query.
         scale: 1 is the paper's eq. 2.
-        cached: not all [b, c] scores at once, see `embed`.
+        cached: computes the [b, c] scores in parts, see `embed`.
     """
 
     def losses(part: Tensor, start: int) -> Tensor:
@@ -40,7 +40,7 @@ def contrastive_loss(
 
 
 def loss_scale(setting: float | str, unit_length: bool) -> float:
-    """The factor on s(q, p): as set, or 1, or 20 for vectors of unit length (`score_scale: auto`)."""
+    """The factor on s(q, p): the setting; for `auto` 20 if vectors have unit length, otherwise 1."""
     if setting == "auto":
         return 20.0 if unit_length else 1.0
     return float(setting)
@@ -60,8 +60,8 @@ def pairwise_margin(scores: Tensor, margin: float) -> Tensor:
     """Mean over (positive, negative) of max(0, margin − s⁺ + s⁻) (BERT-DMN eq. 4).
 
     Args:
-        scores: [g, 1 + k], a positive and its negatives in each row; −inf where there are fewer than k.
-        margin: by how much a positive's score has to be the higher one.
+        scores: [g, 1 + k], a positive and its negatives in each row; −inf: fewer than k negatives.
+        margin: required difference between the scores of a positive and a negative.
     """
     negatives = scores[:, 1:]
     return (margin - scores[:, :1] + negatives).relu().sum() / negatives.isfinite().sum()

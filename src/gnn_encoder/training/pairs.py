@@ -1,4 +1,4 @@
-"""Training a scorer of pairs: positives against negatives drawn from the candidates."""
+"""Trains a scorer of pairs: positives against negatives drawn from the candidates."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class PairBatch:
 
 
 class PairBatches:
-    """Plan: each labelled pair with `negatives` candidates drawn anew each epoch. A batch has whole groups.
+    """Plan: each labelled pair with `negatives` candidates, drawn again in each epoch. A batch has whole groups.
 
     Args:
         positives: labelled pairs, e of them.
-        pool: candidates [e, s] of each pair's query, positives taken out, -1 where fewer.
-        settings: `batch_size` counts positives and negatives together. A pairwise `loss` learns nothing from a positive
-            without a candidate, and leaves it out.
+        pool: candidates [e, s] of each pair's query, without positives; -1: no candidate.
+        settings: `batch_size` counts positives and negatives together. A pairwise `loss` leaves out positives without
+            a candidate, because they teach nothing.
     """
 
     def __init__(self, positives: Qrels, pool: np.ndarray, settings: TrainCrossEncoder) -> None:
@@ -49,7 +49,7 @@ class PairBatches:
         self.batch_examples = min(groups, len(usable)) * (1 + settings.negatives)
 
     def draws(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Of each batch of the epoch: rows [g] of the labelled pairs, and candidates [g, negatives] of each."""
+        """Yields for each batch of the epoch: rows [g] of the labelled pairs, and candidates [g, negatives]."""
         generator = np.random.default_rng((self.seed, epoch))
         for rows in np.array_split(generator.permutation(len(self.query)), self.steps_per_epoch):
             yield rows, draw_negatives(self.pool[rows], self.negatives, generator)
@@ -74,7 +74,7 @@ def pair_loss(
     loss: str,
     margin: float,
 ) -> Tensor:
-    """Mean loss of a batch; its pairs go through the model in length-sorted parts, to save padding.
+    """Mean loss of a batch. The pairs go through the model in length-sorted parts, to save padding.
 
     Args:
         score: scores [b], with gradient, of the pairs of dataset rows (query [b], passage [b]).

@@ -1,8 +1,8 @@
-"""The passage vectors of eq. 6, which training reads and does not compute: M_de's, or fresher ones.
+"""The cached passage vectors of eq. 6: of M_de, or later versions from the passage encoder.
 
-While the passage encoder is trained, M_de's vectors go stale: a limit that the paper names. Here the encoder as it then
-is can refresh them, a few times in an epoch. Each version has a number and a file in the checkpoint's folder, so that a
-resumed training goes on with the vectors that it had.
+M_de's vectors become stale while the encoder trains, as the paper says. The current encoder can recompute the vectors
+several times per epoch. Each version is a numbered file in the checkpoint's folder, so a resumed training uses the same
+vectors.
 """
 
 import itertools
@@ -24,12 +24,12 @@ CHUNK = 8192
 
 
 class PassageCache:
-    """Vectors [m, d] by passage row, memory-mapped: version 0 is M_de's.
+    """Vectors [m, d] by passage row, memory-mapped; version 0 has M_de's vectors.
 
     Args:
-        vectors: M_de's.
-        rows: passages that training reads; others are not refreshed.
-        encode: passage rows → their vectors now.
+        vectors: M_de's vectors.
+        rows: passages that training reads; only these passages are recomputed.
+        encode: returns current vectors of passage rows.
     """
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, encode: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -37,16 +37,15 @@ class PassageCache:
         self._rows, self._encode = rows, encode
 
     def advance(self, version: int, folder: Path, progress: Callable[[int], Progress]) -> None:
-        """Switch to a version: the folder's, if it was written before an interruption, else a new one.
-
-        Of several processes that train together the leader writes it.
+        """Switches to a version. A file from before an interruption is reused; otherwise the leader process writes the
+        file.
         """
         if version == self.version:
             return
         file = folder / NAME.format(version)
         if is_leader():
             if file.is_file():
-                file.touch()  # in use from now on: a checkpoint written until now may need the version before
+                file.touch()  # marks the start of use: an earlier checkpoint may still need the previous version
             else:
                 self._write(file, progress(len(self._rows)))
         meet()
@@ -68,9 +67,8 @@ class PassageCache:
 
 
 def _remove_outdated(folder: Path, version: int) -> None:
-    """Remove versions that another followed before the last checkpoint: no resumed training needs them.
-
-    An attempt that came further left those after `version`, the one in use.
+    """Deletes each version whose successor was already in use before the last checkpoint; no resumed training needs
+    such a version. Versions above `version` belong to an earlier attempt that got further, and stay.
     """
     checkpoint = folder / FILE
     if not checkpoint.is_file():

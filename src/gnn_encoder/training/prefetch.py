@@ -1,7 +1,7 @@
-"""Batches are prepared while the model works on the one before: in a thread, or in processes.
+"""Prepares batches while the model works on the previous batch: in a thread, or in processes.
 
-Everything random in a batch is drawn here, one draw after the other and cheaply. The rest depends on the draw alone:
-the batches are the same whoever prepares them, and a resumed training prepares none of those that are done.
+Everything random in a batch is drawn here, one cheap draw after the other. The batch depends only on its draw. So the
+batches are the same with threads and processes, and a resumed training prepares no finished batch.
 """
 
 import sys
@@ -18,26 +18,26 @@ Item = TypeVar("Item")
 
 
 class BatchPlan(Protocol):
-    """Which batches an epoch has. The same epoch has the same batches, every time."""
+    """The batches of an epoch. The same epoch always has the same batches."""
 
     steps_per_epoch: int
     batch_examples: int
     """Examples in a full batch, for the throughput shown."""
 
     def draws(self, epoch: int) -> Iterator[Any]:
-        """The `steps_per_epoch` draws of an epoch: the part of each batch that depends on the draws before it."""
+        """The `steps_per_epoch` draws of an epoch: the part of each batch that depends on earlier draws."""
 
     def batch(self, drawn: Any) -> Any:
-        """The batch of a draw, which depends on the draw alone; may run in another process."""
+        """Makes the batch of a draw; depends only on the draw, and may run in another process."""
 
 
 def batches_of(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) -> Generator[Any]:
-    """The epoch's batches from number `skip` on, prepared ahead by a thread or by `workers` processes until closed.
+    """Yields the epoch's batches from number `skip` on, prepared ahead by a thread or `workers` processes until closed.
 
-    On macOS always by a thread; the batches are the same.
+    On macOS a thread always prepares the batches; the batches are the same.
 
     Raises:
-        Exception: what preparing a batch raised, where the batch would have been.
+        Exception: an exception in preparing a batch, raised at the position of the batch.
         RuntimeError: a worker was killed.
     """
     draws = islice(plan.draws(epoch), skip, None)
@@ -47,12 +47,12 @@ def batches_of(plan: BatchPlan, epoch: int, *, skip: int = 0, workers: int = 0) 
 
 
 def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item]:
-    """The same items in the same order, prepared by a thread up to `ahead` of the consumer.
+    """Yields the same items in the same order; a thread prepares up to `ahead` items before the consumer needs them.
 
-    Preparing a batch is mostly NumPy's work, during which the interpreter is free for others.
+    Preparing a batch is mostly NumPy's work, and NumPy releases the interpreter for other threads.
 
     Raises:
-        Exception: what `items` raised, where the item would have been.
+        Exception: an exception of `items`, raised at the position of the item.
     """
     end = object()
     with ThreadPoolExecutor(1, "batches") as thread:
@@ -63,7 +63,7 @@ def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item]:
 
 
 class _Prepared:
-    """What a worker runs; for torch a data set whose indices are draws."""
+    """The function of a worker, in the form of a torch data set with draws as indices."""
 
     def __init__(self, batch: Callable[[Any], Any]) -> None:
         self.batch = batch
@@ -83,14 +83,14 @@ def _in_processes(batch: Callable[[Any], Any], draws: Iterable[Any], workers: in
         sampler=draws,
         num_workers=workers,
         collate_fn=_unchanged,
-        # Forked, so that mapped arrays stay mapped; pickled, they would be copied into each process.
+        # With fork, mapped arrays stay mapped; pickling would copy the arrays into each process.
         multiprocessing_context="fork",
-        # The loader draws a seed. From the common generator it would change the dropout.
+        # The loader draws a seed. A draw from torch's global generator would change the dropout.
         generator=torch.Generator(),
     )
     batches = iter(loader)
     try:
         yield from batches
     finally:
-        # torch does so when nobody holds the iterator, and an exception's traceback may hold it for long.
+        # torch shuts workers down only when nothing holds the iterator, but a traceback may hold it for long.
         batches._shutdown_workers()  # type: ignore[attr-defined]

@@ -1,12 +1,12 @@
-"""Several processes train one model on one batch: cross-device negatives, at each process's share of the encoding.
+"""Several processes train one model on one batch, with cross-device negatives; each process encodes its share.
 
-Every process plans the same global batch, encodes its share of the batch's texts and gets the vectors of all
-from the others. GNN and loss, a sliver of the work, are computed by each over the whole batch. The gradient of
-a gathered vector goes back into the process that encoded it, so the mean over processes of
+Every process plans the same global batch, encodes its share of the texts and gets all other vectors from the other
+processes. Every process computes GNN and loss, a small part of the work, over the whole batch. The gradient of a
+gathered vector goes back to the process that encoded the vector. So the mean over processes of
 
     world size × (own texts' gradients) for the encoders,   the whole gradient for what each computes in full
 
-is the gradient of one process with the same global batch. Without a process group nothing here does anything.
+is the gradient of one process with the same global batch. Without a process group these functions do nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,40 +19,40 @@ from torch import Tensor
 
 
 class TrainingOver(Exception):
-    """Raised in every process but the leader when the training is done: what comes next is the leader's alone."""
+    """Raised in every process but the leader when the training is done, because only the leader continues."""
 
 
 def world_size() -> int:
-    """Processes that train together; 1 without a process group."""
+    """Number of processes that train together; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_leader() -> bool:
-    """Whether this process is the one that reports and writes."""
+    """Whether this process reports and writes."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def seed_follower(seed: int, step: int) -> None:
     """Seed dropout for one step of this process.
 
-    A checkpoint holds the leader's random state alone. A follower's is made of what a resumed training knows too.
+    A checkpoint holds only the leader's random state. A follower's seed uses only values that a resumed training has.
     """
     torch.manual_seed(hash((seed, dist.get_rank(), step)))
 
 
 def meet() -> None:
-    """Wait until every process is here."""
+    """Waits until every process calls this function."""
     if dist.is_initialized():
         dist.barrier()
 
 
 class _Gather(torch.autograd.Function):
-    """Vectors [b_r, d] of each rank r, b_r known to all → all of them [b, d], rank after rank."""
+    """Gathers the vectors [b_r, d] of each rank r to [b, d], rank after rank; every rank knows all b_r."""
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
-        # Padded to the longest: gloo and NCCL gather equal shapes alone.
+        # Padded to the largest b_r, because gloo and NCCL gather only equal shapes.
         padded = mine.new_zeros(max(counts), mine.shape[1])
         padded[: len(mine)] = mine
         gathered = [torch.empty_like(padded) for _ in counts]
@@ -67,9 +67,9 @@ class _Gather(torch.autograd.Function):
 
 
 def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor) -> Tensor:
-    """`embed(rows)` [b, d], each process embedding its share of `rows` [b], which are the same in all.
+    """Returns `embed(rows)` [b, d]; each process embeds its share of `rows` [b], which are equal in all processes.
 
-    `none` [0, d]: vectors of no text, for a batch with fewer texts than processes.
+    `none` [0, d]: the vectors of a process without texts, if a batch has fewer texts than processes.
     """
     world = world_size()
     if world == 1:
@@ -83,9 +83,8 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Each gradient becomes its mean over the processes; a missing one counts as zero, unless all processes lack it.
-
-    AdamW leaves a parameter without a gradient as it is; one with a zero gradient decays.
+    """Replaces each gradient by its mean over the processes. A missing gradient counts as zero, unless it is missing in
+    all processes: AdamW does not change a parameter without a gradient, but decays a parameter with a zero gradient.
     """
     if world_size() == 1:
         return

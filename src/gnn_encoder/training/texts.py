@@ -1,4 +1,4 @@
-"""Where masked training takes vectors from: encoders that are trained with the GNN, or stored vectors."""
+"""Sources of vectors for masked training: encoders that are trained with the GNN, or stored vectors."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -22,7 +22,7 @@ class Texts(Protocol):
         """Vectors fp32 [b, d] with gradient."""
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors fp32 [b, d] without."""
+        """Vectors fp32 [b, d] without gradient."""
 
 
 class EncodedTexts:
@@ -43,7 +43,7 @@ class EncodedTexts:
 
 
 class StoredTexts:
-    """Stored vectors [n, d], which may be memory-mapped, and a function of them [b, d] → [b, d]."""
+    """Stored vectors [n, d], which may be memory-mapped, mapped by a function [b, d] → [b, d]."""
 
     def __init__(self, stored: np.ndarray, function: Callable[[Tensor], Tensor] = lambda vectors: vectors) -> None:
         self._stored, self._function = stored, function
@@ -60,9 +60,9 @@ class StoredTexts:
 
 
 class FrozenGnnEncoder(nn.Module):
-    """A GNN over stored vectors, and a linear map of the queries that is trained with it and starts as the identity.
+    """A GNN over stored vectors, trained together with a linear map of the queries that starts as the identity.
 
-    A deviation from the paper, for exploring: no text is encoded, so a variant trains in a minute.
+    A deviation from the paper, for exploration: no text is encoded, so a variant trains in a minute.
 
     Args:
         queries: vectors [q, d] of all the dataset's queries. passages: vectors [m, d].
@@ -79,6 +79,6 @@ class FrozenGnnEncoder(nn.Module):
         self.queries, self.passages = StoredTexts(queries, self._mapped), StoredTexts(passages)
 
     def _mapped(self, queries: Tensor) -> Tensor:
-        # fp32 under bf16 autocast too, as the encoders' vectors are.
+        # fp32 even under bf16 autocast, like the encoders' vectors.
         mapped: Tensor = self.query_map(queries).float()
         return nn.functional.normalize(mapped, dim=-1) if self.unit_length else mapped

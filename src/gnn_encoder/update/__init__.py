@@ -1,1 +1,1 @@
-"""What has changed since an earlier run, and what is carried over. Imports `retrieval`, `query_graph`, those below."""
+"""Finds changes since an earlier run and carries over the remainder. Imports `retrieval`, `query_graph` and below."""

@@ -1,8 +1,9 @@
-"""Finding texts and neighbourhoods of an earlier run again by content, whatever their ids and row numbers are now.
+"""Computes content digests that identify texts and neighbourhoods across runs, whatever the ids and row numbers.
 
-A text's digest is 128 bits of BLAKE2b, stored as two uint64. Apart from the models, h'_p depends on its neighbourhood:
-the passage's text, and of each query with an edge to it the text, all passages in their order, which of those edges are
-labelled, and whether the edge to this passage is. (Edge features and M_de's vectors follow from the texts.)
+A text's digest is 128 bits of BLAKE2b, stored as two uint64. Given the models, h'_p depends on the passage's text and,
+for each query with an edge to the passage, on the query's text, the texts of the query's passages in order, and which
+of the query's edges are labelled, in particular the edge to this passage. (Edge features and M_de's vectors follow from
+the texts.)
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ CHUNK = 65_536
 """Rows copied or digested at a time."""
 WORDS = np.dtype("<u8")
 ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Prevents a query's digest from cancelling a text's."""
+"""Prevents a query's digest from cancelling a text's digest."""
 
 
 def text_digests(texts: Iterable[str]) -> np.ndarray:
@@ -26,7 +27,7 @@ def text_digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def passage_digests(passages: PassageTable) -> np.ndarray:
-    """Digests uint64 [m, 2] of all passages, title and text, a row group in memory at a time."""
+    """Digests uint64 [m, 2] of all passages (title and text), with a row group in memory at a time."""
     digests = np.empty((len(passages), 2), WORDS)
     start = 0
     for batch in passages.stream():
@@ -36,7 +37,7 @@ def passage_digests(passages: PassageTable) -> np.ndarray:
 
 
 def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
-    """Digests uint64 [m, 2] of all passages' neighbourhoods from text digests of queries [n, 2], passages [m, 2]."""
+    """Digests [m, 2] of all passages' neighbourhoods. `queries` [n, 2] and `passages` [m, 2] are text digests."""
     nodes, k = np.empty_like(queries), graph.edges.shape[1]
     for start in range(0, len(nodes), CHUNK):
         part = slice(start, start + CHUNK)
@@ -47,26 +48,26 @@ def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarra
     digests = passages.copy()
     for start in range(0, len(digests), CHUNK):
         into, positions = edges_into(graph, np.arange(start, min(start + CHUNK, len(digests))))
-        # A sum, because the order of a passage's queries means nothing; the words of a digest are as good as random.
-        # A labelled edge has another odd factor, so that copies of a text differ if one of them is labelled.
+        # The digest is a sum because the order of queries does not matter. Labelled edges use another odd factor, so
+        # that passages of equal text get different digests if only one is labelled.
         factor = ODD + 2 * graph.labelled.reshape(-1)[positions].astype(WORDS)
         np.add.at(digests, start + into, nodes[positions // k] * factor[:, None] + ODD)
     return digests
 
 
 def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The row in `known` [m, 2] of each digest of `wanted` [n, 2], int64 [n], -1 if missing."""
+    """The row in `known` [m, 2] of each digest of `wanted` [n, 2], int64 [n]; -1: missing."""
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(known[:, 0], kind="stable")
     place = np.minimum(np.searchsorted(known[:, 0], wanted[:, 0], sorter=order), len(known) - 1)
     rows = order[place]
-    # Of two known digests with the same first word only one is found; the other counts as new, which only costs work.
+    # If two known digests share the first word, one counts as missing. That costs time, not correctness.
     return np.where((known[rows] == wanted).all(axis=1), rows, -1)
 
 
 def carry_over(rows: np.ndarray, former: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Copy `former[rows[i]]` to `out[i]` for each rows[i] that is not -1; returns the remaining i."""
+    """Copies `former[rows[i]]` to `out[i]` where `rows[i]` ≥ 0. Returns the other indices i."""
     for start in range(0, len(rows), CHUNK):
         kept = start + np.flatnonzero(rows[start : start + CHUNK] >= 0)
         if len(kept):

@@ -1,6 +1,6 @@
-"""An earlier run's graph and M_de's vectors, to be carried over into the next run's.
+"""The graph and M_de's vectors of an earlier run, from which the next run carries over unchanged parts.
 
-Passages and queries are found again by the digests of their texts (`gnn_encoder.update.changes`).
+Text digests identify passages and queries across the runs (`gnn_encoder.update.changes`).
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from gnn_encoder.retrieval import exact
 from gnn_encoder.update.changes import find
 
 CHUNK = 512
-"""Queries whose passages' vectors are in memory at a time."""
+"""Queries with passage vectors in memory at a time."""
 
 
 @dataclass(frozen=True)
 class FormerGraph:
-    """The earlier graph, and how its rows map to those of the new run.
+    """The earlier graph, and the mapping of its rows to rows of the new run.
 
     `queries` int64 [n], `passages` int64 [m]: the earlier rows of the new run's queries and passages, -1: new. `today`
-    int64 [m']: the new rows of the earlier passages, -1: gone. `vectors` [m', d], `asked` [n', d]: M_de's vectors of
-    the earlier passages and queries. `same_features`: the cross-encoder and its settings are still the same.
+    int64 [m']: the new rows of the earlier passages, -1: removed. `vectors` [m', d], `asked` [n', d]: M_de's vectors of
+    the earlier passages and queries. `same_features`: the cross-encoder and its settings have not changed.
     """
 
     graph: Graph
@@ -38,11 +38,11 @@ class FormerGraph:
     def read(
         cls, folder: Path, retriever: dict[str, str], scorer: dict[str, str], queries: np.ndarray, passages: np.ndarray
     ) -> "FormerGraph | None":
-        """The earlier graph in a run's folder, or None if another dual encoder made it.
+        """Reads the earlier graph in a run's folder; None if another dual encoder made the graph.
 
         Args:
-            retriever, scorer: digests of the dual encoder and of the cross-encoder, with their precision.
-            queries: text digests of the graph's queries [n, 2]. passages: of all passages [m, 2].
+            retriever, scorer: digests of the dual encoder and of the cross-encoder, and the precision of each.
+            queries, passages: text digests of the graph's queries [n, 2] and of all passages [m, 2].
         """
         vectors, graph = folder / "passage_vectors", folder / "graph"
         of_passages, of_queries = Contents.read(vectors), Contents.read(graph)
@@ -60,18 +60,18 @@ class FormerGraph:
         )
 
     def search(self, vectors: np.ndarray, asked: np.ndarray, k: int, needed: int) -> np.ndarray:
-        """The rows of `exact.search(vectors, asked, k)`, int32 [n, k], but only new queries are compared with all
-        passages; known queries are compared with new passages.
+        """The rows of `exact.search(vectors, asked, k)`, int32 [n, k]. Only new queries are compared with all passages;
+        known queries are compared with new passages.
 
-        A known query that has lost passages is not searched again if at least `needed` are left; its row then ends in
-        -1 from the rank on that an unknown passage may have.
+        A known query that has lost passages is not searched again if at least `needed` passages are left. Its row is -1
+        from the first rank on where an unknown passage could be.
         """
         nearest = np.full((len(asked), k), -1, np.int32)
         assert self.graph.retrieved is not None
         stored = self.graph.retrieved[:, :k]
         kept = np.where(stored >= 0, self.today[stored], -1)[self.queries].astype(np.int32)
         left = (kept >= 0).sum(axis=1)
-        # Two passages of one text have one digest: a list that has both is searched again.
+        # Passages of equal text have equal digests. A query whose list has two of them is searched again.
         ordered = np.sort(kept, axis=1)
         twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
         known = (self.queries >= 0) & ~twice & (left >= min(needed, len(vectors)))
@@ -86,7 +86,7 @@ class FormerGraph:
             both = np.concatenate([np.where(old >= 0, of_old, -np.inf), scores[part]], axis=1)
             passages = np.concatenate([old, added[fresh[part]]], axis=1)
             order = np.lexsort((passages, -both), axis=1)[:, :k]
-            # After as many hits as are left, a passage that was never retrieved may be nearer than the next of these.
+            # After `left` hits, a passage that was never retrieved may be nearer than the next known passage.
             best = np.take_along_axis(passages, order, axis=1)
             nearest[some, : best.shape[1]] = np.where(np.arange(best.shape[1]) < left[some, None], best, -1)
         return nearest
@@ -100,7 +100,7 @@ class FormerGraph:
         return np.where(here.any(axis=1), places, -1)
 
     def features(self, places: np.ndarray) -> np.ndarray:
-        """Earlier edge features fp32 [e, d_e] at flat positions."""
+        """The earlier edge features fp32 [e, d_e] at flat positions."""
         vectors = EdgeFeatures(self.graph).vectors(places)
         assert vectors is not None, "the earlier settings had edge features, too"
         return vectors
