@@ -1,9 +1,15 @@
 """What goes into an image: one FAISS, no CUDA library twice; and CI builds it."""
 
 import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
+
+from gnn_encoder import __version__
+from gnn_encoder.runs.provenance import package_digest
 
 PROJECT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("packages", PROJECT / "images" / "packages.py")
@@ -39,3 +45,9 @@ def test_ci_builds_the_image_and_runs_the_tests() -> None:
         "make images",
     }
     assert "make test" in (PROJECT / ".ci" / "run").read_text()
+
+
+def test_the_build_asks_the_package_for_its_version_and_source() -> None:
+    (program,) = re.findall(r"'(from gnn_encoder [^']+)'", (PROJECT / "images" / "build").read_text())
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [__version__, package_digest()]

@@ -267,3 +267,16 @@ def test_a_process_whose_place_was_taken_does_not_remove_a_later_state(
     monkeypatch.setattr("tempfile.tempdir", str(machine / "new"))
     keep(10, weights="last")
     assert len([name for name in store.objects if "/states/" in name]) == 1, "control: earlier states do go"
+
+
+def test_only_the_newest_state_is_fetched(store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(machine / "old"))
+    monkeypatch.setattr(Checkpoints, "_forget", lambda self, kept: None)  # as of a process that died before it did
+    keep(4, weights="earlier")
+    keep(9, weights="later")
+    before, fetch = [], checkpoints.fetch_files
+    monkeypatch.setattr(
+        checkpoints, "fetch_files", lambda uri, files, folder: before.extend(files) or fetch(uri, files, folder)
+    )
+    assert fetched(machine / "new", monkeypatch) == {"state": "9", "weights": "later"}
+    assert len(store.objects) == 6 and len(set(before)) == 3, "a state and its two files"

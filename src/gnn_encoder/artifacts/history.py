@@ -45,9 +45,7 @@ def read_history(artifact: Path) -> History:
         return {title: Record(**record) for title, record in json.loads(file.read_text(encoding="utf-8")).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         what = printable(str(error))
-        raise UserError(
-            f"{file} is corrupt ({what}); delete it: only a report's account of the steps is lost"
-        ) from None
+        raise UserError(f"{file} is corrupt ({what}); delete it and run the step that wrote it again") from None
 
 
 def write_history(artifact: Path, history: History) -> None:

@@ -273,7 +273,7 @@ def _as_run(found: Any) -> ClusterRun:
             if name == f"root{DRIVER}" or launch.step_of(name.removesuffix(DRIVER)) in TRAINING
         },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
-        error=printable(found.error.message) if found.error and found.error.message else "",
+        error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
     )
 
 

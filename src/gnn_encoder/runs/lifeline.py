@@ -21,11 +21,10 @@ LAUNCHER = "GNN_ENCODER_LAUNCHER"
 """Environment variable with the process id of the launcher."""
 STEPS_LOCK = "GNN_ENCODER_STEPS_LOCK"
 """Environment variable with the path of the lock file that a root's steps share."""
-GRACE_SECONDS = 3.0
-"""How long a new run waits until the processes of a killed run have ended."""
-
 STEPS_FILE = ".lock-steps"
 """Name of the steps' lock file in a root."""
+GRACE_SECONDS = 3.0
+"""How long a new run waits until the processes of a killed run have ended."""
 _held: list[IO[str]] = []
 """Files whose locks this process holds until its end."""
 
@@ -69,15 +68,15 @@ def attach() -> None:
 
 
 def _die_with(launcher: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # the launcher has already ended
-        if sys.platform == "linux":
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids the call
             # The file becomes readable when the process ends; no polling, and reuse of the process id does not matter.
             poll = select.poll()
             poll.register(os.pidfd_open(launcher), select.POLLIN)
             poll.poll()
-        else:
-            with contextlib.suppress(PermissionError):  # now a process of another user has this id
-                while True:
-                    os.kill(launcher, 0)
-                    time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or another user's process has its id
+        while True:
+            os.kill(launcher, 0)
+            time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

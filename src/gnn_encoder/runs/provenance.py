@@ -111,7 +111,7 @@ def code_digest(module: str) -> str:
     Docstrings and comments are left out. The minor version of Python is included.
     """
     modules, others = closure(module)
-    versions = {name: _versions().get(name, "none") for name in others}
+    versions = {name: _version(name) for name in others}
     sources = {name: _source_digest(name) for name in modules}
     sources |= {path.name: sha256(path) for name in modules for path in _templates(_source(name))}
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
@@ -219,8 +219,12 @@ def _declares(node: ast.stmt) -> bool:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    """Returns {top-level package: versions of the distributions that provide it}."""
-    providers = importlib.metadata.packages_distributions()
-    versions = {name: f"{name}={importlib.metadata.version(name)}" for names in providers.values() for name in names}
-    return {package: ",".join(versions[name] for name in sorted(set(names))) for package, names in providers.items()}
+def _providers() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Returns the versions of the distributions that provide a top-level package."""
+    names = sorted(set(_providers().get(package, ())))
+    return ",".join(f"{name}={importlib.metadata.version(name)}" for name in names) or "none"

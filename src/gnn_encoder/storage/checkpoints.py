@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import Missing, UserError, one_line
-from gnn_encoder.storage.folders import get_folder, list_folder, put_files, remove_files
+from gnn_encoder.storage.folders import Listing, fetch_files, list_folder, put_files, remove_files
 from gnn_encoder.storage.s3 import is_remote
 
 SUMS = "SHA256SUMS"
@@ -88,12 +88,16 @@ class Checkpoints:
         if damaged := next((path for path in files if f"{sha256(path)}  {path.name}" not in sums), None):
             self._warn(f"the checkpoint {damaged} is damaged and is removed: training starts again without it")
             shutil.rmtree(self.folder)
-        newest = max((name for name in self._stored() if STATE.fullmatch(name)), default="")
+        stored = self._stored()
+        newest = max((name for name in stored if STATE.fullmatch(name)), default="")
         if newest and int(newest.removeprefix(STATES)[:DIGITS]) > steps_done(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
-            get_folder(self._uri, arriving, indexed=False)
+            state = {newest: stored[newest]}
+            fetch_files(self._uri, state, arriving)
             lines = (arriving / newest).read_text("utf-8", errors="replace").splitlines()
             sound = sha256(arriving / newest)[:DIGITS] == newest[-DIGITS:]
+            names = {_stored_name(line) for line in lines} & stored.keys()
+            fetch_files(self._uri, state | {name: stored[name] for name in names}, arriving)
             if not sound or not all(_matches(line, arriving / _stored_name(line)) for line in lines):
                 raise UserError(f"{self._uri}/{newest} is corrupt: delete {self._uri} and run again")
             for line in lines:
@@ -140,12 +144,12 @@ class Checkpoints:
         if self._uri:
             self._forget(())
 
-    def _stored(self) -> Collection[str]:
-        """Names in the store."""
+    def _stored(self) -> Listing:
+        """The files in the store."""
         try:
-            return list_folder(self._uri, indexed=False) if self._uri else ()
+            return list_folder(self._uri, indexed=False) if self._uri else {}
         except Missing:
-            return ()
+            return {}
 
     def _forget(self, kept: Collection[str]) -> None:
         """Remove from the store all states, then all files, but the kept ones."""

@@ -162,7 +162,9 @@ def _read_marker(address: Address) -> tuple[Listing, bool] | None:
         raise
     try:
         content = json.loads(body)
-        return {name: Stored(**facts) for name, facts in content["files"].items()}, bool(content["complete"])
+        # Markers of earlier versions have further fields.
+        files = {name: Stored(file["bytes"], file["sha256"], file["tag"]) for name, file in content["files"].items()}
+        return files, bool(content["complete"])
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{address}/{INDEX} is corrupt: delete it and send the folder again") from None
 
@@ -228,7 +230,8 @@ def _delete(address: Address, names: Iterable[str]) -> None:
 
 
 def _check_unchanged(uri: str, listing: Listing) -> None:
-    if list_folder(uri, indexed=False) != listing:
+    now = list_folder(uri, indexed=False)
+    if any(now.get(name) != file for name, file in listing.items()):
         raise UserError(f"{Address.parse(uri)} was replaced while it was read: read it again")
 
 

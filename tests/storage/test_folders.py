@@ -1,0 +1,30 @@
+"""Folders in a store, without a server of its own: the rest is in tests/integration."""
+
+import json
+from pathlib import Path
+
+import pytest
+from slow_store import slow_store
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.storage.folders import INDEX, list_folder, put_folder
+
+URI = "s3://bucket/data"
+
+
+def test_markers_of_earlier_versions_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "words.txt").write_text("a river")
+    with slow_store(monkeypatch) as store:
+        put_folder(tmp_path, URI)
+        today = list_folder(URI)
+        (key,) = (key for key in store.objects if key.endswith(INDEX))
+        marker = json.loads(store.objects[key])
+        for file in marker["files"].values():
+            file |= {"pack": "", "offset": 0}
+        store.objects[key] = json.dumps(marker).encode()
+        assert list_folder(URI) == today
+        put_folder(tmp_path, URI)
+        del marker["files"]["words.txt"]["bytes"]
+        store.objects[key] = json.dumps(marker).encode()
+        with pytest.raises(UserError, match="is corrupt: delete it"):
+            list_folder(URI)
