@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,9 +75,15 @@ def test_a_c_library_without_malloc_trim(monkeypatch: pytest.MonkeyPatch) -> Non
     threads.give_back()
 
 
-def test_a_step_dies_with_its_launcher_without_pidfd() -> None:
+MISSING = "sys.platform = 'darwin'; del os.pidfd_open"
+FORBIDDEN = "os.pidfd_open = lambda process: os.open('/no/such/file', os.O_RDONLY)"
+"""As in a sandbox: the call raises an OSError."""
+
+
+@pytest.mark.parametrize("lack", [MISSING, FORBIDDEN])
+def test_a_step_dies_with_its_launcher_without_pidfd(lack: str) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    code = "import sys, os, time; sys.platform = 'darwin'; del os.pidfd_open; from gnn_encoder.runs import lifeline; "
+    code = f"import sys, os, time; {lack}; from gnn_encoder.runs import lifeline; "
     step = subprocess.Popen(
         [sys.executable, "-c", code + "lifeline.attach(); print('ready', flush=True); time.sleep(60)"],
         env={**os.environ, "PYTHONPATH": SOURCE, lifeline.LAUNCHER: str(launcher.pid)},
@@ -84,6 +91,7 @@ def test_a_step_dies_with_its_launcher_without_pidfd() -> None:
     )
     try:
         assert step.stdout and step.stdout.readline() == b"ready\n"
+        time.sleep(0.5)
         assert step.poll() is None
         launcher.kill()
         launcher.wait()

@@ -249,3 +249,15 @@ def test_step_arguments_are_what_steps_parse() -> None:
     assert call["source_digests"] == {"backbone": MINILM_SHA256}
     assert call["code_digest"] == provenance.code_digest("gnn_encoder.steps.train_dpr")
     assert Settings.model_validate({step: json.loads(arguments[step])["settings"] for step in STEPS})
+
+
+def test_a_broken_distribution_that_no_step_imports_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    providers = provenance.importlib.metadata.packages_distributions()
+    monkeypatch.setattr(provenance.importlib.metadata, "packages_distributions", lambda: {**providers, "left": [None]})
+    for function in (provenance._providers, provenance._version):
+        function.cache_clear()
+    assert "numpy=" in provenance._version("numpy")
+    with pytest.raises(ValueError):
+        provenance._version("left")
+    for function in (provenance._providers, provenance._version):
+        function.cache_clear()

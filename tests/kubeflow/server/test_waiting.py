@@ -153,10 +153,14 @@ def test_a_run_that_the_server_cannot_read_back(
 ) -> None:
     assert submit(monkeypatch, server.url) == 0
     del server.runs[0]["state"]
-    server.progress = [{"error": {"code": 13, "message": "Failed to parse\nruntime config"}}]
+    server.progress = [
+        {"error": {"code": 13, "message": "Failed to parse\nruntime config \x1b[31mof s3://me:hidden@store"}}
+    ]
     with pytest.raises(SystemExit):
         raise SystemExit(wait(Server(server.url), "run-0", Cluster()))
-    assert capsys.readouterr().err == "error: Failed to parse runtime config\n"
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: Failed to parse runtime config") and shown.count("\n") == 1
+    assert "hidden" not in shown and "\x1b" not in shown
 
 
 def test_the_server_that_plays_kfp_sends_what_kfp_sends(server: KfpServer) -> None:
