@@ -76,6 +76,9 @@ class Questions:
         """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
         rows = {"queries": self.split, "labels": self.split[self.query]}
         rows["without_positive"] = self.split[~self._answered()]
+        positive, of_label = self._positive(), self.split[self.query]
+        known = np.isin(self.passage, self.passage[positive & (of_label == TRAIN)])
+        rows["shared_labels"] = of_label[positive & known]
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
         return {
             **{
@@ -83,7 +86,7 @@ class Questions:
                 for name, codes in rows.items()
             },
             "train_before_draw": self.train_before_draw,
-            "isolated_passages": passages - len(np.unique(self.passage[self._positive()])),
+            "isolated_passages": passages - len(np.unique(self.passage[positive])),
             "query_words": float(pc.mean(words).as_py() or 0.0),
         }
 

@@ -95,6 +95,8 @@ class DataReport:
     """Per split, labels of relevance 0 included."""
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
+    shared_labels: dict[str, int]
+    """Per split, labels of at least 1 whose passage has such a label of a training query, too."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
     isolated_passages: int
@@ -120,7 +122,12 @@ class DataReport:
 
     def metrics(self) -> dict[str, Any]:
         """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
-        by_split = {"queries": self.queries, "labels": self.labels, "queries_without_positive": self.without_positive}
+        by_split = {
+            "queries": self.queries,
+            "labels": self.labels,
+            "queries_without_positive": self.without_positive,
+            "shared_labels": self.shared_labels,
+        }
         return {
             "passages": self.passages,
             **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
