@@ -5,16 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import (
-    Bundle,
-    Contents,
-    Dataset,
-    Graph,
-    Run,
-    create_rows,
-    create_vectors,
-    drafting,
-)
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, Graph, Run, drafting
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder

@@ -12,18 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import (
-    Bundle,
-    Contents,
-    Dataset,
-    Draft,
-    Encoding,
-    Graph,
-    create_rows,
-    create_vectors,
-    read_manifest,
-    read_vectors,
-)
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import INDEX
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device

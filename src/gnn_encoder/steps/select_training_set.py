@@ -18,16 +18,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from gnn_encoder.artifacts import (
-    ORIGINS,
-    Dataset,
-    Draft,
-    GeneratedQueries,
-    KnownPositives,
-    PairScores,
-    TrainingSet,
-    pair_keys,
-)
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores, TrainingSet, pair_keys
+from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
