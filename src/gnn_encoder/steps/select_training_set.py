@@ -14,7 +14,6 @@ negatives; the metrics count such examples.
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -68,10 +67,7 @@ def select_training_set(
         "candidates": len(pairs.query),
         "hard_negatives": len(negatives),
     }
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "training_set.md"
-        path.write_text(counts_table(counts), encoding="utf-8")
-        context.log.artifact(path, "training_set")
+    context.log.text(counts_table(counts), "training_set/training_set.md")
     return {**counts, "headline": ", ".join(f"{counts[name]:,} {name}" for name in ORIGINS if counts[name])}
 
 
