@@ -48,8 +48,9 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
 def _components(texts: list[str], similarity: float) -> np.ndarray:
     """The number of each text's connected component, int [n]; pairs that share enough words are connected.
 
-    The result is exact although few pairs are compared: two sets with a Jaccard similarity of at least t share one of
-    the |x| − ⌈t·|x|⌉ + 1 rarest words of each set x (prefix filter; Chaudhuri, Ganti and Kaushik, 2006).
+    The result is exact although few pairs are compared. If the Jaccard similarity of two sets is at least t, they share
+    a word that is among the |x| − ⌈t·|x|⌉ + 1 rarest words of each set x (prefix filter; Chaudhuri, Ganti and Kaushik,
+    2006).
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components

@@ -136,9 +136,9 @@ class Explainer:
     def without_edge(self, passage: int, query: int, question: np.ndarray) -> tuple[np.ndarray, float]:
         """Returns h'_p [d] and its score for the query vector `question` [d], without one edge of the graph.
 
-        The GNN uses an edge twice: query → passage in layer 2, and passage → query in layer 1. Without the use in layer
-        1, h'_q changes, and so do the query's other passages. This passage receives h'_q by the use in layer 2 only,
-        which is removed, too. So only the attention over the passage's remaining edges is computed again.
+        The GNN uses an edge in both layers: passage → query in layer 1, and query → passage in layer 2. Without it h'_q
+        changes, and so do the query's other passages. But this passage reads h'_q over the same edge only. So only the
+        attention over the passage's other edges is computed again.
 
         Raises:
             ValueError: the edge does not exist.

@@ -1,4 +1,4 @@
-"""Reads batches with a replica of the model on each device; batches are packed if model and device support it."""
+"""Runs a model over batches, with a replica on each device; batches are packed if model and device support it."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ def read_batches(
     is raised here, and no further batch begins.
 
     Args:
-        model: on the first of `devices`, with a `backbone`, a `forward` for padded batches and a `packed` for `Row`s.
+        model: on the first of `devices`, it has a `backbone`, `forward` for padded batches, and `packed` for a `Row`.
         batches: row numbers of each batch.
         padded: rows → ids, mask and maybe token types [b, l] of a batch.
         whole: number of tokens that a packed batch is padded to, so that results do not depend on the other texts of
@@ -84,7 +84,9 @@ def read_batches(
 def streamed(
     batches: Iterable[tuple[Key, Given]], work: Callable[..., tuple[Tensor, ...]], where: torch.device
 ) -> Iterator[tuple[Key, tuple[np.ndarray, ...]]]:
-    """Yields the results of `work` for each batch, in order and one batch late, so that a GPU always has work.
+    """Yields the results of `work` for each batch, in order.
+
+    Batch i + 1 is started before the results of batch i are taken, so that a GPU always has work.
 
     A GPU works through a queue. Each batch is copied from pinned memory and queued while the GPU works on the previous
     batch. The results of a batch are awaited only when the next batch is queued. `work` gets the arrays of a batch as

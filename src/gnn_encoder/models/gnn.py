@@ -44,7 +44,7 @@ class GATLayer(nn.Module):
 
     Heads are concatenated: [·, H · d/H]. Arguments of the methods:
         targets: [t, d]. sources: [s, d].
-        arriving: [..., H], the sum of each edge's source and edge scalars.
+        arriving: [..., H], the part of each edge's logit without the target: a_sᵀW_s h_j + a_eᵀW_e h_ij.
         loops: [d_e] or [t, d_e], features of the self-loops, or None.
     """
 

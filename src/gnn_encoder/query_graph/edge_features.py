@@ -10,7 +10,7 @@ import torch
 
 from gnn_encoder.artifacts import Draft, Graph
 
-# This module only reads tensors over memory-mapped arrays.
+# The tensors over memory-mapped arrays are only read here, so torch's warning about them does not apply.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
@@ -40,9 +40,12 @@ class EdgeFeatureWriter:
 
 
 class EdgeFeatures:
-    """Edge features fp32: [CLS] vectors and, if some but not all edges are labelled, a column that is 1 for labels.
+    """Edge features fp32: [CLS] vectors and, if some but not all edges are labelled, a last column.
 
-    `width` is 0 without features (the ablation "without edge features"); every method then returns None.
+    The column is 1 for labelled edges and 0 for others.
+
+    `width` is 0 with neither vectors (the ablation "without edge features") nor that column; every
+    method then returns None.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -20,7 +20,7 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
     """Returns the graph that `build_graph` would make with the settings `wanted`; `graph` was made with `built`.
 
     Only the order of a query's labelled edges may differ, and nothing depends on this order. New edge features are
-    stored in an unlinked file. Raises `UserError` if `wanted` has more than `built`.
+    stored in a temporary file without a name. Raises `UserError` if `wanted` has more than `built`.
     """
     _refuse_more(built, wanted)
     loops = wanted.edge_features == wanted.self_loop_features == "cross_encoder"

@@ -76,7 +76,7 @@ def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot]
 
 
 def fill(template: str, **values: Any) -> str:
-    """Fills a template of this room. All values are escaped, and a missing value is an error."""
+    """Fills a template of this package. All values are escaped, and a missing value is an error."""
     environment = Environment(
         loader=PackageLoader("gnn_encoder", "report"),
         autoescape=True,

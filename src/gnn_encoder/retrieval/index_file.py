@@ -66,7 +66,7 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
 def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     """Writes an index of inverted lists, list by list: the codes, then the int64 passage rows.
 
-    Memory holds 12 bytes per passage. The vectors of a list are scattered in `vectors` and read in ascending order.
+    Memory holds 12 bytes per passage. A list's vectors are not adjacent in `vectors`; they are read in row order.
     """
     m, d = vectors.shape
     lists = max(1, min(kind.ivf_lists or 4 * isqrt(m), m // POINTS))
@@ -74,13 +74,13 @@ def _write_lists(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
     ivf = faiss.IndexIVFScalarQuantizer(
         quantizer, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
     )
-    ivf.cp.min_points_per_centroid = 1  # no warning: there are fewer than 39 only if the corpus has no more
+    ivf.cp.min_points_per_centroid = 1  # fewer than FAISS wants only in a tiny corpus: no warning
     ivf.nprobe = kind.ivf_probes
     _train(ivf, vectors, lists * POINTS)
     into = np.concatenate([quantizer.search(chunk, 1)[1][:, 0].astype(np.int32) for chunk in _chunks(vectors)])
     sizes = np.bincount(into, minlength=lists)
     ivf.ntotal = m
-    # For an index without vectors FAISS writes "sprs" and no list; "full" and the size of every list replace this.
+    # FAISS writes an index without vectors as "sprs", without lists; "full" and the size of each list replace this.
     begin = struct.pack("<4sQQ", b"ilar", lists, ivf.code_size)
     with path.open("wb") as file:
         file.write(_before(ivf, begin + b"sprs" + bytes(8)) + begin + b"full")

@@ -58,7 +58,7 @@ def attach() -> None:
     Without a launcher (in a cluster's container, in a test), only SIGTERM is handled.
     """
     if threading.current_thread() is threading.main_thread():
-        # As after Ctrl-C, drafts are discarded and the tracked run gets the status KILLED.
+        # SIGTERM is handled like Ctrl-C: unfinished outputs are deleted, and the MLflow run gets the status KILLED.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if lock := os.environ.get(STEPS_LOCK):
         _held.append(Path(lock).open("a", encoding="utf-8"))  # noqa: SIM115

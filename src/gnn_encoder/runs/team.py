@@ -6,7 +6,7 @@ the same inputs with temporary outputs, and ends where the training ends (`train
 one GPU; on a CPU the processes share the cores.
 
 A process that waits in NCCL does not notice that another process is dead. The watching parent notices it 0.2 s later
-from the end of a pipe (5 s later with `workers`, which keep the pipe open until they notice it themselves). The parent
+from the end of a pipe (with `workers` 5 s later: they hold the pipe open until they exit). The parent
 then ends the other processes, and a rerun continues from the last checkpoint. torch's elastic agent works alike, but
 sets the step's signal handlers, opens a TCP port, and passes an error on as text, without its type.
 """

@@ -80,7 +80,7 @@ class Checkpoints:
         """Put the newest state into the folder; a damaged one there is removed, one in the store is a UserError.
 
         `steps_done` gives the number of steps of the state in a folder, -1 without one: the folder is ahead of the
-        store if the store was away.
+        store if the store was unreachable.
         """
         arriving = self.folder / IN_TRANSIT
         shutil.rmtree(arriving, ignore_errors=True)  # of a killed process

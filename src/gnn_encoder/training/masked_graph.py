@@ -2,9 +2,9 @@
 
 Each round masks the queries of one fold and their twins (`MaskedBatches`): `neighbourhood` leaves their edges out of
 the graph, and the loss is computed on these queries only. So no query is trained on a passage vector that depends on
-this query, or on a query of the same text. With gradient are E_Q of the batch's queries and of the neighbour queries,
-and E_P of the batch's passages (`texts`). Without gradient are the stored vectors of the neighbour queries' passages
-(eq. 6, `passage_cache`) and the cross-encoder's edge features.
+this query, or on a query of the same text. Gradients flow through E_Q of the batch's queries and of the neighbour
+queries, and through E_P of the batch's passages (`texts`). They do not flow into the stored vectors of the neighbour
+queries' passages (eq. 6, `passage_cache`) or into the cross-encoder's edge features.
 """
 
 from collections.abc import Callable, Iterator

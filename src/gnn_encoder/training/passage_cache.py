@@ -1,4 +1,4 @@
-"""The cached passage vectors of eq. 6: of M_de, or later versions from the passage encoder.
+"""Passage vectors for eq. 6: first those of the plain dual encoder, later those of the encoder in training.
 
 M_de's vectors become stale while the encoder trains, as the paper says. The current encoder can recompute the vectors
 several times per epoch. Each version is a numbered file in the checkpoint's folder, so a resumed training uses the same
@@ -43,7 +43,7 @@ class PassageCache:
         file = folder / NAME.format(version)
         if is_leader():
             if file.is_file():
-                file.touch()  # marks the start of use: an earlier checkpoint may still need the previous version
+                file.touch()  # its time is the start of its use: an earlier checkpoint still needs the previous version
             else:
                 self._write(file, progress(len(self._rows)))
         meet()
@@ -65,8 +65,8 @@ class PassageCache:
 
 
 def _remove_outdated(folder: Path, version: int) -> None:
-    """Deletes each version whose successor was already in use before the last checkpoint; no resumed training needs
-    such a version. Versions above `version` belong to an earlier attempt that got further, and stay.
+    """Deletes each version whose successor came into use before the last checkpoint, because no resumed training reads
+    it. Versions above `version` stay; they are of an earlier attempt that got further.
     """
     checkpoint = folder / FILE
     if not checkpoint.is_file():

@@ -2,11 +2,10 @@
 
 Every process plans the same global batch, encodes its share of the texts and gets all other vectors from the other
 processes. Every process computes GNN and loss, a small part of the work, over the whole batch. The gradient of a
-gathered vector goes back to the process that encoded the vector. So the mean over processes of
-
-    world size × (own texts' gradients) for the encoders,   the whole gradient for what each computes in full
-
-is the gradient of one process with the same global batch. Without a process group these functions do nothing.
+gathered vector goes back to the process that encoded the vector, multiplied by the number of processes. The mean over
+the processes is then the sum of all texts' gradients. The GNN's gradient is the same in every process, and so is its
+mean. So the result is the gradient of one process with the same global batch. Without a process group these functions
+do nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -69,7 +68,7 @@ class _Gather(torch.autograd.Function):
 def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor) -> Tensor:
     """Returns `embed(rows)` [b, d]; each process embeds its share of `rows` [b], which are equal in all processes.
 
-    `none` [0, d]: the vectors of a process without texts, if a batch has fewer texts than processes.
+    `none` [0, d]: the vectors of a process whose share is empty, if a batch has fewer texts than processes.
     """
     world = world_size()
     if world == 1:

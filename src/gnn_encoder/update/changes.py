@@ -1,9 +1,10 @@
 """Computes content digests that identify texts and neighbourhoods across runs, whatever the ids and row numbers.
 
-A text's digest is 128 bits of BLAKE2b, stored as two uint64. Given the models, h'_p depends on the passage's text and,
-for each query with an edge to the passage, on the query's text, the texts of the query's passages in order, and which
-of the query's edges are labelled, in particular the edge to this passage. (Edge features and M_de's vectors follow from
-the texts.)
+A text's digest is 128 bits of BLAKE2b, stored as two uint64. Given the models, h'_p depends on the passage's text and
+on each query with an edge to the passage:
+- on the query's text, and on the texts of its passages in order;
+- on which of its edges are labelled, in particular the edge to this passage.
+Edge features and M_de's vectors follow from the texts.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ CHUNK = 65_536
 """Rows copied or digested at a time."""
 WORDS = np.dtype("<u8")
 ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Prevents a query's digest from cancelling a text's digest."""
+"""Factor of a query's digest in a sum. Odd, so that the product modulo 2⁶⁴ keeps every bit of the digest."""
 
 
 def text_digests(texts: Iterable[str]) -> np.ndarray:
@@ -48,8 +49,9 @@ def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarra
     digests = passages.copy()
     for start in range(0, len(digests), CHUNK):
         into, positions = edges_into(graph, np.arange(start, min(start + CHUNK, len(digests))))
-        # The digest is a sum because the order of queries does not matter. Labelled edges use another odd factor, so
-        # that passages of equal text get different digests if only one is labelled.
+        # The digest is a sum because the order of queries does not matter. A labelled edge
+        # has another factor. Otherwise two passages of equal text and queries, one of them labelled, would get one
+        # digest.
         factor = ODD + 2 * graph.labelled.reshape(-1)[positions].astype(WORDS)
         np.add.at(digests, start + into, nodes[positions // k] * factor[:, None] + ODD)
     return digests
