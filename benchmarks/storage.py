@@ -14,8 +14,8 @@ from pathlib import Path
 from boto3.s3.transfer import TransferConfig
 from common import in_turns, show
 
-from gnn_encoder.storage.folders import AT_ONCE, PART, get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
+from gnn_encoder.storage.transfer import AT_ONCE, PART, get_folder, put_folder
 
 
 def main() -> None:

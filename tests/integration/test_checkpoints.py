@@ -13,7 +13,7 @@ from integration import training
 from integration.ceph import Ceph, wait_for
 from safetensors.torch import load_file
 
-from gnn_encoder.storage.checkpoints import DIGITS, STATES
+from gnn_encoder.storage.checkpoint_store import DIGITS, STATES
 from gnn_encoder.storage.s3 import Address, client
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS

@@ -14,7 +14,7 @@ from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.settings.outcome import Promote
 from gnn_encoder.steps.promote import promote
 from gnn_encoder.storage import CACHE
-from gnn_encoder.storage.folders import put_folder
+from gnn_encoder.storage.transfer import put_folder
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

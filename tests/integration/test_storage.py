@@ -17,8 +17,8 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import CACHE, local_folder
-from gnn_encoder.storage.folders import FETCHING, INDEX, PART, get_folder, list_folder, put_folder
 from gnn_encoder.storage.s3 import AUTHORITIES, Address, client
+from gnn_encoder.storage.transfer import FETCHING, INDEX, PART, get_folder, list_folder, put_folder
 
 # The last module: taking down the servers counts for its last test.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ from s3transfer.exceptions import RetriesExceededError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.storage import s3
-from gnn_encoder.storage.folders import list_folder
 from gnn_encoder.storage.s3 import Address, client, is_remote, retried, store_errors
+from gnn_encoder.storage.transfer import list_folder
 
 SECRET = "wJalrXUtnFEMI"
 

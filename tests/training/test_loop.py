@@ -11,7 +11,7 @@ from torch import nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import Optimization
-from gnn_encoder.storage.checkpoints import SUMS
+from gnn_encoder.storage.checkpoint_store import SUMS
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.progress import Progress

@@ -22,7 +22,7 @@ from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import ORIGIN
 from gnn_encoder.storage import Transfer, put_folder
-from gnn_encoder.storage.folders import list_folder
+from gnn_encoder.storage.transfer import list_folder
 from gnn_encoder.tracking.context import Context
 
 

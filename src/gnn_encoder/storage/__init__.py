@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gnn_encoder.errors import expanded
-from gnn_encoder.storage.folders import fetch_files, get_folder, list_folder, put_folder
 from gnn_encoder.storage.s3 import is_remote
+from gnn_encoder.storage.transfer import fetch_files, get_folder, list_folder, put_folder
 
 CACHE = "GNN_ENCODER_CACHE"
 """Environment variable: the cache folder for fetched folders."""

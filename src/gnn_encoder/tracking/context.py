@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gnn_encoder.artifacts.history import Curves
-from gnn_encoder.storage.checkpoints import Checkpoints
+from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 

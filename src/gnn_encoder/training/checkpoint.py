@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage.checkpoints import seal
+from gnn_encoder.storage.checkpoint_store import seal
 
 FILE = "checkpoint.safetensors"
 MODEL, KEPT, OPTIMIZER = "model.", "kept.", "optimizer."

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.storage.checkpoints import seal
+from gnn_encoder.storage.checkpoint_store import seal
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
 from gnn_encoder.training.ranks import is_leader, meet

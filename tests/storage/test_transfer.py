@@ -7,7 +7,7 @@ import pytest
 from slow_store import slow_store
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.storage.folders import INDEX, list_folder, put_folder
+from gnn_encoder.storage.transfer import INDEX, list_folder, put_folder
 
 URI = "s3://bucket/data"
 

@@ -12,8 +12,8 @@ from slow_store import SlowStore, slow_store
 from torch import nn
 
 from gnn_encoder.settings.shared import Optimization
-from gnn_encoder.storage import checkpoints
-from gnn_encoder.storage.checkpoints import IN_TRANSIT, SUMS, Checkpoints, seal
+from gnn_encoder.storage import checkpoint_store
+from gnn_encoder.storage.checkpoint_store import IN_TRANSIT, SUMS, Checkpoints, seal
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training import checkpoint
@@ -127,7 +127,7 @@ def test_control_without_a_thread_the_steps_wait(
             return done
 
     monkeypatch.setenv(CHECKPOINTS, ROOT)
-    monkeypatch.setattr(checkpoints, "ThreadPoolExecutor", Inline)
+    monkeypatch.setattr(checkpoint_store, "ThreadPoolExecutor", Inline)
     written: list[int] = []
     store.opened.clear()
     store.patience = 0.01
@@ -217,11 +217,11 @@ def test_a_list_of_files_from_elsewhere_is_refused(
         store.objects[state] = content.encode()
         store.objects[f"{file.rpartition('/')[0]}/{'0' * 64}-state"] = b"2"
         with pytest.raises(
-            checkpoints.UserError, match=r"/states/0+1-\w+ is corrupt: delete s3://bucket/runs/train-key"
+            checkpoint_store.UserError, match=r"/states/0+1-\w+ is corrupt: delete s3://bucket/runs/train-key"
         ):
             fetched(machine / "new", monkeypatch)
     store.objects[state] += b" "
-    with pytest.raises(checkpoints.UserError, match="is corrupt"):
+    with pytest.raises(checkpoint_store.UserError, match="is corrupt"):
         fetched(machine / "new", monkeypatch)
 
 
@@ -274,9 +274,9 @@ def test_only_the_newest_state_is_fetched(store: SlowStore, machine: Path, monke
     monkeypatch.setattr(Checkpoints, "_forget", lambda self, kept: None)  # as of a process that died before it did
     keep(4, weights="earlier")
     keep(9, weights="later")
-    before, fetch = [], checkpoints.fetch_files
+    before, fetch = [], checkpoint_store.fetch_files
     monkeypatch.setattr(
-        checkpoints, "fetch_files", lambda uri, files, folder: before.extend(files) or fetch(uri, files, folder)
+        checkpoint_store, "fetch_files", lambda uri, files, folder: before.extend(files) or fetch(uri, files, folder)
     )
     assert fetched(machine / "new", monkeypatch) == {"state": "9", "weights": "later"}
     assert len(store.objects) == 6 and len(set(before)) == 3, "a state and its two files"

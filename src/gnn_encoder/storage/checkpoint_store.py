@@ -18,8 +18,8 @@ from pathlib import Path
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import Missing, UserError, one_line
-from gnn_encoder.storage.folders import Listing, fetch_files, list_folder, put_files, remove_files
 from gnn_encoder.storage.s3 import is_remote
+from gnn_encoder.storage.transfer import Listing, fetch_files, list_folder, put_files, remove_files
 
 SUMS = "SHA256SUMS"
 IN_TRANSIT = "in-transit"
