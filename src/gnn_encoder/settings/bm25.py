@@ -1,0 +1,18 @@
+"""BM25's parameters, for the steps that retrieve with BM25 or write a BM25 index into a bundle."""
+
+from typing import Literal
+
+from gnn_encoder.settings.values import Fraction, PositiveFloat, StepSettings
+
+
+class Lexical(StepSettings):
+    """How BM25 splits texts into terms and scores the texts."""
+
+    k1: PositiveFloat = 1.5
+    """Saturation of the term frequency."""
+    b: Fraction = 0.75
+    """Share of length normalisation."""
+    stemmer: Literal["english", "none"] = "english"
+    stopwords: Literal["english", "none"] = "english"
+    fields: Literal["joined", "separate"] = "joined"
+    """Title and text as one field, or as two fields whose scores are added."""
