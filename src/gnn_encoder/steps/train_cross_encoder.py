@@ -41,8 +41,8 @@ def train_cross_encoder(
         return pair_loss(scores, pairs.lengths, batch, loss=settings.loss, margin=settings.margin)
 
     def dev_scores(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        logits, cls = np.empty(len(query), np.float32), np.empty((len(query), model.width), np.float32)
-        score_pairs(model, pairs, query, passage, logits, cls, precision=settings.precision)
+        logits = np.empty(len(query), np.float32)
+        score_pairs(model, pairs, query, passage, logits, None, precision=settings.precision)
         return logits
 
     groups = [
