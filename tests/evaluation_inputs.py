@@ -4,22 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bundles import fill_bundle
 
-from gnn_encoder.artifacts import (
-    Bundle,
-    Contents,
-    Dataset,
-    Graph,
-    Run,
-    create_rows,
-    create_vectors,
-    drafting,
-)
+from gnn_encoder.artifacts import Contents, Dataset, Graph, Run, drafting
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
-from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import ranking_calls
@@ -69,8 +61,7 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
     with drafting(folder / "bundle", "bundle") as draft:
         # The GNN-encoder's stand-in: the same vectors with noise, so that some queries win and some lose.
         noisy = vectors + np.random.default_rng(0).normal(0, 0.02, vectors.shape).astype(np.float32)
-        save = encoders.query_encoder.save
-        Bundle.write(draft, noisy, dataset, save_index=build_index, save_query_encoder=save)
+        fill_bundle(draft, noisy, dataset, encoders.query_encoder.save)
     write_graph(folder, dataset, encoders, vectors)
     with drafting(folder / "cross_encoder", "model") as draft:
         CrossEncoder.from_backbone(str(backbone), 48).save(draft.path)

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from bundles import fill_bundle
 
-from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, Evaluation, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.settings.outcome import Evaluate
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
@@ -31,7 +31,7 @@ def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise
     vectors[passages] = asked[: len(queries)]
     vectors *= 1 + noise
     with drafting(path, "bundle") as draft:
-        Bundle.write(draft, vectors, dataset, save_index=build_index, save_query_encoder=encoder.save)
+        fill_bundle(draft, vectors, dataset, encoder.save)
     return path
 
 

@@ -1,20 +1,21 @@
-"""A bundle holds together: round trip, both ways of giving vectors, mismatches refused."""
+"""A bundle holds together: round trip, mismatches refused."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import fill_bundle
 
-from gnn_encoder.artifacts import Bundle, Dataset, create_vectors, drafting
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.arrays import VECTORS
 from gnn_encoder.errors import UserError
-from gnn_encoder.retrieval.index_file import build_index, load_index
+from gnn_encoder.retrieval.index_file import load_index
 from gnn_encoder.settings.outcome import IndexKind
 
 
 def save_nothing(folder: Path) -> None:
+    folder.mkdir()
     (folder / "config.json").write_text("{}")
 
 
@@ -22,15 +23,10 @@ def vectors_of(dataset: Dataset) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(len(dataset.passages), 8)).astype(np.float32)
 
 
-@pytest.mark.parametrize("already_in_draft", [False, True])
-def test_round_trip(tmp_path: Path, tiny_dataset: Dataset, already_in_draft: bool) -> None:
+def test_round_trip(tmp_path: Path, tiny_dataset: Dataset) -> None:
     vectors = vectors_of(tiny_dataset)
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        if already_in_draft:
-            own = create_vectors(draft, *vectors.shape)
-            own[:] = vectors
-        given = own if already_in_draft else vectors
-        Bundle.write(draft, given, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+        fill_bundle(draft, vectors, tiny_dataset, save_nothing)
     bundle = Bundle.read(tmp_path / "bundle")
     np.testing.assert_array_equal(bundle.vectors, vectors)
     assert isinstance(bundle.vectors, np.memmap) and bundle.vectors.dtype == np.float32
@@ -44,11 +40,8 @@ def test_round_trip(tmp_path: Path, tiny_dataset: Dataset, already_in_draft: boo
 
 
 def test_an_index_lies_beside_the_vectors_where_they_are_not_searched(tmp_path: Path, tiny_dataset: Dataset) -> None:
-    save_index = partial(build_index, kind=IndexKind(index="sq8"))
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        Bundle.write(
-            draft, vectors_of(tiny_dataset), tiny_dataset, save_index=save_index, save_query_encoder=save_nothing
-        )
+        fill_bundle(draft, vectors_of(tiny_dataset), tiny_dataset, save_nothing, kind=IndexKind(index="sq8"))
     bundle = Bundle.read(tmp_path / "bundle")
     assert bundle.index_path.name == "index.faiss"
     assert json.loads((bundle.path / "bundle.json").read_text())["index"] == "index.faiss"
@@ -57,14 +50,13 @@ def test_an_index_lies_beside_the_vectors_where_they_are_not_searched(tmp_path: 
 def test_one_vector_per_passage(tmp_path: Path, tiny_dataset: Dataset) -> None:
     short = vectors_of(tiny_dataset)[:-1]
     with pytest.raises(ValueError, match="99 vectors for 100"), drafting(tmp_path / "bundle", "bundle") as draft:
-        Bundle.write(draft, short, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+        fill_bundle(draft, short, tiny_dataset, save_nothing)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_of_two_bundles_are_refused(tmp_path: Path, tiny_dataset: Dataset) -> None:
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        vectors = vectors_of(tiny_dataset)
-        Bundle.write(draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=save_nothing)
+        fill_bundle(draft, vectors_of(tiny_dataset), tiny_dataset, save_nothing)
         np.save(draft / VECTORS, np.zeros((5, 8), np.float32))
     with pytest.raises(UserError, match="inconsistent"):
         Bundle.read(tmp_path / "bundle")

@@ -6,15 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnn_encoder.artifacts import (
-    GeneratedQueries,
-    PairScores,
-    Run,
-    TrainingSet,
-    drafting,
-    pair_keys,
-    read_manifest,
-)
+from gnn_encoder.artifacts import GeneratedQueries, PairScores, Run, TrainingSet, drafting, pair_keys, read_manifest
 
 
 def random_run(seed: int, n: int = 9, k: int = 6) -> tuple[Run, np.ndarray, np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import fill_bundle
 from conftest import write_tokenizer
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
@@ -13,7 +14,6 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.shared import MINILM
 
@@ -70,7 +70,7 @@ def test_a_roberta_is_left_to_transformers(tmp_path: Path, tiny_dataset: Dataset
     encoder = TextEncoder.from_backbone(str(tmp_path / "backbone"), max_length=24)
     vectors = np.random.default_rng(0).normal(size=(len(tiny_dataset.passages), 16)).astype(np.float32)
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        Bundle.write(draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=encoder.save)
+        fill_bundle(draft, vectors, tiny_dataset, encoder.save)
     searcher = Searcher(Bundle.read(tmp_path / "bundle"))
     assert Bert.read(searcher.bundle.query_encoder_path) is None
     vector, _, rows = searcher.find("the old river", 3)

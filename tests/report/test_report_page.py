@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Manifest
+from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import Record
+from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES

@@ -4,11 +4,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import astuple
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import fill_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.cli import app
@@ -16,7 +16,6 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.search import Hit, Searcher, fused_search
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.outcome import IndexKind
@@ -32,12 +31,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
     path = tmp_path_factory.mktemp("search") / "bundle"
-    save_bm25 = Bm25.build(tiny_dataset.passages, Lexical()).save
-    for name, bm25 in (("bundle", save_bm25), ("without", None)):
+    for name, bm25 in (("bundle", Bm25.build(tiny_dataset.passages, Lexical())), ("without", None)):
         with drafting(path.with_name(name), "bundle") as draft:
-            Bundle.write(
-                draft, vectors, tiny_dataset, save_index=build_index, save_query_encoder=encoder.save, save_bm25=bm25
-            )
+            fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=bm25)
     return Bundle.read(path)
 
 
@@ -101,10 +97,10 @@ def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
 def test_a_bundle_with_an_index_finds_the_same(
     bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str
 ) -> None:
-    save_index = partial(build_index, kind=IndexKind(index=kind))  # type: ignore[arg-type]
     save = TextEncoder.load(bundle.query_encoder_path).save
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        Bundle.write(draft, bundle.vectors, tiny_dataset, save_index=save_index, save_query_encoder=save)
+        index_kind = IndexKind(index=kind)  # type: ignore[arg-type]
+        fill_bundle(draft, bundle.vectors, tiny_dataset, save, kind=index_kind)
     hits, expected = (search_bundle(each, "the old river", 5) for each in (Bundle.read(tmp_path / "bundle"), bundle))
     assert [hit.passage_id for hit in hits][:2] == [hit.passage_id for hit in expected][:2]
     assert (hits == expected) == (kind != "sq8")
@@ -113,7 +109,7 @@ def test_a_bundle_with_an_index_finds_the_same(
 def test_encoder_of_another_width_is_refused(bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path) -> None:
     save = TextEncoder.load(bundle.query_encoder_path).save
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        Bundle.write(draft, bundle.vectors[:, :-1], tiny_dataset, save_index=build_index, save_query_encoder=save)
+        fill_bundle(draft, bundle.vectors[:, :-1], tiny_dataset, save)
     with pytest.raises(UserError, match="do not fit"):
         Searcher(Bundle.read(tmp_path / "bundle"))
 
@@ -154,7 +150,7 @@ def test_a_hostile_passage_does_not_reach_the_terminal(
     with drafting(tmp_path / "bundle", "bundle") as draft:
         save = TextEncoder.load(bundle.query_encoder_path).save
         data = Dataset(tmp_path / "dataset")
-        Bundle.write(draft, bundle.vectors[:1], data, save_index=build_index, save_query_encoder=save)
+        fill_bundle(draft, bundle.vectors[:1], data, save)
     arguments = ["gnn-encoder", "search", f"river{HOSTILE}", "--bundle", str(tmp_path / "bundle")]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as caught:

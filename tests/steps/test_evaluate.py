@@ -8,18 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from evaluation_inputs import reported, write_inputs
 
-from gnn_encoder.artifacts import (
-    CONVEX,
-    RECIPROCAL,
-    Bundle,
-    Dataset,
-    DatasetWriter,
-    Evaluation,
-    Report,
-    drafting,
-    read_manifest,
-)
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.measures import NAMES

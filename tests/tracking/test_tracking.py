@@ -50,6 +50,7 @@ def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: 
             run.metric("loss", 1 / (at + 1), at)
         run.metrics({"R@100": 0.5})
         run.artifact(tmp_path / "report.html", "report")
+        run.text("| größe | 3 |\n", "training_set/training_set.md")
     logged = client(store).get_run(run.run_id)
     assert logged.info.status == "FINISHED"
     assert logged.info.run_name == "train_dpr"
@@ -61,6 +62,8 @@ def test_a_step_nests_its_settings_curves_files_and_status(store: Path, parent: 
     points = client(store).get_metric_history(run.run_id, "loss")
     assert [(p.step, p.value) for p in sorted(points, key=lambda p: p.step)] == [(i, 1 / (i + 1)) for i in range(2500)]
     assert list((store / "artifacts").glob(f"{run.run_id}/artifacts/report/report.html"))
+    (table,) = (store / "artifacts").glob(f"{run.run_id}/artifacts/training_set/training_set.md")
+    assert table.read_text("utf-8") == "| größe | 3 |\n"
     parent.finish("FINISHED")
     assert client(store).get_run(parent.run_id).data.params["train_gnn.epochs"] == "3"
 

@@ -1,36 +1,8 @@
 """The folders of artifacts. No other package knows the names of the files inside them."""
 
-from gnn_encoder.artifacts.arrays import Contents as Contents
-from gnn_encoder.artifacts.arrays import Encoding as Encoding
-from gnn_encoder.artifacts.arrays import Graph as Graph
-from gnn_encoder.artifacts.arrays import create_rows as create_rows
-from gnn_encoder.artifacts.arrays import create_vectors as create_vectors
-from gnn_encoder.artifacts.arrays import read_rows as read_rows
-from gnn_encoder.artifacts.arrays import read_vectors as read_vectors
-from gnn_encoder.artifacts.arrays import reverse_csr as reverse_csr
-from gnn_encoder.artifacts.bundle import Bundle as Bundle
-from gnn_encoder.artifacts.dataset import Dataset as Dataset
-from gnn_encoder.artifacts.dataset import DatasetWriter as DatasetWriter
-from gnn_encoder.artifacts.dataset import Passages as Passages
-from gnn_encoder.artifacts.dataset import PassageTable as PassageTable
-from gnn_encoder.artifacts.dataset import Qrels as Qrels
-from gnn_encoder.artifacts.dataset import passage_text as passage_text
-from gnn_encoder.artifacts.folder import Draft as Draft
-from gnn_encoder.artifacts.folder import Manifest as Manifest
-from gnn_encoder.artifacts.folder import drafting as drafting
-from gnn_encoder.artifacts.folder import read_manifest as read_manifest
-from gnn_encoder.artifacts.report import Decision as Decision
-from gnn_encoder.artifacts.report import Evaluation as Evaluation
-from gnn_encoder.artifacts.report import Figures as Figures
-from gnn_encoder.artifacts.report import Latency as Latency
-from gnn_encoder.artifacts.report import Report as Report
-from gnn_encoder.artifacts.tables import CONVEX as CONVEX
-from gnn_encoder.artifacts.tables import ORIGINS as ORIGINS
-from gnn_encoder.artifacts.tables import RECIPROCAL as RECIPROCAL
-from gnn_encoder.artifacts.tables import GeneratedQueries as GeneratedQueries
-from gnn_encoder.artifacts.tables import KnownPositives as KnownPositives
-from gnn_encoder.artifacts.tables import PairScores as PairScores
-from gnn_encoder.artifacts.tables import Run as Run
-from gnn_encoder.artifacts.tables import System as System
-from gnn_encoder.artifacts.tables import TrainingSet as TrainingSet
-from gnn_encoder.artifacts.tables import pair_keys as pair_keys
+from gnn_encoder.artifacts.arrays import Contents, Encoding, Graph, create_vectors, read_vectors, reverse_csr
+from gnn_encoder.artifacts.bundle import Bundle
+from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
+from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
+from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
+from gnn_encoder.artifacts.tables import GeneratedQueries, KnownPositives, PairScores, Run, TrainingSet, pair_keys

@@ -10,7 +10,6 @@ bundle.json     describes these files for other programs
 
 import json
 import shutil
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -40,52 +39,27 @@ class Bundle(Artifact):
         return bundle
 
     @staticmethod
-    def write(
-        draft: Draft,
-        vectors: np.ndarray,
-        dataset: Dataset,
-        *,
-        save_index: Callable[[np.ndarray, Path], None],
-        save_query_encoder: Callable[[Path], None],
-        save_bm25: Callable[[Path], None] | None = None,
-    ) -> None:
-        """Fill a bundle draft.
+    def complete(draft: Draft, dataset: Dataset) -> None:
+        """Add the passages and the description to a draft that has all other files.
 
-        Args:
-            draft: the artifact to write.
-            vectors: h'_p [m, d]; not copied if `vectors` is the draft's own array (`create_vectors(draft, m, d)`).
-            dataset: the dataset of the passages.
-            save_index: writes an index over vectors to a file, or writes nothing (`index_file.build_index`).
-            save_query_encoder: writes E_Q into a folder (`TextEncoder.save`).
-            save_bm25: writes a BM25 index into a folder (`Bm25.save`).
+        Raises ValueError if the numbers of vectors and passages differ.
         """
-        own = (draft / VECTORS).is_file()
-        if own and isinstance(vectors, np.memmap) and (draft / VECTORS).samefile(str(vectors.filename)):
-            vectors.flush()
-        else:
-            np.save(draft / VECTORS, np.asarray(vectors, dtype=np.float32), allow_pickle=False)
-        stored: np.ndarray = np.load(draft / VECTORS, mmap_mode="r")
-        if len(stored) != len(dataset.passages):
-            raise ValueError(f"{len(stored)} vectors for {len(dataset.passages)} passages")
-        save_index(stored, draft / INDEX)
+        passages, width = read_rows(draft.path, Path(VECTORS).stem).shape
+        if passages != len(dataset.passages):
+            raise ValueError(f"{passages} vectors for {len(dataset.passages)} passages")
         shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
-        (draft / QUERY_ENCODER).mkdir()
-        save_query_encoder(draft / QUERY_ENCODER)
-        if save_bm25:
-            (draft / BM25).mkdir()
-            save_bm25(draft / BM25)
         card = {
             "index": INDEX if (draft / INDEX).is_file() else VECTORS,
             "vectors": VECTORS,
             "corpus": CORPUS,
             "query_encoder": QUERY_ENCODER,
             "similarity": "inner product",
-            "passages": stored.shape[0],
-            "width": stored.shape[1],
+            "passages": passages,
+            "width": width,
             "dataset_digest": dataset.manifest.digest,
         }
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        draft.rows(vectors=stored.shape[0], passages=len(dataset.passages))
+        draft.rows(vectors=passages, passages=passages)
 
     @property
     def index_path(self) -> Path:

@@ -248,14 +248,9 @@ class TrainingSet:
         """Read a training_set artifact."""
         read_manifest(path, "training_set")
         table = pq.read_table(Path(path) / EXAMPLES)
-        negatives = table.column("negatives").combine_chunks()
-        return cls(
-            table.column("query_text").to_pylist(),
-            table.column("query").to_numpy(),
-            table.column("positive").to_numpy(),
-            negatives.flatten().to_numpy().reshape(len(table), -1),
-            table.column("origin").to_numpy(),
-        )
+        query, positive, origin = (table.column(name).to_numpy() for name in ("query", "positive", "origin"))
+        negatives = table.column("negatives").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+        return cls(table.column("query_text").to_pylist(), query, positive, negatives, origin)
 
     def take(self, rows: np.ndarray) -> "TrainingSet":
         """The examples at `rows`, in the order of `rows`."""

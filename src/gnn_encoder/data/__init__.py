@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnn_encoder.data.beir import Beir
-from gnn_encoder.data.canonical import canonicalize as canonicalize
+from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.dpr import Dpr
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
-from gnn_encoder.data.validation import DataReport as DataReport
+from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json
 
-from gnn_encoder.data.columnar import json_lines
 from gnn_encoder.data.delimited import read_labels
-from gnn_encoder.data.lines import find, find_or_report, read_blocks, read_lines
+from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
 from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -59,6 +60,29 @@ class Beir(FolderSource):
             problems.add(Kind.MISSING_FILE, str(self.folder / "qrels" / "train.tsv"), detail="(dev and test too)")
         for split, qrels in self.qrels.items():
             yield from read_labels(qrels, split, problems, trec=False, name=f"qrels/{qrels.name}")
+
+
+def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:
+    """Text fields of the block's objects, string [n] each; None if a line is no object or has no required field.
+
+    An optional field may be missing or null, and is then empty.
+    """
+    # Arrow 25 crashes the process if the first value is null; it reads later null values as objects.
+    if not block.data.startswith(b"{"):
+        return None
+    schema = pa.schema([(name, pa.string()) for name in (*required, *optional)])
+    try:
+        block.data.decode("utf-8")  # Arrow does not check the encoding.
+        table = pyarrow.json.read_json(
+            pa.BufferReader(block.data),
+            pyarrow.json.ReadOptions(block_size=len(block.data) + 1, use_threads=False),
+            pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    if len(table) != len(block.numbers) or any(table[name].null_count for name in required):
+        return None
+    return [pc.fill_null(column.combine_chunks(), "") for column in table.columns]
 
 
 def _records(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:

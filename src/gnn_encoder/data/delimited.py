@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 
 from gnn_encoder.artifacts.dataset import relevance_of
-from gnn_encoder.data.columnar import tab_separated, unquoted
-from gnn_encoder.data.lines import read_blocks, read_lines
+from gnn_encoder.data.lines import Block, read_blocks, read_lines
 from gnn_encoder.data.rows import Label, PassageRows
 from gnn_encoder.data.validation import Kind, Problems
 
@@ -28,6 +29,35 @@ def read_fields(
             problems.add(Kind.BAD_ROW, name, number, f"{len(fields)} columns instead of {wanted}")
 
 
+def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
+    """The block's columns, string [n] each; None unless all lines have the same number of columns, one of `columns`."""
+    data = block.data
+    # Arrow also ends a line at a lone \r, and skips blank lines. Together these could leave the line count unchanged.
+    if b"\r" in data:
+        return None
+    width = data.partition(b"\n")[0].count(b"\t") + 1
+    if width not in columns:
+        return None
+    names = [str(i) for i in range(width)]
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(data),
+            pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
+            pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
+            pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+    except pa.ArrowInvalid:
+        return None
+    return [column.combine_chunks() for column in table.columns] if len(table) == len(block.numbers) else None
+
+
+def _unquoted(fields: pa.Array) -> pa.Array:
+    """CSV fields [n] without their quotes."""
+    quoted = pc.match_substring_regex(fields, '^".*"$')
+    inner = pc.replace_substring(pc.utf8_slice_codeunits(fields, 1, -1), '""', '"')
+    return pc.if_else(quoted, inner, fields)
+
+
 def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Iterator[PassageRows]:
     """Reads rows of id, text and an optional title; `dpr`: with a header line, and texts quoted as in CSV."""
     columns = range(2, 4)
@@ -41,7 +71,7 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
         ids, texts = arrays[:2]
         titles = arrays[2] if len(arrays) > 2 else pa.repeat("", len(ids))
         if dpr:
-            titles, texts = unquoted(titles), unquoted(texts)
+            titles, texts = _unquoted(titles), _unquoted(texts)
         if len(ids) and numbers[0] == 1 and ids[0].as_py().lower() in HEADERS:
             if not dpr:
                 problems.add(Kind.BAD_ROW, path.name, 1, "a header line, which MS MARCO's files do not have")

@@ -1,8 +1,10 @@
 """Reads the lines of text files, plain or gzip, in blocks, so that memory holds one block.
 
 Decoding and splitting a whole block takes a tenth of the time of reading line by line. Only a block with bytes that are
-not UTF-8 is decoded line by line, to name the lines. Readers that can parse a whole block (`columnar`) use the block's
-bytes, and decode only blocks with irregular lines.
+not UTF-8 is decoded line by line, to name the lines.
+
+Arrow parses a block's bytes some ten times as fast as Python its lines, but cannot name the line of an error. So
+readers decode only blocks that Arrow refuses (`delimited.tab_separated`, `beir.json_lines`), and parse their lines.
 """
 
 import gzip

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import CONVEX, Bundle, Report, Run
+from gnn_encoder.artifacts import Bundle, Report, Run
+from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse

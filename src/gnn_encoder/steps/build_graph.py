@@ -9,17 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import (
-    Contents,
-    Dataset,
-    Draft,
-    Graph,
-    KnownPositives,
-    PairScores,
-    create_rows,
-    create_vectors,
-    read_manifest,
-)
+from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at

@@ -6,25 +6,13 @@ models are reused: only new texts are encoded, and only passages with a changed 
 """
 
 import time
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import (
-    Bundle,
-    Contents,
-    Dataset,
-    Draft,
-    Encoding,
-    Graph,
-    create_rows,
-    create_vectors,
-    read_manifest,
-    read_vectors,
-)
-from gnn_encoder.artifacts.bundle import INDEX
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
+from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
@@ -61,24 +49,25 @@ def encode_corpus(
     models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
     for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
         models |= {f"{name}.{key}": value for key, value in contents.models.items()}
-    former = _Former.read(settings.previous, models) if settings.previous else _Former.nothing()
+    former, former_vectors = _former(settings.previous, models)
+    known = former.contents.digests
 
     questions = data.query_texts(graph_arrays.queries)
     texts, asked = of_passages.digests["texts"], of_graph.digests["queries"]
     h_p, h_q = create_rows(encoding, "passages", (m, width)), create_rows(encoding, "queries", (n, width))
-    new = carry_over(find(former["passages"], texts), former.encoding.passages, h_p)
+    new = carry_over(find(known["passages"], texts), former.passages, h_p)
     encoding_progress = context.progress("encoding", len(new), "passages")
     encode_passages(
         encoders.passage_encoder, data.passages, h_p, rows=new, progress=encoding_progress, **settings.speed
     )
     encoding_rate = encoding_progress.rate
-    new_queries = carry_over(find(former["queries"], asked), former.encoding.queries, h_q)
+    new_queries = carry_over(find(known["queries"], asked), former.queries, h_q)
     h_q[new_queries] = encode_texts(encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed)
 
     began = time.perf_counter()
     around = neighbourhood_digests(graph_arrays, asked, texts)
     vectors = create_vectors(bundle, m, width)
-    changed = carry_over(find(former["neighbourhoods"], around), former.vectors, vectors)
+    changed = carry_over(find(known["neighbourhoods"], around), former_vectors, vectors)
     nodes = queries_reaching(graph_arrays, changed)
     asking = context.progress("propagating", len(nodes), "queries")
     of_queries = model.gnn.config.passages_of_queries(read_vectors(passage_vectors), h_p)
@@ -88,15 +77,13 @@ def encode_corpus(
     propagation_seconds = time.perf_counter() - began
     vectors.flush()
     Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)
+    build_index(vectors, bundle / INDEX, settings)
+    encoders.query_encoder.save(bundle / QUERY_ENCODER)
     indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
-    Bundle.write(
-        bundle,
-        vectors=vectors,
-        dataset=data,
-        save_index=partial(build_index, kind=settings),
-        save_query_encoder=encoders.query_encoder.save,
-        save_bm25=Bm25.build(data.passages, settings, indexing).save if settings.bm25 else None,
-    )
+    if settings.bm25:
+        (bundle / BM25).mkdir()
+        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+    Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":
         served = load_index(bundle / INDEX, (m, width))
@@ -114,25 +101,15 @@ def encode_corpus(
     }
 
 
-@dataclass(frozen=True)
-class _Former:
-    """The encoding of an earlier run, and h'_p of its passages, fp32 [m, d]."""
+def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
+    """The encoding of an earlier run and h'_p of its passages, fp32 [m, d].
 
-    encoding: Encoding
-    vectors: np.ndarray
-
-    @classmethod
-    def read(cls, folder: str, models: dict[str, str]) -> "_Former":
-        """Returns the encoding in `folder`, or an empty encoding if other models wrote it."""
+    Both are empty without a `folder`, or if other models wrote them.
+    """
+    if folder:
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
-        return cls(encoding, bundle.vectors) if encoding.contents.models == models else cls.nothing()
-
-    @classmethod
-    def nothing(cls) -> "_Former":
-        """Returns an encoding without passages and queries."""
-        none = np.empty((0, 0), np.float32)
-        return cls(Encoding(none, none, Contents({}, {})), none)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        """Returns the digests uint64 [n, 2] of a name, empty if there are none."""
-        return self.encoding.contents.digests.get(name, np.empty((0, 2), np.uint64))
+        if encoding.contents.models == models:
+            return encoding, bundle.vectors
+    none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
+    digests = dict.fromkeys(("passages", "queries", "neighbourhoods"), no_digests)
+    return Encoding(none, none, Contents(digests, {})), none

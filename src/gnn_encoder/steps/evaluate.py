@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run, System
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import CONVEX, RECIPROCAL, Dataset, Draft, Run, System
+from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL, System
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion

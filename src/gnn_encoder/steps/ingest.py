@@ -2,9 +2,7 @@
 
 import json
 import sys
-import tempfile
 from dataclasses import asdict
-from pathlib import Path
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.data import canonicalize, open_source
@@ -22,8 +20,5 @@ def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
         print(f"ingest: left out {problem}", file=sys.stderr)
     for remark in report.remarks:
         print(f"ingest: {remark}", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder) / "data_profile.json"
-        profile.write_text(json.dumps(asdict(report), indent=1, ensure_ascii=False), encoding="utf-8")
-        context.log.artifact(profile)
+    context.log.text(json.dumps(asdict(report), indent=1, ensure_ascii=False), "data_profile.json")
     return {**report.metrics(), "headline": report.headline}

@@ -14,20 +14,11 @@ negatives; the metrics count such examples.
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from gnn_encoder.artifacts import (
-    ORIGINS,
-    Dataset,
-    Draft,
-    GeneratedQueries,
-    KnownPositives,
-    PairScores,
-    TrainingSet,
-    pair_keys,
-)
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores, TrainingSet, pair_keys
+from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
@@ -76,10 +67,7 @@ def select_training_set(
         "candidates": len(pairs.query),
         "hard_negatives": len(negatives),
     }
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "training_set.md"
-        path.write_text(counts_table(counts), encoding="utf-8")
-        context.log.artifact(path, "training_set")
+    context.log.text(counts_table(counts), "training_set/training_set.md")
     return {**counts, "headline": ", ".join(f"{counts[name]:,} {name}" for name in ORIGINS if counts[name])}
 
 

@@ -11,10 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gnn_encoder.errors import expanded
-from gnn_encoder.storage.folders import fetch_files, list_folder
-from gnn_encoder.storage.folders import get_folder as get_folder
-from gnn_encoder.storage.folders import put_folder as put_folder
-from gnn_encoder.storage.s3 import is_remote as is_remote
+from gnn_encoder.storage.folders import fetch_files, get_folder, list_folder, put_folder
+from gnn_encoder.storage.s3 import is_remote
 
 CACHE = "GNN_ENCODER_CACHE"
 """Environment variable: the cache folder for fetched folders."""

@@ -71,6 +71,10 @@ class StepLog:
         """Log a file (or the contents of a folder) in `folder` of the run's artifacts."""
         self._try("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
 
+    def text(self, content: str, file: str) -> None:
+        """Log a text as a file of the run's artifacts, such as `training_set/training_set.md`."""
+        self._try("log_text", content, file)
+
     def tag(self, name: str, value: Any) -> None:
         """Label the run."""
         self._try("set_tag", name, str(value)[:VALUE_CHARACTERS])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Contents, Graph, read_rows, read_vectors
+from gnn_encoder.artifacts import Contents, Graph, read_vectors
+from gnn_encoder.artifacts.arrays import read_rows
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.retrieval import exact
 from gnn_encoder.update.changes import find

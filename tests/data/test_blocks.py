@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gnn_encoder.data import beir, delimited
-from gnn_encoder.data.columnar import json_lines, tab_separated
+from gnn_encoder.data.beir import json_lines
+from gnn_encoder.data.delimited import tab_separated
 from gnn_encoder.data.lines import Block
 from gnn_encoder.data.rows import PassageRows
 from gnn_encoder.data.validation import Problems
