@@ -193,11 +193,11 @@ def check(
     format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
 ) -> None:
     """Validate a dataset: show counts, and each kind of problem with file and line."""
-    from gnn_encoder.data import check as check_dataset
+    from gnn_encoder.data import canonicalize, open_source
     from gnn_encoder.settings.presets import parse_settings
 
-    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check")
-    report = check_dataset(settings.ingest)
+    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check").ingest
+    report = canonicalize(open_source(settings), settings)
     lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
     for split, count in report.queries.items():
         unlabelled = report.without_positive.get(split, 0)
