@@ -17,7 +17,7 @@ from common import documentation, in_turns, show
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.dataset import ROW_GROUP
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.foundation import Lexical
 
 K1, B = 1.5, 0.75
 

@@ -1,7 +1,11 @@
-"""Writes small BEIR folders, right or spoilt."""
+"""Writes small BEIR folders, right or spoilt, and reads data sets."""
 
 import json
 from pathlib import Path
+
+from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data.validation import DataReport
+from gnn_encoder.settings.foundation import Ingest
 
 PASSAGES = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"text of passage {i}"} for i in range(6)]
 QUERIES = [{"_id": f"q{i}", "text": f"what is number {i}"} for i in range(6)]
@@ -27,3 +31,8 @@ def write_beir(
         text = "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows)
         (folder / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
     return folder
+
+
+def check(settings: Ingest) -> DataReport:
+    """The report of a data set, of which nothing is written."""
+    return canonicalize(open_source(settings), settings)

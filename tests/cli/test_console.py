@@ -125,7 +125,7 @@ def test_more_rows_than_the_screen_has_lines() -> None:
     screen = Console(file=io.StringIO(), width=80, height=12, force_terminal=True, color_system=None)
     console = LiveConsole(STEPS, screen)
     for number in range(30):
-        console.board.apply(event(f"try_variant: {number}", "starting", 1.0))
+        console.apply(event(f"try_variant: {number}", "starting", 1.0))
     screen.print(console.render(2.0))
     lines = screen.file.getvalue().splitlines()
     assert len(lines) == 11 and "24 more above" in lines[0] and "try_variant: 29" in lines[-1]

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from beir_folder import PASSAGES, write_beir
+from beir_folder import PASSAGES, check, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.data import canonicalize, check, lines, open_source, source_digest
+from gnn_encoder.data import canonicalize, lines, open_source, source_digest
 from gnn_encoder.data.rows import Label, Query
 from gnn_encoder.data.validation import DataReport, Kind, Problems
 from gnn_encoder.errors import UserError

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
+from beir_folder import PASSAGES, QRELS, QUERIES, check, lines, write_beir
 
 from gnn_encoder.artifacts import drafting
-from gnn_encoder.data import canonicalize, check, open_source
+from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.data.validation import Kind, Problems, refusal
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest

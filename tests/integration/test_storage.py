@@ -273,9 +273,9 @@ def test_a_store_whose_certificate_a_private_authority_signed(
 def test_a_data_set_and_a_bundle_are_read_from_the_store(
     bucket: str, tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from beir_folder import check
     from trained_root import write_beir
 
-    from gnn_encoder.data import check
     from gnn_encoder.settings.foundation import Ingest
 
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))

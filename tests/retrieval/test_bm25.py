@@ -15,8 +15,7 @@ from hypothesis.extra import numpy as npst
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
-from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.settings.foundation import Bm25Retrieve
+from gnn_encoder.settings.foundation import Bm25Retrieve, Lexical
 
 CORPUS = [
     ("Rivers", "the river runs past the running stones"),

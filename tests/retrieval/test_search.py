@@ -17,7 +17,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.search import Hit, Searcher, fused_search
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.foundation import Lexical
 from gnn_encoder.settings.outcome import IndexKind
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,10 +16,6 @@ from gnn_encoder.cli import bundles, clusters, models
 from gnn_encoder.cli.options import DEFAULT_ROOT, Data, Overrides, Preset, Root
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.errors import CONTROL, UserError, without_password
-
-if TYPE_CHECKING:
-    from gnn_encoder.runs.local_run import Outcome
-    from gnn_encoder.runs.supervision import Show
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: dense retrieval with training queries in the passage vectors.",
@@ -46,11 +42,8 @@ def run(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
-    def job(show: "Show") -> "Outcome":
-        training = pipelines.training(preset, dataset, overrides or [], root)
-        return training.run(show, runner=runner, memory=memory)
-
-    show_results(root, follow(TITLES, job))
+    training = pipelines.training(preset, dataset, overrides or [], root)
+    show_results(root, follow(TITLES, partial(training.run, runner=runner, memory=memory)))
 
 
 app.command()(clusters.submit)
@@ -155,14 +148,8 @@ def dashboard(
     os.environ["MLFLOW_BACKEND_STORE_URI"] = uri  # the URI may hold a password, and every user can read a command line
     # One reader needs one worker and no evaluation jobs, for which MLflow starts eight processes.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
-    options = [
-        "--default-artifact-root",
-        (root.resolve() / "artifacts").as_uri(),
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
+    store = (root.resolve() / "artifacts").as_uri()
+    options = [f"--default-artifact-root={store}", f"--port={port}", "--workers=1"]
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", "ui", *options])
 
 
@@ -193,11 +180,11 @@ def check(
     format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
 ) -> None:
     """Validate a dataset: show counts, and each kind of problem with file and line."""
-    from gnn_encoder.data import check as check_dataset
+    from gnn_encoder.data import canonicalize, open_source
     from gnn_encoder.settings.presets import parse_settings
 
-    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check")
-    report = check_dataset(settings.ingest)
+    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check").ingest
+    report = canonicalize(open_source(settings), settings)
     lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
     for split, count in report.queries.items():
         unlabelled = report.without_positive.get(split, 0)

@@ -52,36 +52,11 @@ class Row:
         return duration((self.ended or now) - self.began if self.began else None)
 
 
-class Board:
-    """The state of all steps, computed from events."""
-
-    def __init__(self, steps: Sequence[str]) -> None:
-        self.rows = {step: Row(step) for step in steps}
-
-    def apply(self, event: Event) -> Row:
-        """Applies one event; returns the changed row."""
-        row = self.rows.setdefault(event["step"], Row(event["step"]))
-        kind = event["event"]
-        if kind == "starting" or (kind == "started" and not row.began):
-            row.state, row.began = "running", event["time"]
-        elif kind == "progress":
-            row.progress = event
-        elif kind in ("finished", "cached"):
-            row.state = "done" if kind == "finished" else "cached"
-            row.headline = printable(str(event["metrics"].get("headline", "")))
-        elif kind == "failed":
-            row.state = "failed"
-            row.headline = "interrupted" if event["kind"] == "KeyboardInterrupt" else printable(event["message"])
-        if kind in ("finished", "failed"):
-            row.ended = event["time"]
-        return row
-
-
 class PlainConsole:
     """Prints a line when a step starts, is reused, ends or fails, and progress lines at intervals."""
 
     def __init__(self, steps: Sequence[str], console: Console) -> None:
-        self.board, self._console = Board(steps), console
+        self.rows, self._console = {step: Row(step) for step in steps}, console
         self._last_line = 0.0
 
     def __enter__(self) -> Self:
@@ -90,25 +65,38 @@ class PlainConsole:
     def __exit__(self, *_: object) -> None:
         """Does nothing: printed lines stay."""
 
+    def apply(self, event: Event) -> tuple[str, ...]:
+        """Changes the row of the event's step; returns the words of the event's line, none if it has no line."""
+        row, kind, now = self.rows.setdefault(event["step"], Row(event["step"])), event["event"], event["time"]
+        if kind == "starting" or (kind == "started" and not row.began):
+            row.state, row.began = "running", now
+            return ("started",) if kind == "starting" else ()
+        if kind == "progress":
+            row.progress = event
+            return f"{100 * event['done'] // max(event['total'], 1):.0f} %", describe(event)
+        if kind == "note":
+            return "note", printable(event["message"])
+        if kind == "failed":
+            row.state = "failed"
+            row.headline = "interrupted" if event["kind"] == "KeyboardInterrupt" else printable(event["message"])
+        elif kind in ("finished", "cached"):
+            row.state = "done" if kind == "finished" else "cached"
+            row.headline = printable(str(event["metrics"].get("headline", "")))
+        else:
+            return ()
+        row.ended = now
+        return row.state, row.duration(now), row.headline
+
     def show(self, events: list[Event]) -> None:
         """Prints the lines for these events."""
         for event in events:
-            row = self.board.apply(event)
-            kind = event["event"]
-            if kind == "starting":
-                self._line(event, "started")
-            elif kind == "cached":
-                self._line(event, "cached", row.headline)
-            elif kind == "note":
-                self._line(event, "note", printable(event["message"]))
-            elif kind in ("finished", "failed"):
-                self._line(event, row.state, row.duration(event["time"]), row.headline)
-            elif kind == "progress" and event["time"] - self._last_line >= LINE_SECONDS:
-                self._line(event, f"{100 * event['done'] // max(event['total'], 1):.0f} %", describe(event))
+            words = self.apply(event)
+            if words and (event["event"] != "progress" or event["time"] - self._last_line >= LINE_SECONDS):
+                self._line(event, *words)
 
     def _line(self, event: Event, *words: str) -> None:
         self._last_line = event["time"]
-        clock, width = time.strftime("%H:%M:%S", time.localtime(event["time"])), max(map(len, self.board.rows))
+        clock, width = time.strftime("%H:%M:%S", time.localtime(event["time"])), max(map(len, self.rows))
         text = f"{clock}  {event['step']:<{width}}  {'  '.join(filter(None, words))}"
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -130,17 +118,17 @@ class LiveConsole(PlainConsole):
         """
         self._live.start()
         for event in events:
-            self.board.apply(event)
+            self.apply(event)
             if event["event"] == "note":
                 self._console.print(f"{event['step']}: {printable(event['message'])}", markup=False, style="yellow")
 
     def render(self, now: float) -> Table:
         """Returns the table at `now` (seconds since the epoch)."""
         table = Table.grid(padding=(0, 2), expand=True)
-        table.add_column(no_wrap=True, min_width=2 + max(map(len, self.board.rows)))
+        table.add_column(no_wrap=True, min_width=2 + max(map(len, self.rows)))
         table.add_column(no_wrap=True, min_width=12, justify="right")
         table.add_column(no_wrap=True, ratio=1)
-        rows = list(self.board.rows.values())
+        rows = list(self.rows.values())
         hidden = max(len(rows) - max(self._console.height - 2, 1), 0)
         if hidden:
             table.add_row(Text(f"  {hidden} more above", "dim"), "", "")

@@ -13,7 +13,6 @@ from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
-from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
@@ -55,8 +54,3 @@ def open_source(settings: Ingest) -> Source:
 def source_digest(settings: Ingest) -> str:
     """Hex digest of the contents of all files that `ingest` would read, or of the data set's id (ir_datasets)."""
     return open_source(settings).digest()
-
-
-def check(settings: Ingest) -> DataReport:
-    """Reads a whole data set, writes nothing, and returns a report of contents and problems."""
-    return canonicalize(open_source(settings), settings)

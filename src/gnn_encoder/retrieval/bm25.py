@@ -1,7 +1,7 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.bm25.Lexical` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a stream,
-and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of all passages.
+`settings.foundation.Lexical` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a
+stream, and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of all passages.
 """
 
 import json
@@ -17,7 +17,7 @@ from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.foundation import Lexical
 from gnn_encoder.tracking.progress import Progress
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {

@@ -10,7 +10,8 @@ import hashlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
@@ -154,31 +155,20 @@ def closure(module: str) -> tuple[set[str], set[str]]:
 
 
 @functools.cache
-def _imports(module: str) -> tuple[str, ...]:
-    """Returns the modules named in a module's import statements, also inside functions."""
-    return tuple(_named(module, ast.parse(_source(module).read_bytes())))
+def _imports(module: str) -> set[str]:
+    """Returns the modules named in a module's import statements, also inside functions, and the packages around them.
 
-
-def _named(module: str, tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    A package counts because an import of its module runs its `__init__`; the root's does nothing.
+    """
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(_source(module).read_bytes())):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_parents(alias.name)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.module and not node.level, f"{module} has a relative import"
-            yield from _with_parents(node.module)
-            for alias in node.names:  # `from package import module`
-                if node.module.startswith(PACKAGE) and _find(f"{node.module}.{alias.name}"):
-                    yield f"{node.module}.{alias.name}"
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """Yields a module and the packages whose `__init__` its import runs, except the root's, which does nothing."""
-    parts = name.split(".")
-    if parts[0] == PACKAGE:
-        yield from (".".join(parts[:end]) for end in range(2, len(parts) + 1))
-    else:
-        yield parts[0]
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}  # `from package import module`
+            names |= {node.module, *(name for name in inside if name.startswith(PACKAGE) and _find(name))}
+    return {each for name in names for each in accumulate(name.split("."), "{}.{}".format)} - {PACKAGE}
 
 
 def _find(module: str) -> Path | None:

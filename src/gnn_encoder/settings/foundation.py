@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.shared import MINILM, Backbone, ContrastiveTraining, Inference, MeasuredTraining, Optimization
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -29,6 +28,19 @@ class Ingest(StepSettings):
     """python-docs: most passages that are kept (whole docstrings, by a seeded draw). 0: all."""
     seed: Count = 0
     """Of both draws."""
+
+
+class Lexical(StepSettings):
+    """How BM25 splits texts into terms and scores the texts, also in the BM25 index of a bundle."""
+
+    k1: PositiveFloat = 1.5
+    """Saturation of the term frequency."""
+    b: Fraction = 0.75
+    """Share of length normalisation."""
+    stemmer: Literal["english", "none"] = "english"
+    stopwords: Literal["english", "none"] = "english"
+    fields: Literal["joined", "separate"] = "joined"
+    """Title and text as one field, or as two fields whose scores are added."""
 
 
 class Bm25Retrieve(Lexical):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.foundation import Lexical
 from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings

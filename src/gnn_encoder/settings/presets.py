@@ -15,7 +15,7 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.foundation import Lexical
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.pipeline import PIPELINES, STEP_SETTINGS, Settings
 from gnn_encoder.settings.values import known_names
