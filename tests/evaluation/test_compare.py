@@ -59,30 +59,30 @@ def by_hand(run: Path, qrels: Path) -> dict[str, dict[str, float]]:
 def test_means_equal_pytrec_eval_on_ties_and_graded_labels(files: tuple[list[Path], Path]) -> None:
     runs, qrels = files
     found = compare(runs, qrels, MEASURES)
-    assert (found.queries, found.unlabelled) == (58, 2)
-    assert found.without_hits == {"plain": 1, "better": 0, "[alike]": 0}
-    for path, system in zip(runs, found.results, strict=True):
+    assert (found["queries"], found["unlabelled"]) == (58, 2)
+    assert found["without_hits"] == {"plain": 1, "better": 0, "[alike]": 0}
+    for path, system in zip(runs, found["results"], strict=True):
         values = by_hand(path, qrels)
         for measure, peer in PEERS.items():
             total = sum(of_query[peer] for of_query in values.values())  # 0 where there is nothing to find
-            assert found.results[system][measure] == pytest.approx(total / 58, abs=1e-4)
+            assert found["results"][system][measure] == pytest.approx(total / 58, abs=1e-4)
 
 
 def test_the_others_are_compared_with_the_first(files: tuple[list[Path], Path]) -> None:
     runs, qrels = files
     found = compare(runs, qrels, ("AP",))
-    assert list(found.p_values) == ["better", "[alike]"]
-    assert found.p_values["better"]["AP"] < 0.001 < 0.05 < found.p_values["[alike]"]["AP"]
-    assert found.p_holm["better"]["AP"] == pytest.approx(2 * found.p_values["better"]["AP"])
+    assert list(found["p_values"]) == ["better", "[alike]"]
+    assert found["p_values"]["better"]["AP"] < 0.001 < 0.05 < found["p_values"]["[alike]"]["AP"]
+    assert found["p_holm"]["better"]["AP"] == pytest.approx(2 * found["p_values"]["better"]["AP"])
     plain, better = (by_hand(path, qrels) for path in runs[:2])
     labelled = [q for q in better if q not in ("q7", "q9")]
     differences = [better[q]["map"] - plain.get(q, {"map": 0.0})["map"] for q in labelled]
     by_peer = paired_randomization(np.array(differences)[:, None], 10_000, 1)[0]
-    assert found.p_values["better"]["AP"] == pytest.approx(by_peer, abs=2e-4)
-    low, high = found.intervals["better"]["AP"]
-    assert low < found.results["better"]["AP"] < high
+    assert found["p_values"]["better"]["AP"] == pytest.approx(by_peer, abs=2e-4)
+    low, high = found["intervals"]["better"]["AP"]
+    assert low < found["results"]["better"]["AP"] < high
     swapped = compare([runs[1], runs[0]], qrels, ("AP",))
-    assert list(swapped.p_values) == ["plain"]
+    assert list(swapped["p_values"]) == ["plain"]
 
 
 def shown(runs: list[Path], qrels: Path, width: int = 80) -> str:

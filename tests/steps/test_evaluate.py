@@ -168,10 +168,10 @@ def test_the_runs_written_give_the_figures_of_the_report(evaluated: SimpleNamesp
     for split in ("dev", "test"):
         runs = [folder / f"{name}.trec.gz" for name in names.values()]
         found = compare(runs, folder / f"{split}.qrels.gz", measures)
-        assert found.queries == 20
+        assert found["queries"] == 20
         for system, name in names.items():
             expected = [metrics["results"][split][system][measure] for measure in measures]
-            assert list(found.results[name].values()) == pytest.approx(expected, abs=1e-12)
+            assert list(found["results"][name].values()) == pytest.approx(expected, abs=1e-12)
 
 
 def test_weights_are_tuned_on_dev(evaluated: SimpleNamespace) -> None:

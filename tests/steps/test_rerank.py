@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.inference import scorers
 from gnn_encoder.inference.scorers import CrossEncoderScorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.steps.rerank import reranked
@@ -37,11 +36,9 @@ def by_hand(model: CrossEncoder, data: Dataset, query: int, passages: list[int])
     return scores
 
 
-@pytest.mark.parametrize("pairs", [7, 100_000])
 def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
-    model: CrossEncoder, run: Run, tiny_dataset: Dataset, pairs: int, monkeypatch: pytest.MonkeyPatch
+    model: CrossEncoder, run: Run, tiny_dataset: Dataset
 ) -> None:
-    monkeypatch.setattr(scorers, "PAIRS", pairs)
     found = reranked(CrossEncoderScorer(model), tiny_dataset, run, 5, precision="fp32")
     np.testing.assert_array_equal(found.query, run.query)
     np.testing.assert_array_equal(found.rank, run.rank)

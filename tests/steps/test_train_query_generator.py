@@ -13,8 +13,9 @@ from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.steps import train_query_generator as module
-from gnn_encoder.steps.train_query_generator import RowBatches, rouge, split_pairs, train_query_generator
+from gnn_encoder.steps.train_query_generator import rouge, split_pairs, train_query_generator
 from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.prefetch import batches_of
 
 
@@ -117,7 +118,7 @@ def test_rouge_is_the_mean_in_percent() -> None:
 
 @pytest.mark.parametrize(("rows", "size"), [(10, 4), (8, 4), (3, 64), (1, 1)])
 def test_every_row_once(rows: int, size: int) -> None:
-    plan = RowBatches(rows, size, seed=0)
+    plan = ShuffledBatches(rows, size, seed=0)
     batches = list(batches_of(plan, 0))
     assert len(batches) == plan.steps_per_epoch == -(-rows // size)
     assert max(map(len, batches)) <= plan.batch_examples == min(rows, size)
@@ -126,7 +127,7 @@ def test_every_row_once(rows: int, size: int) -> None:
 
 def test_order_is_of_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        return np.concatenate(list(batches_of(RowBatches(50, 8, seed), epoch))).tolist()
+        return np.concatenate(list(batches_of(ShuffledBatches(50, 8, seed), epoch))).tolist()
 
     assert order(0, 0) == order(0, 0)
     assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4

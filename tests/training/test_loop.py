@@ -60,7 +60,7 @@ def train(
         context = Context("test", run, "key")
         result = fit(Objective(net, Batches(), loss), SETTINGS.model_copy(update={"workers": workers}), context)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
-    return net.state_dict() | {"loss": torch.tensor(result.loss)} | curves
+    return net.state_dict() | {"loss": torch.tensor(result["final_loss"])} | curves
 
 
 @pytest.mark.parametrize("stop_at", [1, 5, 7, 14])

@@ -53,7 +53,7 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
-            assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key")).steps == 20
+            assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key"))["steps"] == 20
         vectors = generator.standard_normal((100, 32)).astype(np.float32)
         with suppress(ranks.TrainingOver):
             MaskedGraphTraining(model, data, examples, graph, vectors, joint).fit(Context("joint", run, "key"))

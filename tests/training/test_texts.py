@@ -61,7 +61,7 @@ def test_the_loss_falls(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pyte
         with mlflow_runs.step_log("test", params={}, tags={}) as run:
             context = Context("test", run, f"{rate}")
             monkeypatch.setattr(Context, "metric", lambda self, name, value, at: seen.update({name: value}))
-            return training.fit(context).loss, seen
+            return training.fit(context)["final_loss"], seen
 
     (loss, seen), (control, unseen) = fitted(1e-2), fitted(1e-9)
     assert loss < 0.5 * control

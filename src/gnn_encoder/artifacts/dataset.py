@@ -68,7 +68,7 @@ class Qrels:
         return self.where(self.relevance >= 1)
 
     def where(self, keep: np.ndarray) -> "Qrels":
-        """The labels where the mask [r] is true."""
+        """The labels at some rows, or where a mask [r] is true."""
         return Qrels(self.query[keep], self.passage[keep], self.relevance[keep])
 
 

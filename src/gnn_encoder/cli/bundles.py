@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ from gnn_encoder.errors import UserError, printable
 
 if TYPE_CHECKING:
     from gnn_encoder.artifacts import Dataset
-    from gnn_encoder.evaluation.compare import Comparison
     from gnn_encoder.explanation.search import ExplainedHit
 
 Question = Annotated[str, typer.Argument(help="The query.")]
@@ -153,7 +152,9 @@ def evaluate(
     screen.print("\n".join(notes(comparison)), markup=False, highlight=False)
 
 
-def _compare_bundles(bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]) -> "Comparison":
+def _compare_bundles(
+    bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]
+) -> dict[str, Any]:
     """Compares bundles on the labelled queries of a split, with one bundle in memory at a time."""
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.evaluation.compare import comparison_of

@@ -1,8 +1,8 @@
 """Measures TREC runs of any systems with qrels, and compares each system with the first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.evaluation.results import OfEach, PerQuery, block
+from gnn_encoder.evaluation.results import PerQuery, block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
@@ -20,25 +20,8 @@ ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
 """Endings of file names. The name of a system is the file name without endings."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Measures of systems, by name. Every other system is compared with the first system."""
-
-    measures: tuple[str, ...]
-    queries: int
-    """Number of queries with a positive label. Means are over these queries; a query without a hit counts 0."""
-    unlabelled: int
-    """Number of queries in the qrels without a positive label, which are left out."""
-    without_hits: dict[str, int]
-    """System → number of `queries` without a hit."""
-    results: OfEach
-    intervals: dict[str, dict[str, list[float]]]
-    p_values: OfEach
-    p_holm: OfEach
-
-
-def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Comparison:
-    """Reads runs and qrels and measures the runs, with one run in memory at a time."""
+def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> dict[str, Any]:
+    """Reads runs and qrels and returns `comparison_of` the runs, with one run in memory at a time."""
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
     queries = labelled_queries(labels)
@@ -56,12 +39,17 @@ def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> Compa
 
 def comparison_of(
     values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
-) -> Comparison:
-    """Compares systems by their values [queries, measures]; for the other arguments see `Comparison`."""
-    first = next(iter(values))
-    facts = block({"": values}, measures, **STATISTICS, baseline=first)
-    figures = {name: facts[name][""] for name in ("queries", "results", "intervals", "p_values", "p_holm")}
-    return Comparison(measures=tuple(measures), unlabelled=unlabelled, without_hits=without_hits, **figures)
+) -> dict[str, Any]:
+    """Compares every system with the first; returns the facts of `block` for one split, and the last two arguments.
+
+    Args:
+        values: values [queries, measures] of queries with a positive label; a query without a hit counts 0.
+        unlabelled: number of queries without a positive label, which are left out.
+        without_hits: system → number of the queries without a hit.
+    """
+    facts = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)))
+    of_split = {name: fact if name == "measures" else fact[""] for name, fact in facts.items()}
+    return {**of_split, "unlabelled": unlabelled, "without_hits": without_hits}
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
@@ -77,42 +65,43 @@ def system_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def comparison_table(found: Comparison) -> Table:
+def comparison_table(found: dict[str, Any]) -> Table:
     """Returns the table: a block per measure, a row per system, best means bold, `*` for significant differences."""
-    first, *others = found.results
+    results = found["results"]
+    first, *others = results
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
     for header in ("mean", "95 % interval", *(("gain", "p", "p (Holm)") if others else ())):
         table.add_column(header, justify="right", no_wrap=True)
-    for measure in found.measures:
+    for measure in found["measures"]:
         table.add_row(f"[dim]{mean_name(measure)}[/dim]")
-        best = max(values[measure] for values in found.results.values())
-        for system, values in found.results.items():
-            low, high = found.intervals[system][measure]
+        best = max(values[measure] for values in results.values())
+        for system, values in results.items():
+            low, high = found["intervals"][system][measure]
             mean = f"{values[measure]:.4f}"
             cells = [f"[bold]{mean}[/bold]" if values[measure] == best else mean, f"{low:.4f}–{high:.4f}"]
             if system != first:
-                p = found.p_holm[system][measure]
-                gain = values[measure] - found.results[first][measure]
+                p = found["p_holm"][system][measure]
+                gain = values[measure] - results[first][measure]
                 mark = "*" if p < SIGNIFICANT else " "
-                cells += [f"{gain:+.4f}", f"{found.p_values[system][measure]:.4f}", f"{p:.4f}{mark}"]
+                cells += [f"{gain:+.4f}", f"{found['p_values'][system][measure]:.4f}", f"{p:.4f}{mark}"]
             table.add_row(Text(system), *cells)
         table.add_section()
     return table
 
 
-def notes(found: Comparison) -> list[str]:
+def notes(found: dict[str, Any]) -> list[str]:
     """Returns the notes below the table, one per line."""
-    first, *others = found.results
-    left_out = f"; {found.unlabelled:,} without one left out" if found.unlabelled else ""
-    lines = [f"{found.queries:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
+    first, *others = found["results"]
+    left_out = f"; {found['unlabelled']:,} without one left out" if found["unlabelled"] else ""
+    lines = [f"{found['queries']:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
     if others:
         many = "comparisons" if len(others) > 1 else "comparison"
         lines.append(
             f"* differs from {first}: p < {SIGNIFICANT}, paired randomization test, "
             f"Holm-corrected for {len(others)} {many}"
         )
-    for system, count in found.without_hits.items():
+    for system, count in found["without_hits"].items():
         if count:
             lines.append(f"{system}: no hit for {count:,} queries, which count 0")
     return lines

@@ -35,10 +35,7 @@ def intervals(
 ) -> dict[str, dict[str, list[float]]]:
     """Returns {system: {measure: [low, high]}}, 95 % intervals of the means."""
     ends = np.stack(bootstrap_intervals(np.concatenate(list(values.values()), axis=1), resamples, seed), axis=1)
-    return {
-        system: dict(zip(names, rows.tolist(), strict=True))
-        for system, rows in zip(values, ends.reshape(len(values), len(names), 2), strict=True)
-    }
+    return _named(list(values), ends.reshape(len(values), len(names), 2), names)
 
 
 def p_values(values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
@@ -135,5 +132,5 @@ def headline_of(metrics: dict[str, Any]) -> str:
     )
 
 
-def _named(systems: list[str], figures: np.ndarray, names: Sequence[str]) -> OfEach:
+def _named(systems: list[str], figures: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {system: dict(zip(names, row, strict=True)) for system, row in zip(systems, figures.tolist(), strict=True)}

@@ -16,8 +16,6 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 
 LAYOUT = "scorer.json"
 """The file of a scorer's folder that names its kind."""
-PAIRS = 100_000
-"""Pairs scored at a time; limits the memory for the [CLS] vectors, which are not used here."""
 
 
 class Contribution(NamedTuple):
@@ -59,10 +57,7 @@ class CrossEncoderScorer:
         questions = Tokens.of(model.tokenizer, data.query_texts(asked), model.max_length)
         pairs, second = PairTokens(model.tokenizer, questions, texts, model.max_length), places[second]
         scores = np.empty(len(query), dtype=np.float32)
-        for start in range(0, len(query), PAIRS):
-            part = slice(start, start + PAIRS)
-            unused = np.empty((len(query[part]), model.width), dtype=np.float16)
-            score_pairs(model, pairs, first[part], second[part], scores[part], unused, **options)
+        score_pairs(model, pairs, first, second, scores, None, **options)
         return scores
 
     def probability(self, scores: np.ndarray) -> np.ndarray:

@@ -70,14 +70,16 @@ def score_pairs(
     pairs: PairTokens,
     first: np.ndarray,
     second: np.ndarray,
-    scores: np.ndarray,
-    cls: np.ndarray,
+    scores: np.ndarray | None,
+    cls: np.ndarray | None,
     **options: Unpack[ReadOptions],
 ) -> None:
-    """Fills `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i])."""
+    """Fills `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i]); None: not needed."""
 
-    def store(rows: np.ndarray, logits: np.ndarray, vectors: np.ndarray) -> None:
-        scores[rows], cls[rows] = logits, vectors
+    def store(rows: np.ndarray, *results: np.ndarray) -> None:
+        for array, values in zip((scores, cls), results, strict=True):
+            if array is not None:
+                array[rows] = values
 
     lengths = pairs.lengths(first, second)
     read_rows(model, lengths, lambda rows: pairs.padded(first[rows], second[rows]), store, **options)

@@ -3,17 +3,22 @@
 import math
 import os
 import tempfile
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 
-def scratch(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """Creates an array in an unlinked temporary file; raises OSError if the disk has too little space."""
+def scratch(*shape: int, dtype: Any = np.float32, folder: Path | None = None) -> np.ndarray:
+    """Creates an array in an unlinked temporary file; raises OSError if the disk has too little space.
+
+    Args:
+        folder: any folder on the disk to use; None: the system's folder for temporary files.
+    """
     size = np.dtype(dtype).itemsize * math.prod(shape)
     if not size:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile(dir=folder) as file:
         reserve(file, size)
         return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
 

@@ -12,7 +12,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.results import corrected, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
-from gnn_encoder.report.table import figures_table
+from gnn_encoder.report.table import figures_table, is_significant
 from gnn_encoder.settings.graph import TryVariant
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
@@ -107,6 +107,6 @@ def ablation_table(metrics: dict[str, Any]) -> Table:
 
 def _cell(metrics: dict[str, Any], split: str, variant: str, measure: str) -> str:
     deviation = metrics["deviations"][split].get(variant, {}).get(measure)
-    p = metrics["p_holm"][split].get(variant, {}).get(measure, 1.0)
     spread = "" if deviation is None else f"±{deviation:.3f}".replace("±0.", "±.")
-    return f"{metrics['results'][split][variant][measure]:.3f}{spread}" + ("*" if p < SIGNIFICANT else " ")
+    mark = "*" if is_significant(metrics, split, variant, measure) else " "
+    return f"{metrics['results'][split][variant][measure]:.3f}{spread}{mark}"

@@ -14,6 +14,7 @@ from gnn_encoder.artifacts.arrays import create_rows, create_vectors
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
@@ -85,8 +86,7 @@ def build_graph(
                 pairs = PairTokens(model.tokenizer, texts, texts, model.max_length)
                 loops = Graph.create_features(graph, name, (len(rows), model.width))
                 loop_progress = context.progress("self-loops", len(rows), "pairs")
-                unused = np.empty(len(rows), dtype=np.float32)
-                score_pairs(model, pairs, rows, rows, unused, loops, progress=loop_progress, **settings.speed)
+                score_pairs(model, pairs, rows, rows, None, loops, progress=loop_progress, **settings.speed)
                 loops.flush()
     degree = np.bincount(edges[edges >= 0], minlength=m)
     return {
@@ -152,14 +152,12 @@ def write_features(
     passages, passage = np.unique(edges.ravel()[todo], return_inverse=True)
     first = Tokens.of(model.tokenizer, data.query_texts(queries[asked]), model.max_length)
     second, places = tokens_at(model.tokenizer, data.passages, passages, model.max_length)
-    fresh = np.lib.format.open_memmap(draft / ".fresh.npy", mode="w+", dtype=np.float16, shape=(len(todo), model.width))
+    fresh = scratch(len(todo), model.width, dtype=np.float16, folder=draft.path)
     score_pairs(
-        model, PairTokens(model.tokenizer, first, second, model.max_length), node, places[passage],
-        np.empty(len(todo), np.float32), fresh,
+        model, PairTokens(model.tokenizer, first, second, model.max_length), node, places[passage], None, fresh,
         progress=context.progress("edge features", len(todo), "pairs"), **settings.speed,
     )  # fmt: skip
     for rows in np.array_split(np.arange(len(todo)), len(todo) // COPIED + 1):
         features.put(todo[rows], fresh[rows])
     features.flush()
-    (draft / ".fresh.npy").unlink()
     return 1 - len(todo) / len(exists) if len(exists) else 0.0

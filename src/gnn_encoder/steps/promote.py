@@ -5,7 +5,6 @@ has replaced the champion meanwhile, the step decides again, against the new cha
 """
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def promote(
     context.log.artifact(decision.path, "decision")
     return {
         "promoted": int(facts["decision"] != KEEP),
-        "gain": challenger.figures[settings.measure] - challenger.baseline,
+        "gain": facts["figures"][f"{facts['split']}/{settings.measure}"] - facts["baseline"],
         "headline": f"{facts['decision']}: {facts['reason']}",
     }
 
@@ -80,39 +79,22 @@ class _Challenger:
     graph: Graph
     bundle: Bundle
 
-    @cached_property
-    def metrics(self) -> dict[str, Any]:
-        return self.evaluation.metrics
-
-    @property
-    def split(self) -> str:
-        return str(self.metrics["headline_split"])
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Returns {measure: mean over the split's queries}."""
-        return dict(self.metrics["results"][self.split][self.metrics["candidate"]])
-
-    @property
-    def baseline(self) -> float:
-        """Returns the baseline's mean of `settings.measure`."""
-        return float(self.metrics["results"][self.split][self.metrics["baseline"]][self.settings.measure])
-
     def facts(self, champion: Version | None, address: str) -> dict[str, Any]:
         """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
-        digest = self.bundle.manifest.digest
+        metrics, digest, measure = self.evaluation.metrics, self.bundle.manifest.digest, self.settings.measure
+        split = metrics["headline_split"]
+        figures, plain = (metrics["results"][split][metrics[role]] for role in ("candidate", "baseline"))
         comparison: ChampionComparison | str | None = None
         if champion and champion.tags.get(DIGEST) == digest:
             verdict = Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}")
         else:
-            comparison = self._compared(champion) if champion else None
-            value = self.figures[self.settings.measure]
-            verdict = decide(self.settings, self.split, value, self.baseline, comparison)
+            comparison = self._compared(champion, split) if champion else None
+            verdict = decide(self.settings, split, figures[measure], plain[measure], comparison)
         return {
             **asdict(verdict),
-            "split": self.split,
-            "figures": {f"{self.split}/{measure}": value for measure, value in self.figures.items()},
-            "baseline": self.baseline,
+            "split": split,
+            "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
+            "baseline": plain[measure],
             "settings": self.settings.model_dump(mode="json"),
             "comparison": asdict(comparison) if isinstance(comparison, ChampionComparison) else None,
             "model_name": self.settings.model_name,
@@ -122,7 +104,7 @@ class _Challenger:
             "bundle_digest": digest,
         }
 
-    def _compared(self, champion: Version) -> ChampionComparison | str:
+    def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
         folder = None
         try:
@@ -138,7 +120,7 @@ class _Challenger:
         evaluate = Evaluate.model_validate(self.evaluation.manifest.settings)
         measures = dict.fromkeys((*evaluate.measures, self.settings.measure, *self.settings.floors))
         return compare_with_champion(
-            self.data, self.split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
+            self.data, split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
             lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"),
         )  # fmt: skip
 
@@ -159,7 +141,7 @@ class _Challenger:
         """Registers the bundle as a version; returns the version's number."""
         tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
-        tags["evaluation.digest"] = self.metrics["digests"][self.split]
+        tags["evaluation.digest"] = self.evaluation.metrics["digests"][facts["split"]]
         return models.register(facts["bundle"], tags, facts["figures"], self.card(facts))
 
     def card(self, facts: dict[str, Any]) -> str:

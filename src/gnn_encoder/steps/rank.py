@@ -1,6 +1,5 @@
 """Ranks passages for the dev and test queries with one dense system."""
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run, read_vectors
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
+from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import load_index, search_index
@@ -46,14 +46,11 @@ def rank(
         scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
     elif settings.backbone:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
-        # Inside the draft, so that the file is removed even if the step fails.
-        with tempfile.NamedTemporaryFile(dir=run.path) as file:
-            shape = (len(data.passages), encoder.width)
-            vectors = np.memmap(file.name, dtype=np.float32, mode="w+", shape=shape)
-            progress = context.progress("encoding", len(vectors), "passages")
-            encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
-            encoder.max_length = settings.query_length
-            scores, passages = exact.search(vectors, encoded(encoder), depth)
+        vectors = scratch(len(data.passages), encoder.width, folder=run.path)
+        progress = context.progress("encoding", len(vectors), "passages")
+        encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
+        encoder.max_length = settings.query_length
+        scores, passages = exact.search(vectors, encoded(encoder), depth)
     else:
         scores, passages = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.int32)
     ranking = Run.from_hits(asked, passages, scores)

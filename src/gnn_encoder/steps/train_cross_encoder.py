@@ -41,8 +41,8 @@ def train_cross_encoder(
         return pair_loss(scores, pairs.lengths, batch, loss=settings.loss, margin=settings.margin)
 
     def dev_scores(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        logits, cls = np.empty(len(query), np.float32), np.empty((len(query), model.width), np.float32)
-        score_pairs(model, pairs, query, passage, logits, cls, precision=settings.precision)
+        logits = np.empty(len(query), np.float32)
+        score_pairs(model, pairs, query, passage, logits, None, precision=settings.precision)
         return logits
 
     groups = [
@@ -54,9 +54,10 @@ def train_cross_encoder(
     result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
     model.save(cross_encoder.path)
     figures = measure() if measure else {}
+    reranked = figures.get("dev/reranked_RR_at_10", 0.0)
     return {
         "pairs": len(labels.query),
-        **result.metrics(),
+        **result,
         **figures,
-        "headline": f"loss {result.loss:.3f}, re-ranked dev MRR@10 {figures.get('dev/reranked_RR_at_10', 0.0):.3f}",
+        "headline": f"loss {result['final_loss']:.3f}, re-ranked dev MRR@10 {reranked:.3f}",
     }

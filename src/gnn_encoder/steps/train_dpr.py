@@ -20,7 +20,7 @@ def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Pat
     model = new_dual_encoder(settings)
     result = train_contrastive(model, examples, data, settings, context)
     model.save(dpr.path)
-    return {"examples": len(examples.query), **result.metrics()}
+    return {"examples": len(examples.query), **result}
 
 
 def lexical_examples(dataset: Dataset, run: Run, depth: int) -> TrainingSet:

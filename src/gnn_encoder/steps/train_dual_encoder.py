@@ -18,4 +18,4 @@ def train_dual_encoder(
     model = DualEncoder.load(dpr) if settings.start_from == "dpr" else new_dual_encoder(settings)
     result = train_contrastive(model, examples, Dataset(dataset), settings, context)
     model.save(dual_encoder.path)
-    return {"examples": len(examples.query), **result.metrics()}
+    return {"examples": len(examples.query), **result}

@@ -29,4 +29,4 @@ def train_gnn(
     training = MaskedGraphTraining(model, data, examples, graph_arrays, read_vectors(passage_vectors), settings)
     result = training.fit(context)
     model.save(gnn_encoder.path)
-    return {"examples": len(examples.query), **result.metrics()}
+    return {"examples": len(examples.query), **result}

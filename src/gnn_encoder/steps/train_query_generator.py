@@ -4,7 +4,6 @@ The pairs held out for ROUGE have passages that no training pair has. ROUGE is t
 words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainQueryGenerator
+from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import Objective, fit
 
@@ -52,39 +52,21 @@ def train_query_generator(
         with torch.inference_mode(), autocast(settings.precision):
             return {"held_out/loss": token_loss(model, seen, wanted, np.arange(len(wanted))).item()}
 
-    plan = RowBatches(len(queries), settings.batch_size, settings.seed)
+    plan = ShuffledBatches(len(queries), settings.batch_size, settings.seed)
     result = fit(Objective(model, plan, loss, measure=measure), settings, context)
     model.save(query_generator.path)
     figures = measure()
     writing = context.progress("writing held-out queries", len(seen), "queries")
     written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions, written)
-    quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result.loss:.3f}"
+    quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result['final_loss']:.3f}"
     return {
         "pairs": len(train.query),
         "held_out_pairs": len(held_out.query),
-        **result.metrics(),
+        **result,
         **figures,
-        "headline": f"{quality}, {result.examples_per_second:.1f} pairs/s",
+        "headline": f"{quality}, {result['examples_per_second']:.1f} pairs/s",
     }
-
-
-class RowBatches:
-    """A plan of batches of rows 0…n-1, shuffled in each epoch. A batch is int64 [b]."""
-
-    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
-        self.rows, self.seed = rows, seed
-        self.batch_examples = min(batch_size, rows)
-        self.steps_per_epoch = -(-rows // self.batch_examples)
-
-    def draws(self, epoch: int) -> Iterator[np.ndarray]:
-        """Yields the batches of an epoch."""
-        order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-        yield from np.array_split(order, self.steps_per_epoch)
-
-    def batch(self, drawn: np.ndarray) -> np.ndarray:
-        """Returns the drawn batch unchanged."""
-        return drawn
 
 
 def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray) -> Tensor:
@@ -113,7 +95,7 @@ def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int,
     apart = np.isin(pairs.passage, passages[: round(held_out * len(passages))])
     train = generator.permutation(np.flatnonzero(~apart))[: max_pairs or None]
     kept_back = generator.permutation(np.flatnonzero(apart))[:rouge_pairs]
-    return _take(pairs, np.sort(train)), _take(pairs, np.sort(kept_back))
+    return pairs.where(np.sort(train)), pairs.where(np.sort(kept_back))
 
 
 def rouge(queries: list[str], written: list[str]) -> dict[str, float]:
@@ -126,7 +108,3 @@ def rouge(queries: list[str], written: list[str]) -> dict[str, float]:
     scorer = RougeScorer(names, use_stemmer=True)
     scores = [scorer.score(query, text) for query, text in zip(queries, written, strict=True)]
     return {name: 100.0 * float(np.mean([score[name].fmeasure for score in scores])) for name in names}
-
-
-def _take(pairs: Qrels, rows: np.ndarray) -> Qrels:
-    return Qrels(pairs.query[rows], pairs.passage[rows], pairs.relevance[rows])

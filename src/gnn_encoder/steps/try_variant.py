@@ -51,8 +51,10 @@ def try_variant(
     else:
         built = BuildGraph.model_validate(read_manifest(graph).settings)
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
-        training = _training(settings, data, TrainingSet.read(training_set), arrays, encoders, queries, passages)
-        trained = training.fit(context).metrics()
+        examples = training_examples(settings, data, TrainingSet.read(training_set), arrays)
+        model = _model(settings, encoders, arrays, queries, passages)
+        training = MaskedGraphTraining(model, data, examples, arrays, passages, settings)
+        trained = training.fit(context)
         passages = _propagated(context, training, passages)
         asking = training.queries.vectors(asked)
     scores, hits = exact.search(passages, asking, settings.depth)
@@ -68,25 +70,14 @@ def try_variant(
     return {**trained, **means, "headline": headline}
 
 
-def _training(
-    settings: TryVariant,
-    data: Dataset,
-    examples: TrainingSet,
-    graph: Graph,
-    encoders: DualEncoder,
-    queries: np.ndarray,
-    passages: np.ndarray,
-) -> MaskedGraphTraining:
+def _model(
+    settings: TryVariant, encoders: DualEncoder, graph: Graph, queries: np.ndarray, passages: np.ndarray
+) -> GnnEncoder | FrozenGnnEncoder:
     gnn = new_gnn(settings, encoders, graph)
-    model: GnnEncoder | FrozenGnnEncoder
     if settings.mode == "joint":
-        model = GnnEncoder(encoders, gnn)
-    else:
-        normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
-        model = FrozenGnnEncoder(gnn, queries, passages, unit_length=normalize, rate=rate)
-    return MaskedGraphTraining(
-        model, data, training_examples(settings, data, examples, graph), graph, passages, settings
-    )
+        return GnnEncoder(encoders, gnn)
+    normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
+    return FrozenGnnEncoder(gnn, queries, passages, unit_length=normalize, rate=rate)
 
 
 def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:

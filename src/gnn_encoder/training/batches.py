@@ -1,7 +1,8 @@
-"""Batches of training examples: queries, their distinct passages, and which passage is a positive of which query."""
+"""Plans of batches, and batches of training examples: queries, their distinct passages, which one is a positive."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,21 +47,37 @@ def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator)
     return drawn
 
 
-class ExampleBatches:
-    """Plan of plain contrastive training: all examples, shuffled in each epoch."""
+class ShuffledBatches:
+    """Plan: rows 0…n-1, shuffled in each epoch and split into batches of at most `batch_size`, int64 [b]."""
+
+    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
+        self.rows, self.seed = rows, seed
+        self.batch_examples = min(batch_size, rows)
+        self.steps_per_epoch = -(-rows // max(self.batch_examples, 1))
+
+    def draws(self, epoch: int) -> Iterator[Any]:
+        """The epoch's draws."""
+        generator = np.random.default_rng((self.seed, epoch))
+        for rows in np.array_split(generator.permutation(self.rows), self.steps_per_epoch):
+            yield self.draw(rows, generator)
+
+    def draw(self, rows: np.ndarray, generator: np.random.Generator) -> Any:
+        """The draw of some rows; a plan with further random choices replaces it."""
+        return rows
+
+    def batch(self, drawn: Any) -> Any:
+        """The batch of a draw."""
+        return drawn
+
+
+class ExampleBatches(ShuffledBatches):
+    """Plan of plain contrastive training: all examples."""
 
     def __init__(
         self, examples: TrainingSet, batch_size: int, negatives: int, known: KnownPositives, seed: int
     ) -> None:
-        self.examples, self.negatives, self.known, self.seed = examples, negatives, known, seed
-        self.batch_examples = min(batch_size, len(examples.query))
-        self.steps_per_epoch = -(-len(examples.query) // max(self.batch_examples, 1))
-
-    def draws(self, epoch: int) -> Iterator[Draw]:
-        """The epoch's draws."""
-        generator = np.random.default_rng((self.seed, epoch))
-        for rows in np.array_split(generator.permutation(len(self.examples.query)), self.steps_per_epoch):
-            yield self.draw(rows, generator)
+        super().__init__(len(examples.query), batch_size, seed)
+        self.examples, self.negatives, self.known = examples, negatives, known
 
     def draw(self, rows: np.ndarray, generator: np.random.Generator, masked: np.ndarray | None = None) -> Draw:
         """A batch of some examples, with up to `negatives` hard negatives each."""

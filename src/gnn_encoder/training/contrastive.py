@@ -1,5 +1,7 @@
 """Trains a plain dual encoder: DPR and M_de."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,27 +12,24 @@ from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.settings.foundation import TrainDpr, TrainDualEncoder
-from gnn_encoder.settings.shared import ContrastiveTraining
+from gnn_encoder.settings.shared import Backbone, ContrastiveTraining
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import FitResult, Objective, fit
+from gnn_encoder.training.loop import Objective, fit
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
 
 
 def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
     """The dual encoder before training, from the settings' backbone."""
-    return DualEncoder.from_backbone(
-        settings.backbone, pooling=settings.pooling, normalize=settings.normalize,
-        query_length=settings.query_length, passage_length=settings.passage_length,
-        share_encoders=settings.share_encoders,
-    )  # fmt: skip
+    options = settings.model_dump(include={*Backbone.model_fields, "share_encoders"}, exclude={"backbone"})
+    return DualEncoder.from_backbone(settings.backbone, **options)
 
 
 def train_contrastive(
     model: DualEncoder, examples: TrainingSet, dataset: Dataset, settings: ContrastiveTraining, context: Context
-) -> FitResult:
+) -> dict[str, Any]:
     """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch."""
     if len(examples.query) == 0:
         raise UserError("no training examples: the dataset has no labelled train queries")

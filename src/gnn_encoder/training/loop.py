@@ -42,28 +42,6 @@ class Objective:
     """The epoch that is kept: `last`, or `best`, the earliest one whose first figure of `measure` is highest."""
 
 
-@dataclass(frozen=True)
-class FitResult:
-    """Figures of a training."""
-
-    steps: int
-    loss: float
-    """Mean over the last window of the curve."""
-    examples_per_second: float
-    kept_epoch: int
-    """Number, from 1, of the epoch whose weights were kept; 0: the last epoch."""
-
-    def metrics(self) -> dict[str, Any]:
-        """The figures as a step reports them."""
-        return {
-            "steps": self.steps,
-            "final_loss": self.loss,
-            "examples_per_second": self.examples_per_second,
-            **({"kept_epoch": self.kept_epoch} if self.kept_epoch else {}),
-            "headline": f"loss {self.loss:.3f}, {self.examples_per_second:.1f} examples/s",
-        }
-
-
 def linear_schedule(step: int, steps: int, warmup: float) -> float:
     """Factor on the learning rate at `step`: 0 → 1 over the warm-up, then 1 → 0."""
     rise = max(int(steps * warmup), 1)
@@ -89,10 +67,14 @@ def set_dropout(model: nn.Module, rate: float) -> None:
                 setattr(module, name, rate)
 
 
-def fit(objective: Objective, settings: Optimization, context: Context) -> FitResult:
+def fit(objective: Objective, settings: Optimization, context: Context) -> dict[str, Any]:
     """Trains the objective's model in place for `settings.epochs` epochs; resumes from this call's checkpoint.
 
     If several processes train together (`ranks`), all processes call this function; the leader reports and saves.
+
+    Returns:
+        The figures as a step reports them: `steps`, `final_loss` (mean over the last window of the curve),
+        `examples_per_second`, `headline`, and `kept_epoch` (from 1) if an epoch was kept as the best one.
 
     Raises:
         FloatingPointError: the loss is not finite.
@@ -186,4 +168,11 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> FitRe
     checkpoints.finish()
     model.load_state_dict(kept, strict=False)
     model.eval()
-    return FitResult(step, shown, step * plan.batch_examples / max(seconds, 1e-9), kept_epoch)
+    speed = step * plan.batch_examples / max(seconds, 1e-9)
+    return {
+        "steps": step,
+        "final_loss": shown,
+        "examples_per_second": speed,
+        **({"kept_epoch": kept_epoch} if kept_epoch else {}),
+        "headline": f"loss {shown:.3f}, {speed:.1f} examples/s",
+    }

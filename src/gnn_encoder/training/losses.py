@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
 from gnn_encoder.training.embed import by_rows
 
@@ -44,16 +44,6 @@ def loss_scale(setting: float | str, unit_length: bool) -> float:
     if setting == "auto":
         return 20.0 if unit_length else 1.0
     return float(setting)
-
-
-def pointwise(scores: Tensor, relevant: Tensor) -> Tensor:
-    """Sum over pairs of the binary cross-entropy of sigmoid(score).
-
-    Args:
-        scores: logits [r].
-        relevant: bool [r].
-    """
-    return binary_cross_entropy_with_logits(scores, relevant.float(), reduction="sum")
 
 
 def pairwise_margin(scores: Tensor, margin: float) -> Tensor:

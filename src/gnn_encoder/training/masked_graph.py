@@ -9,6 +9,7 @@ queries' passages (eq. 6, `passage_cache`) or into the cross-encoder's edge feat
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, ExampleBatches
 from gnn_encoder.training.dev import DevPool
 from gnn_encoder.training.embed import by_rows
-from gnn_encoder.training.loop import FitResult, Objective, fit, parameter_groups
+from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.losses import contrastive_loss, loss_scale
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.texts import EncodedTexts, FrozenGnnEncoder, Texts
@@ -112,10 +113,8 @@ class MaskedGraphTraining:
             questions = dataset.query_texts(np.arange(len(dataset.queries)))
             asked = Tokens.of(asking.tokenizer, questions, asking.max_length)
             answers = passage_tokens(answering.tokenizer, dataset.passages, answering.max_length)
-            self.queries, self.passages = (
-                EncodedTexts(asking, asked, settings),
-                EncodedTexts(answering, answers, settings),
-            )
+            self.queries = EncodedTexts(asking, asked, settings)
+            self.passages = EncodedTexts(answering, answers, settings)
             self._trained_beside = model.dual_encoder, settings.learning_rate
             unit_length = answering.normalize
         neighbours = np.unique(graph.edges[graph.edges >= 0])
@@ -200,8 +199,8 @@ class MaskedGraphTraining:
         passages = full_graph.passages(pool.passages, self.passages.vectors(pool.passages))
         return pool.measure(self.queries.vectors(pool.queries), passages)
 
-    def fit(self, context: Context) -> FitResult:
-        """Train the model in place."""
+    def fit(self, context: Context) -> dict[str, Any]:
+        """Train the model in place; returns the figures of `loop.fit`."""
         s, gnn, folder = self.settings, self.model.gnn, context.checkpoints().folder
         pool, trained = DevPool(self.dataset, s), (self._trained_beside, (gnn, s.gnn_learning_rate))
 

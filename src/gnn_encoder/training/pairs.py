@@ -1,18 +1,20 @@
 """Trains a scorer of pairs: positives against negatives drawn from the candidates."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.training.batches import draw_negatives
+from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
-from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax, pointwise
+from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class PairBatch:
     column: np.ndarray
 
 
-class PairBatches:
+class PairBatches(ShuffledBatches):
     """Plan: each labelled pair with `negatives` candidates, drawn again in each epoch. A batch has whole groups.
 
     Args:
@@ -42,17 +44,14 @@ class PairBatches:
         usable = np.flatnonzero((settings.loss == "pointwise") | (pool >= 0).any(axis=1))
         if not len(usable):
             raise UserError(f"loss = {settings.loss} needs negatives, and every candidate is a known positive")
+        super().__init__(len(usable), max(1, settings.batch_size // (1 + settings.negatives)), settings.seed)
+        self.batch_examples *= 1 + settings.negatives
         self.query, self.passage, self.pool = positives.query[usable], positives.passage[usable], pool[usable]
-        self.negatives, self.seed = settings.negatives, settings.seed
-        groups = max(1, settings.batch_size // (1 + settings.negatives))
-        self.steps_per_epoch = -(-len(usable) // groups)
-        self.batch_examples = min(groups, len(usable)) * (1 + settings.negatives)
+        self.negatives = settings.negatives
 
-    def draws(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields for each batch of the epoch: rows [g] of the labelled pairs, and candidates [g, negatives]."""
-        generator = np.random.default_rng((self.seed, epoch))
-        for rows in np.array_split(generator.permutation(len(self.query)), self.steps_per_epoch):
-            yield rows, draw_negatives(self.pool[rows], self.negatives, generator)
+    def draw(self, rows: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [g] of the labelled pairs, and candidates [g, negatives]."""
+        return rows, draw_negatives(self.pool[rows], self.negatives, generator)
 
     def batch(self, drawn: tuple[np.ndarray, np.ndarray]) -> PairBatch:
         """The batch of a draw: all positives first."""
@@ -79,15 +78,16 @@ def pair_loss(
     Args:
         score: scores [b], with gradient, of the pairs of dataset rows (query [b], passage [b]).
         lengths: tokens of such pairs.
-        loss: `pointwise`, whose scores are logits, `pairwise_margin` or `pairwise_softmax`.
+        loss: `pointwise` (binary cross-entropy; the scores are logits), `pairwise_margin` or `pairwise_softmax`.
         margin: of `pairwise_margin`.
     """
     parts = list(passes(lengths(batch.query, batch.passage)))
     scores = [score(batch.query[part], batch.passage[part]) for part in parts]
     where = scores[0].device
     if loss == "pointwise":
-        relevant = (torch.from_numpy(batch.column[part] == 0).to(where) for part in parts)
-        return sum(map(pointwise, scores, relevant), torch.zeros((), device=where)) / len(batch.query)
+        relevant = (torch.from_numpy(batch.column[part] == 0).to(where).float() for part in parts)
+        losses = map(partial(binary_cross_entropy_with_logits, reduction="sum"), scores, relevant)
+        return sum(losses, torch.zeros((), device=where)) / len(batch.query)
     row, column = (torch.from_numpy(place[np.concatenate(parts)]).to(where) for place in (batch.group, batch.column))
     groups = torch.full((int(batch.group.max()) + 1, int(batch.column.max()) + 1), -torch.inf, device=where)
     groups[row, column] = torch.cat(scores)

@@ -72,17 +72,13 @@ class _Prepared:
         return self.batch(drawn)
 
 
-def _unchanged(item: Any) -> Any:
-    return item
-
-
 def _in_processes(batch: Callable[[Any], Any], draws: Iterable[Any], workers: int) -> Generator[Any]:
     loader: DataLoader[Any] = DataLoader(
         _Prepared(batch),  # type: ignore[arg-type]
         batch_size=None,
         sampler=draws,
         num_workers=workers,
-        collate_fn=_unchanged,
+        collate_fn=lambda item: item,
         # With fork, mapped arrays stay mapped; pickling would copy the arrays into each process.
         multiprocessing_context="fork",
         # The loader draws a seed. A draw from torch's global generator would change the dropout.
