@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline, supervision
+from gnn_encoder.runs import launch, lifeline, local_run, supervision
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -161,6 +162,24 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert "Killed" in outcome.message
     assert heard.kinds("ingest")[-1] == "failed"
     assert tracked(root, "dead")["ingest"].info.status == "FAILED"
+
+
+def test_the_step_that_failed_first_is_named_though_others_began_and_failed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KFP lets the other calls of a step in a loop begin before it ends."""
+    first, second = "try_variant: 1", "try_variant: 2"
+    wrong = {"event": "failed", "kind": "UserError"}
+    events = [
+        {"step": first, "event": "starting"},
+        {"step": second, "event": "starting"},
+        {"step": first, "message": "it is wrong", **wrong},
+        {"step": second, "message": "it is wrong, too", **wrong},
+    ]
+    monkeypatch.setattr(local_run, "supervise", lambda command, environment, log, path, show: show(events) or 1)
+    outcome = Outcome("KILLED", tmp_path / "logs" / "x.log")
+    local_run._execute({}, tmp_path, "x", SimpleNamespace(environment=dict), outcome, lambda events: None)
+    assert (outcome.status, outcome.failed_step, outcome.message) == ("FAILED", first, "it is wrong")
 
 
 def test_a_step_without_an_output_has_failed_though_it_ended_well(

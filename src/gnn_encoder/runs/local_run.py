@@ -102,7 +102,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
                 begun.append(step)
             elif kind == "cached":
                 parent.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
-            elif kind == "failed":
+            elif kind == "failed" and not failure:
                 failure.update(event)
             elif kind == "lost":  # the launcher knows the cause, and the step could not report it
                 cause = event["message"]
@@ -122,7 +122,8 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
         outcome.status = "FINISHED" if code == 0 else "FAILED"
     if not code:
         return
-    outcome.failed_step = begun[-1] if begun else ""
+    # The engine may begin other steps before it ends, so the failed step is not always the last one.
+    outcome.failed_step = failure["step"] if failure else begun[-1] if begun else ""
     if failure:
         outcome.user_error = failure["kind"] == "UserError"
         outcome.message = failure["message"] if outcome.user_error else f"{failure['kind']}: {failure['message']}"
