@@ -12,7 +12,6 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, rea
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
-from gnn_encoder.promotion.champion import compare_with_champion
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, decide
 from gnn_encoder.promotion.model_card import model_card
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
@@ -106,6 +105,8 @@ class _Challenger:
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
+        from gnn_encoder.promotion.champion import compare_with_champion  # imports torch
+
         folder = None
         try:
             folder = champion.bundle_folder()

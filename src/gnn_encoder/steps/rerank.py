@@ -1,16 +1,18 @@
 """Re-ranks the first hits of a run by a pair scorer; later hits keep their order."""
 
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.inference.encoding import ReadOptions
-from gnn_encoder.inference.scorers import Scorer, load_scorer
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
+
+if TYPE_CHECKING:
+    from gnn_encoder.inference.encoding import ReadOptions
+    from gnn_encoder.inference.scorers import Scorer
 
 
 @step(run="run")
@@ -20,6 +22,8 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     if not settings.depth:
         ranking.of(evaluated_queries(data), 0).write(run, settings.system)
         return {"pairs": 0, "headline": "not asked for"}
+    from gnn_encoder.inference.scorers import load_scorer  # imports torch
+
     ranking = ranking.of(evaluated_queries(data))
     pairs = int((ranking.rank <= settings.depth).sum())
     progress = context.progress("scoring", pairs, "pairs")
@@ -28,7 +32,7 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     return {"pairs": pairs, "headline": f"{pairs:,} pairs, {progress.rate:,.0f} pairs/s"}
 
 
-def reranked(scorer: Scorer, data: Dataset, run: Run, depth: int, **options: Unpack[ReadOptions]) -> Run:
+def reranked(scorer: "Scorer", data: Dataset, run: Run, depth: int, **options: Unpack["ReadOptions"]) -> Run:
     """Returns the run with each query's first `depth` hits ordered by the scorer; ties keep their order.
 
     Later hits get scores below the query's lowest scorer score, one less per rank, so that their order is kept.
