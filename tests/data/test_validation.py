@@ -25,19 +25,19 @@ def test_a_sound_folder_has_none(tmp_path: Path) -> None:
     assert report.labels == {"train": 3, "dev": 1, "test": 1}
     assert report.without_positive == {"train": 1, "dev": 0, "test": 0}
     assert report.isolated_passages == 2
-    assert report.shared_labels == {"train": 2, "dev": 0, "test": 0}
+    assert report.shared_labels == {"train": 0.0, "dev": 0.0, "test": 0.0}
     assert report.passage_words == 4.0 and report.query_words == 4.0
     assert report.remarks == ["1 queries are in no qrels and were left out"]
 
 
 def test_labels_that_the_graph_can_help_with_are_counted(tmp_path: Path) -> None:
     qrels = {
-        "train": [("q0", "d0", 1), ("q1", "d1", 0), ("q1", "d2", 1)],
+        "train": [("q0", "d0", 1), ("q1", "d1", 0), ("q1", "d2", 1), ("q2", "d2", 1)],
         "dev": [("q3", "d0", 1), ("q3", "d2", 0)],  # the second is no positive
         "test": [("q4", "d0", 2), ("q4", "d1", 1), ("q4", "d2", 1), ("q4", "d3", 1)],  # d1 is negative in train
     }
     report = check(Ingest(dataset=str(write_beir(tmp_path / "d", qrels=qrels))))
-    assert report.shared_labels == {"train": 2, "dev": 1, "test": 2}
+    assert report.shared_labels == {"train": 2 / 3, "dev": 1.0, "test": 0.5}
 
 
 CORPUS = lines(PASSAGES)

@@ -107,7 +107,9 @@ def test_a_private_authority_is_trusted_in_there_too(
     containers = Containers(str(root))
     command = ["sh", "-c", f'cat "${variable}" > {root}/seen']
     with contextlib.closing(docker.from_env()) as client:
-        code = ContainerRun(containers)(client, launch.image_of("train"), command, {}, **settings_of(containers))
+        code = ContainerRun(containers, pytest.fail)(
+            client, launch.image_of("train"), command, {}, **settings_of(containers)
+        )
     assert code == 0 and (root / "seen").read_text() == "whom to trust"
 
 

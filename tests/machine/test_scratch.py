@@ -1,11 +1,18 @@
 """Arrays in unlinked files."""
 
 import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gnn_encoder.machine.scratch import scratch
+
+
+def test_scratch_uses_the_folder_that_is_named(tmp_path: Path) -> None:
+    assert scratch(3, folder=tmp_path).shape == (3,) and not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError):
+        scratch(3, folder=tmp_path / "none")
 
 
 def test_scratch_holds_what_is_written_and_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,22 +164,42 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert tracked(root, "dead")["ingest"].info.status == "FAILED"
 
 
-def test_the_step_that_failed_first_is_named_though_others_began_and_failed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FIRST, SECOND = "try_variant: 1", "try_variant: 2"
+
+
+@pytest.mark.parametrize(
+    ("events", "failed", "message"),
+    [
+        (
+            [(FIRST, "starting"), (SECOND, "starting"), (FIRST, "failed"), (SECOND, "failed")],
+            FIRST,
+            f"{FIRST} is wrong",
+        ),
+        (
+            [(FIRST, "starting"), (FIRST, "lost"), (SECOND, "starting"), (SECOND, "failed")],
+            FIRST,
+            f"{FIRST} is wrong; ",
+        ),
+        ([(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting")], SECOND, "a process ended without a word"),
+        ([(FIRST, "starting"), (SECOND, "starting"), (SECOND, "outputs")], FIRST, "a process ended without a word"),
+    ],
+)
+def test_the_step_that_failed_first_is_named_though_others_began_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[tuple[str, str]], failed: str, message: str
 ) -> None:
-    """KFP lets the other calls of a step in a loop begin before it ends."""
-    first, second = "try_variant: 1", "try_variant: 2"
-    wrong = {"event": "failed", "kind": "UserError"}
-    events = [
-        {"step": first, "event": "starting"},
-        {"step": second, "event": "starting"},
-        {"step": first, "message": "it is wrong", **wrong},
-        {"step": second, "message": "it is wrong, too", **wrong},
-    ]
-    monkeypatch.setattr(local_run, "supervise", lambda command, environment, log, path, show: show(events) or 1)
-    outcome = Outcome("KILLED", tmp_path / "logs" / "x.log")
-    local_run._execute({}, tmp_path, "x", SimpleNamespace(environment=dict), outcome, lambda events: None)
-    assert (outcome.status, outcome.failed_step, outcome.message) == ("FAILED", first, "it is wrong")
+    """KFP begins the other calls of a loop before it ends."""
+
+    def supervise(command: object, environment: object, log: Path, path: object, show: Callable[..., None]) -> int:
+        log.write_text("the last line")
+        show([{"step": s, "event": e, "kind": "UserError", "message": "it is wrong"} for s, e in events])
+        return 1
+
+    monkeypatch.setattr(local_run, "supervise", supervise)
+    outcome, shown = Outcome("KILLED", tmp_path / "logs" / "x.log"), Recorder()
+    local_run._execute({}, tmp_path, "x", SimpleNamespace(environment=dict), outcome, shown.show)
+    assert (outcome.status, outcome.failed_step) == ("FAILED", failed)
+    assert outcome.message.startswith(message)
+    assert shown.kinds(failed)[-1] == "failed"
 
 
 def test_a_step_without_an_output_has_failed_though_it_ended_well(

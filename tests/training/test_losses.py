@@ -11,10 +11,9 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training import embed
-from gnn_encoder.training.batches import ExampleBatches
+from gnn_encoder.training.batches import ExampleBatches, draw_negatives
 from gnn_encoder.training.losses import contrastive_loss, loss_scale, pairwise_margin, pairwise_softmax
 from gnn_encoder.training.masked_graph import MaskedBatches
-from gnn_encoder.training.negatives import draw_negatives
 from gnn_encoder.training.pairs import PairBatches, pair_loss
 from gnn_encoder.training.prefetch import batches_of
 

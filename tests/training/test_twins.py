@@ -13,11 +13,11 @@ from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.steps.train_dpr import lexical_examples
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, training_examples
-from gnn_encoder.training.negatives import negative_pool
 from gnn_encoder.training.prefetch import batches_of
 
 N, M = 30, 40

@@ -189,8 +189,8 @@ def check(
     for split, count in report.queries.items():
         unlabelled = report.without_positive.get(split, 0)
         lines[split] = f"{count:,} queries, {report.labels.get(split, 0):,} labels, {unlabelled:,} without a positive"
-    shared = " and ".join(f"{report.shared_labels[split]:,} in {split}" for split in ("dev", "test"))
-    lines["shared"] = f"positive labels of a training query's positive passage: {shared}; there the graph can help"
+    shared = ", ".join(f"{share:.0%} of {split}" for split, share in report.shared_labels.items())
+    lines["shared"] = f"labels whose passage another training query has, too: {shared}; there the graph can help"
     lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
     lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
     for name, value in {**lines, **report.facts}.items():

@@ -76,17 +76,21 @@ class Questions:
         """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
         rows = {"queries": self.split, "labels": self.split[self.query]}
         rows["without_positive"] = self.split[~self._answered()]
-        positive, of_label = self._positive(), self.split[self.query]
-        known = np.isin(self.passage, self.passage[positive & (of_label == TRAIN)])
-        rows["shared_labels"] = of_label[positive & known]
+        positive = self._positive()
+        passage, split = self.passage[positive], self.split[self.query[positive]]
+        trained = np.bincount(passage[split == TRAIN], minlength=passages)  # training queries of each passage
+        shared = trained[passage] > (split == TRAIN)
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
         return {
             **{
                 name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
                 for name, codes in rows.items()
             },
+            "shared_labels": {
+                name: float(shared[split == code].mean()) for code, name in enumerate(SPLITS) if (split == code).any()
+            },
             "train_before_draw": self.train_before_draw,
-            "isolated_passages": passages - len(np.unique(self.passage[positive])),
+            "isolated_passages": passages - len(np.unique(passage)),
             "query_words": float(pc.mean(words).as_py() or 0.0),
         }
 

@@ -1,5 +1,6 @@
 """Problems of a data set: counts every problem by kind, and keeps the first few with file and line."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -95,8 +96,8 @@ class DataReport:
     """Per split, labels of relevance 0 included."""
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
-    shared_labels: dict[str, int]
-    """Per split, labels of at least 1 whose passage has such a label of a training query, too."""
+    shared_labels: dict[str, float]
+    """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
     isolated_passages: int
@@ -122,7 +123,7 @@ class DataReport:
 
     def metrics(self) -> dict[str, Any]:
         """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
-        by_split = {
+        by_split: dict[str, Mapping[str, float]] = {
             "queries": self.queries,
             "labels": self.labels,
             "queries_without_positive": self.without_positive,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Run, pair_keys
+from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
 
 Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
@@ -30,6 +30,15 @@ def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
     relevant = np.isin(pair_keys(queries[:, None], hits), pair_keys(labels.query, labels.passage))
     reciprocal = np.where(relevant[:, :10].any(axis=1), 1.0 / (relevant.argmax(axis=1) + 1), 0.0)
     return {"dev/R_at_100": float((relevant.sum(axis=1) / positives).mean()), "dev/RR_at_10": float(reciprocal.mean())}
+
+
+def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
+    """The first `depth` candidates for each labelled train pair, int32 [e, depth]; the query's positives become -1."""
+    queries, place = np.unique(dataset.split_qrels("train").positive().query, return_inverse=True)
+    pool = merge_candidates(runs, queries, depth)
+    known = KnownPositives.of(dataset, "train").contains(queries[:, None], pool)
+    negatives: np.ndarray = np.where(known, -1, pool)[place]
+    return negatives
 
 
 def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.ndarray:

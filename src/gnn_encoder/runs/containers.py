@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +66,13 @@ def settings_of(containers: Containers) -> dict[str, Any]:
 
 
 class ContainerRun:
-    """Replaces kfp's `run_docker_container`; runs one container at a time."""
+    """Replaces kfp's `run_docker_container`; runs one container at a time. `failed` hears why a container failed."""
 
-    def __init__(self, containers: Containers) -> None:
+    def __init__(self, containers: Containers, failed: Callable[[str], None]) -> None:
         self._mounts = {path: {"bind": path, "mode": "ro"} for path in (*containers.read, *_certificates().values())}
         self._mounts[containers.root] = {"bind": containers.root, "mode": "rw"}
+        self._failed = failed
         self._running: Any = None
-        self.cause = ""
-        """Why the last container failed, from its exit code; empty if it succeeded."""
 
     def __call__(
         self, client: Any, image: str, command: Sequence[str], volumes: Mapping[str, Any], **options: Any
@@ -87,7 +86,8 @@ class ContainerRun:
                 print(line.decode(errors="replace"), end="")
             code = int(container.wait()["StatusCode"])
             container.reload()
-            self.cause = _cause(code, container.attrs["State"], options.get("mem_limit", ""))
+            if code:
+                self._failed(_cause(code, container.attrs["State"], options.get("mem_limit", "")))
             return code
         finally:
             container.remove(force=True)
@@ -110,8 +110,6 @@ def _certificates() -> dict[str, str]:
 
 
 def _cause(code: int, state: Mapping[str, Any], memory: str) -> str:
-    if code == 0:
-        return ""
     if state.get("OOMKilled"):
         return f"killed, as it took more than the {memory or 'machine'} of memory it had: give it more with --memory"
     if (number := code - 128) in set(signal.Signals):

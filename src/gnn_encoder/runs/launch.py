@@ -85,7 +85,7 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, container
     runner: Any = local.SubprocessRunner(use_venv=False)
     if containers:
         global _container_run
-        _container_run = docker_task_handler.run_docker_container = ContainerRun(containers)
+        _container_run = docker_task_handler.run_docker_container = ContainerRun(containers, _lost)
         runner = local.DockerRunner(**settings_of(containers))
     cache.LocalCache = _content_cache(cache.LocalCache)
     local.init(
@@ -140,7 +140,7 @@ def _content_cache(base: type) -> type:
             if manifests:
                 emit(step, "cached", outputs=_uris(outputs), metrics=manifests[0].metrics)
                 return outputs
-            _begun.append(step)
+            _begun.append(step)  # one step runs at a time
             emit(step, "starting")
             return None
 
@@ -166,6 +166,10 @@ _without_output: list[str] = []
 _container_run: ContainerRun | None = None
 
 
+def _lost(cause: str) -> None:
+    emit(_begun[-1], "lost", message=cause)
+
+
 def _check_outputs() -> None:
     if _without_output:
         raise RuntimeError(f"{_without_output[-1]} wrote no output")
@@ -188,8 +192,6 @@ def main(job_file: str) -> int:
     try:
         execute(Path(job["pipeline"]), job["arguments"], Path(job["pipeline_root"]), containers)
     except RuntimeError as error:
-        if _container_run and _container_run.cause:
-            emit(_begun[-1], "lost", message=_container_run.cause)
         print(error, file=sys.stderr)
         return 1
     return 0

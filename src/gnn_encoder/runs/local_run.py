@@ -89,23 +89,21 @@ def run_pipeline(
 def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog, outcome: Outcome, show: Show) -> None:
     """Executes a job in its own process, and records its end in `outcome`."""
     failure: Event = {}
-    cause = "a process ended without a word (out of memory?)"
-    begun: list[str] = []
+    running: list[str] = []
 
     def handle(events: list[Event]) -> None:
-        nonlocal cause
         for event in events:
             kind, step = event["event"], event["step"]
             call = f"{step}/" if ": " in step else ""  # one of several calls of a step
             outcome.outputs.update({call + name: Path(path) for name, path in event.get("outputs", {}).items()})
             if kind == "starting":
-                begun.append(step)
+                running.append(step)
+            elif kind == "outputs" and step in running:
+                running.remove(step)
             elif kind == "cached":
                 parent.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
-            elif kind == "failed" and not failure:
+            elif kind in ("failed", "lost") and not failure:  # lost: reported by the launcher, as the step could not
                 failure.update(event)
-            elif kind == "lost":  # the launcher knows the cause, and the step could not report it
-                cause = event["message"]
         show(events)
 
     environment = _environment(root, name) | parent.environment()
@@ -122,9 +120,9 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
         outcome.status = "FINISHED" if code == 0 else "FAILED"
     if not code:
         return
-    # The engine may begin other steps before it ends, so the failed step is not always the last one.
-    outcome.failed_step = failure["step"] if failure else begun[-1] if begun else ""
-    if failure:
+    # kfp begins the other calls of a loop before it ends, so the failed step is not always the last one.
+    outcome.failed_step = failure["step"] if failure else next(iter(running), "")
+    if failure.get("event") == "failed":
         outcome.user_error = failure["kind"] == "UserError"
         outcome.message = failure["message"] if outcome.user_error else f"{failure['kind']}: {failure['message']}"
         return
@@ -134,9 +132,10 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
     else:
         lines = re.sub(r"\x1b\[\d*m", "", outcome.log.read_text("utf-8", errors="replace")).split("\n")
         words = [line.strip() for line in lines if line.strip(" -{}[],")]
+        cause = failure.get("message", "a process ended without a word (out of memory?)")
         outcome.message = "\n".join([f"{cause}; the log ends with", *words[-6:]])
-    if begun:
-        failed = {"step": begun[-1], "event": "failed", "time": time.time(), "kind": "lost"}
+    if outcome.failed_step:
+        failed = {"step": outcome.failed_step, "event": "failed", "time": time.time(), "kind": "lost"}
         show([{**failed, "message": outcome.message.split("\n")[0]}])
 
 

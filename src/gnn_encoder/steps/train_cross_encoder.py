@@ -10,11 +10,11 @@ from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scoring import pair_tokens, score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
-from gnn_encoder.training.negatives import negative_pool
 from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import KnownPositives, TrainingSet
-from gnn_encoder.training.negatives import draw_negatives
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,16 @@ class Draw:
     negatives: np.ndarray
     masked: np.ndarray | None
     seed: int
+
+
+def draw_negatives(pool: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """`count` distinct entries of each row of `pool` [b, s] (-1: none), [b, count] with -1 where it has fewer."""
+    if count == 0 or pool.shape[1] == 0:
+        return np.empty((len(pool), 0), dtype=pool.dtype)
+    keys = np.where(pool >= 0, generator.random(pool.shape), 2.0)
+    chosen = np.argsort(keys, axis=1)[:, :count]
+    drawn: np.ndarray = np.take_along_axis(pool, chosen, axis=1)
+    return drawn
 
 
 class ShuffledBatches:

@@ -12,10 +12,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.training.batches import ShuffledBatches
+from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax
-from gnn_encoder.training.negatives import draw_negatives
 
 
 @dataclass(frozen=True)
