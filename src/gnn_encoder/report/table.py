@@ -22,8 +22,8 @@ def results_table(metrics: dict[str, Any]) -> Table:
     if metrics["fusions"]:
         lexical = next(iter(metrics["fusions"].values()))["lexical"]
         tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())
-        weights = "weighed on dev" if tuned else "half and half"
-        caption += f"\n+ {lexical}: the scores of the system above and {lexical}'s together, {weights}"
+        weight = "weight chosen on dev" if tuned else "weight 0.5"
+        caption += f"\n+ {lexical}: weighted sum of the scores above and {lexical}'s; {weight}"
     table = figures_table(metrics["measures"], caption)
     for split, systems in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
