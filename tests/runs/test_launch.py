@@ -173,12 +173,12 @@ FIRST, SECOND = "try_variant: 1", "try_variant: 2"
         (
             [(FIRST, "starting"), (SECOND, "starting"), (FIRST, "failed"), (SECOND, "failed")],
             FIRST,
-            f"{FIRST} is wrong",
+            "it is wrong",
         ),
         (
             [(FIRST, "starting"), (FIRST, "lost"), (SECOND, "starting"), (SECOND, "failed")],
             FIRST,
-            f"{FIRST} is wrong; ",
+            "it is wrong; the log",
         ),
         ([(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting")], SECOND, "a process ended without a word"),
         ([(FIRST, "starting"), (SECOND, "starting"), (SECOND, "outputs")], FIRST, "a process ended without a word"),
