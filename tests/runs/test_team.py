@@ -132,6 +132,10 @@ def test_no_process_is_left(ending: str, tiny_dataset: Dataset, tmp_path: Path) 
     if ending == "Ctrl-C":
         time.sleep(0.5)
         os.killpg(step.pid, signal.SIGINT)
+        try:
+            step.wait(PATIENCE / 3)
+        except subprocess.TimeoutExpired:  # Python drops a KeyboardInterrupt inside a callback of the garbage collector
+            os.killpg(step.pid, signal.SIGINT)
     else:
         step.kill()
     _, said = step.communicate(timeout=PATIENCE)
