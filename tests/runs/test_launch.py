@@ -9,7 +9,6 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline, local_run, supervision
+from gnn_encoder.runs import launch, lifeline, supervision
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -162,44 +161,6 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert "Killed" in outcome.message
     assert heard.kinds("ingest")[-1] == "failed"
     assert tracked(root, "dead")["ingest"].info.status == "FAILED"
-
-
-FIRST, SECOND = "try_variant: 1", "try_variant: 2"
-
-
-@pytest.mark.parametrize(
-    ("events", "failed", "message"),
-    [
-        (
-            [(FIRST, "starting"), (SECOND, "starting"), (FIRST, "failed"), (SECOND, "failed")],
-            FIRST,
-            "it is wrong",
-        ),
-        (
-            [(FIRST, "starting"), (FIRST, "lost"), (SECOND, "starting"), (SECOND, "failed")],
-            FIRST,
-            "it is wrong; the log",
-        ),
-        ([(FIRST, "starting"), (FIRST, "outputs"), (SECOND, "starting")], SECOND, "a process ended without a word"),
-        ([(FIRST, "starting"), (SECOND, "starting"), (SECOND, "outputs")], FIRST, "a process ended without a word"),
-    ],
-)
-def test_the_step_that_failed_first_is_named_though_others_began_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[tuple[str, str]], failed: str, message: str
-) -> None:
-    """KFP begins the other calls of a loop before it ends."""
-
-    def supervise(command: object, environment: object, log: Path, path: object, show: Callable[..., None]) -> int:
-        log.write_text("the last line")
-        show([{"step": s, "event": e, "kind": "UserError", "message": "it is wrong"} for s, e in events])
-        return 1
-
-    monkeypatch.setattr(local_run, "supervise", supervise)
-    outcome, shown = Outcome("KILLED", tmp_path / "logs" / "x.log"), Recorder()
-    local_run._execute({}, tmp_path, "x", SimpleNamespace(environment=dict), outcome, shown.show)
-    assert (outcome.status, outcome.failed_step) == ("FAILED", failed)
-    assert outcome.message.startswith(message)
-    assert shown.kinds(failed)[-1] == "failed"
 
 
 def test_a_step_without_an_output_has_failed_though_it_ended_well(

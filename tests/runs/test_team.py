@@ -127,15 +127,15 @@ def test_no_process_is_left(ending: str, tiny_dataset: Dataset, tmp_path: Path) 
     source = Path(team.__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, Path(team_steps.__file__).parent)))}
     command = [sys.executable, team_steps.__file__, str(tiny_dataset.path), str(tmp_path / "out")]
-    step = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    # A shell starts its background jobs (`make test &`) with Ctrl-C ignored, and the step would inherit that.
+    step = subprocess.Popen(
+        command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     wait_for(lambda: len(alive(tmp_path)) == 2)
     if ending == "Ctrl-C":
         time.sleep(0.5)
         os.killpg(step.pid, signal.SIGINT)
-        try:
-            step.wait(PATIENCE / 3)
-        except subprocess.TimeoutExpired:  # Python drops a KeyboardInterrupt inside a callback of the garbage collector
-            os.killpg(step.pid, signal.SIGINT)
     else:
         step.kill()
     _, said = step.communicate(timeout=PATIENCE)
