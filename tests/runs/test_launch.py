@@ -19,6 +19,7 @@ from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch, lifeline, supervision
+from gnn_encoder.runs.forked_steps import FORK_AFTER, IMPORTS
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -51,6 +52,12 @@ class Recorder:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", TESTS)
+
+
+@pytest.fixture(params=["new processes", "forks"])
+def kind_of_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(FORK_AFTER, "2" if request.param == "new processes" else "0")
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -152,15 +159,16 @@ def test_a_damaged_cache_entry_is_named_and_the_step_runs_again(
 
 
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
-    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, pipeline: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "die"}))
-    outcome, heard = go(root, pipeline, "dead", dataset="other")
+    name = f"dead {kind_of_steps}"
+    outcome, heard = go(root, pipeline, name, dataset="other")
     assert (outcome.exit_code, outcome.failed_step) == (1, "ingest")
     assert "out of memory?" in outcome.message
     assert "Killed" in outcome.message
     assert heard.kinds("ingest")[-1] == "failed"
-    assert tracked(root, "dead")["ingest"].info.status == "FAILED"
+    assert tracked(root, name)["ingest"].info.status == "FAILED"
 
 
 def test_a_step_without_an_output_has_failed_though_it_ended_well(
@@ -225,7 +233,7 @@ Start = Callable[[], tuple[subprocess.Popen[str], int]]
 
 
 @pytest.fixture
-def start(root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(root: Path, pipeline: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a launcher whose first step waits; gives it and the step's process id."""
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
     source = str(Path(lifeline.__file__).parents[2])
@@ -297,3 +305,32 @@ def test_nothing_survives_a_killed_launcher_and_an_interrupted_one_ends_in_order
     assert "loss" in runs["ingest"].data.metrics
     assert list(root.glob("pipeline/*/ingest/.dataset.partial-*")) == []
     lifeline.take(root).close()
+
+
+HARMLESS = """
+import importlib, sys, threading
+import torch
+def refuse(*given):
+    raise SystemExit("asked CUDA")
+for name in ("is_available", "device_count", "init", "_lazy_init"):
+    setattr(torch.cuda, name, refuse)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+if threading.active_count() > 1:
+    raise SystemExit("started a thread")
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [([], ""), (["asks_cuda"], "asked CUDA\n"), (["starts_thread"], "started a thread\n")]
+)
+def test_the_fork_server_imports_what_survives_a_fork(more: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "asks_cuda.py").write_text("import torch\ntorch.cuda.is_available()")
+    (tmp_path / "starts_thread.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    )
+    source = str(Path(lifeline.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": f"{source}:{tmp_path}", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    command = [sys.executable, "-c", HARMLESS, *(more or IMPORTS)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (ended.returncode, ended.stderr) == (1 if said else 0, said)

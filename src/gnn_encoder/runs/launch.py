@@ -21,6 +21,7 @@ from gnn_encoder.artifacts.folder import MANIFEST, Manifest, read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.containers import ContainerRun, Containers, settings_of
+from gnn_encoder.runs.forked_steps import ForkedSteps
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.presets import SOURCE_TREE, pipelines_folder
 from gnn_encoder.tracking.progress import emit
@@ -80,13 +81,15 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, container
     if python and Path(python).samefile(sys.executable):
         sys.executable = "python3"
     from kfp import components, local
-    from kfp.local import cache, docker_task_handler
+    from kfp.local import cache, docker_task_handler, subprocess_task_handler
 
     runner: Any = local.SubprocessRunner(use_venv=False)
     if containers:
         global _container_run
         _container_run = docker_task_handler.run_docker_container = ContainerRun(containers, _lost)
         runner = local.DockerRunner(**settings_of(containers))
+    else:
+        subprocess_task_handler.run_local_subprocess = ForkedSteps(subprocess_task_handler.run_local_subprocess)
     cache.LocalCache = _content_cache(cache.LocalCache)
     local.init(
         runner,

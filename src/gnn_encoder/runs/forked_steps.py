@@ -1,0 +1,66 @@
+"""Runs the steps of a local run as forks of one process that has imported the large libraries.
+
+A new process imports torch, transformers and MLflow for 6 s of processor time in each step; a fork already has them.
+Python's fork server does nothing but import and fork. It has no threads but those of OpenBLAS and jemalloc, which these
+libraries start again after a fork, and does not ask for GPUs, because CUDA does not survive a fork. Libraries of macOS do
+not survive one either, so steps are forked on Linux only.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context, spawn  # noqa: F401  `spawn` notes sys.executable, which launch.execute changes
+from pathlib import Path
+
+FORK_AFTER = "GNN_ENCODER_FORK_AFTER"
+"""Environment variable: how many steps of a run are new processes before steps are forked; by default 2, because the
+fork server itself imports for 5 s, which a rerun of one or two steps does not win back."""
+IMPORTS = (
+    "kfp.dsl.executor_main",
+    "gnn_encoder.runs.step",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "transformers.models.auto.modeling_auto",
+    "transformers.modeling_utils",
+)
+"""What the fork server imports."""
+
+
+class ForkedSteps:
+    """Takes the place of `kfp.local`'s `run_local_subprocess`, which stays the way to run the first steps."""
+
+    def __init__(self, new_process: Callable[..., int]) -> None:
+        self._new_process = new_process
+        self._left = int(os.environ.get(FORK_AFTER) or 2) if sys.platform == "linux" else sys.maxsize
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload(list(IMPORTS))
+
+    def __call__(self, full_command: list[str], env_vars: Mapping[str, str] | None = None) -> int:
+        """Runs a step's command and returns its exit code, negative for a signal that ended it."""
+        self._left -= 1
+        if self._left >= 0:
+            return self._new_process(full_command=full_command, env_vars=env_vars)
+        os.environ["_KFP_RUNTIME"] = "true"  # as in the command: kfp then imports what a step needs, not its compiler
+        _shell, _option, _script, program, *arguments = full_command
+        process = self._context.Process(target=_execute, args=(program, arguments, dict(env_vars or {})))
+        try:
+            process.start()
+        except (EOFError, ConnectionError):  # Ctrl-C has ended the fork server, which was still importing
+            return 1
+        process.join()
+        code = int(process.exitcode or 0)
+        if code < 0:
+            print(signal.strsignal(-code))  # as a shell says it
+        return code
+
+
+def _execute(program: str, arguments: list[str], environment: Mapping[str, str]) -> None:
+    """Does in this process what the command of a component does in a new one."""
+    from kfp.dsl import executor_main
+
+    os.environ.update(environment)
+    file = Path(tempfile.mkdtemp()) / "ephemeral_component.py"
+    file.write_text(program, encoding="utf-8")
+    sys.argv = [executor_main.__file__, "--component_module_path", str(file), *arguments]
+    executor_main.executor_main()
