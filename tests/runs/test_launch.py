@@ -67,8 +67,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # kfp would put an interpreter's path where this says python3, and split what has a space.
-    return tmp_path_factory.mktemp("python3 root")
+    # kfp would put an interpreter's path where this says python3, and split what has a space; a socket's path may have
+    # 107 bytes.
+    return tmp_path_factory.mktemp("python3 root" + " of a long path" * 7)
 
 
 def go(root: Path, pipeline: Path, name: str, **settings: Any) -> tuple[Outcome, Recorder]:

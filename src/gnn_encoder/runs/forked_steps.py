@@ -1,9 +1,9 @@
 """Runs the steps of a local run as forks of one process that has imported the large libraries.
 
 A new process imports torch, transformers and MLflow for 6 s of processor time in each step; a fork already has them.
-Python's fork server does nothing but import and fork. It has no threads but those of OpenBLAS and jemalloc, which these
-libraries start again after a fork, and does not ask for GPUs, because CUDA does not survive a fork. Libraries of macOS do
-not survive one either, so steps are forked on Linux only.
+Python's fork server does nothing but import and fork. Its only threads are those of OpenBLAS and jemalloc, which start
+them again after a fork, and it does not ask for GPUs, because CUDA does not survive a fork. Libraries of macOS do not
+survive one either, so steps are forked on Linux only.
 """
 
 import os
@@ -11,7 +11,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context, spawn  # noqa: F401  `spawn` notes sys.executable, which launch.execute changes
+from multiprocessing import get_context, util
+from multiprocessing import spawn as _spawn  # noqa: F401  it notes sys.executable, which launch.execute changes
 from pathlib import Path
 
 FORK_AFTER = "GNN_ENCODER_FORK_AFTER"
@@ -33,6 +34,8 @@ class ForkedSteps:
     def __init__(self, new_process: Callable[..., int]) -> None:
         self._new_process = new_process
         self._left = int(os.environ.get(FORK_AFTER) or 2) if sys.platform == "linux" else sys.maxsize
+        if sys.platform == "linux":
+            _make_temporary_folder()
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(IMPORTS))
 
@@ -53,6 +56,14 @@ class ForkedSteps:
         if code < 0:
             print(signal.strsignal(-code))  # as a shell says it
         return code
+
+
+def _make_temporary_folder() -> None:
+    """Makes multiprocessing's folder for its sockets, whose paths have at most 107 bytes; a root's may be longer."""
+    usual = tempfile.gettempdir()
+    tempfile.tempdir = f"/proc/{os.getpid()}/fd/{os.open(usual, os.O_RDONLY)}"  # the same folder by a short name
+    util.get_temp_dir()
+    tempfile.tempdir = usual
 
 
 def _execute(program: str, arguments: list[str], environment: Mapping[str, str]) -> None:
