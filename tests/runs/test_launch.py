@@ -52,11 +52,12 @@ class Recorder:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", TESTS)
+    monkeypatch.setenv(FORK_AFTER, "never")
 
 
 @pytest.fixture(params=["new processes", "forks"])
-def kind_of_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(FORK_AFTER, "2" if request.param == "new processes" else "0")
+def kind_of_steps(request: pytest.FixtureRequest, environment: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(FORK_AFTER, "never" if request.param == "new processes" else "0")
     return str(request.param)
 
 

@@ -6,18 +6,19 @@ them again after a fork, and it does not ask for GPUs, because CUDA does not sur
 survive one either, so steps are forked on Linux only.
 """
 
+import math
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context, util
+from multiprocessing import forkserver, get_context, util
 from multiprocessing import spawn as _spawn  # noqa: F401  it notes sys.executable, which launch.execute changes
 from pathlib import Path
 
 FORK_AFTER = "GNN_ENCODER_FORK_AFTER"
-"""Environment variable: how many steps of a run are new processes before steps are forked; by default 2, because the
-fork server itself imports for 5 s, which a rerun of one or two steps does not win back."""
+"""Environment variable: how many steps of a run are new processes, while the fork server imports beside them on another
+core; by default 2. If it is no number, such as `never`, there is no fork server."""
 IMPORTS = (
     "kfp.dsl.executor_main",
     "gnn_encoder.runs.step",
@@ -33,18 +34,21 @@ class ForkedSteps:
 
     def __init__(self, new_process: Callable[..., int]) -> None:
         self._new_process = new_process
-        self._left = int(os.environ.get(FORK_AFTER) or 2) if sys.platform == "linux" else sys.maxsize
-        if sys.platform == "linux":
+        after = os.environ.get(FORK_AFTER) or "2"
+        self._new_processes = int(after) if sys.platform == "linux" and after.isdecimal() else math.inf
+        if self._new_processes < math.inf:
             _make_temporary_folder()
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(IMPORTS))
 
     def __call__(self, full_command: list[str], env_vars: Mapping[str, str] | None = None) -> int:
         """Runs a step's command and returns its exit code, negative for a signal that ended it."""
-        self._left -= 1
-        if self._left >= 0:
+        if self._new_processes < math.inf:
+            os.environ["_KFP_RUNTIME"] = "true"  # as in the command: kfp imports what a step needs, not its compiler
+            forkserver.ensure_running()
+        self._new_processes -= 1
+        if self._new_processes >= 0:
             return self._new_process(full_command=full_command, env_vars=env_vars)
-        os.environ["_KFP_RUNTIME"] = "true"  # as in the command: kfp then imports what a step needs, not its compiler
         _shell, _option, _script, program, *arguments = full_command
         process = self._context.Process(target=_execute, args=(program, arguments, dict(env_vars or {})))
         try:
