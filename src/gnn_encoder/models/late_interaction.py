@@ -1,0 +1,108 @@
+"""ColBERT: a vector for each token; relevance is the sum over query tokens of the best passage token (MaxSim).
+
+Khattab and Zaharia (2020), as SS-BERT trains it: one encoder for both sides. A marker token after `[CLS]` says which
+side a text is.
+"""
+
+import json
+import string
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+
+LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
+UNUSED, OWN = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
+"""The markers of queries and passages: ColBERT takes two unused tokens of BERT's vocabulary. Others get new tokens."""
+
+
+@dataclass(frozen=True)
+class LateInteractionLayout:
+    """How texts become tokens, and tokens vectors."""
+
+    width: int = 128
+    """Length of a token's vector."""
+    query_length: int = 32
+    """Tokens of a query, special tokens and the marker included."""
+    passage_length: int = 180
+    """Tokens of title and text, special tokens and the marker included."""
+    expand_queries: bool = True
+    """Queries are filled up to `query_length` with `[MASK]`, and the masks' vectors take part in the score."""
+    attend_to_masks: bool = False
+    """The other query tokens read the added masks. ColBERT: no."""
+
+
+class LateInteraction(nn.Module):
+    """A transformer over texts with a linear map of each token's output."""
+
+    def __init__(self, backbone: Any, tokenizer: Any, layout: LateInteractionLayout) -> None:
+        super().__init__()
+        self.backbone, self.tokenizer, self.layout = backbone, tokenizer, layout
+        self.width = layout.width
+        self.projection = nn.Linear(backbone.config.hidden_size, layout.width, bias=False)
+        nn.init.normal_(self.projection.weight, std=0.02)
+        if layout.expand_queries and tokenizer.mask_token_id is None:
+            raise UserError("late interaction fills queries up with [MASK], which this backbone's tokenizer lacks")
+        self.markers = _markers(backbone, tokenizer)
+        ids = (tokenizer(mark, add_special_tokens=False)["input_ids"] for mark in string.punctuation)
+        self.punctuation = frozenset(i[0] for i in ids if len(i) == 1 and i[0] != tokenizer.unk_token_id)
+        """Tokens of a passage that are left out of the score."""
+
+    @classmethod
+    def from_backbone(cls, name: str, layout: LateInteractionLayout) -> "LateInteraction":
+        """A pretrained encoder with a new linear map."""
+        return cls(load_encoder(name), load_tokenizer(name), layout)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Vectors of unit length, fp32 [b, l, width], of tokens [b, l]; mask 1 for tokens that are read."""
+        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return nn.functional.normalize(self.projection(hidden).float(), dim=-1)
+
+    def save(self, folder: Path) -> None:
+        """Write the backbone, tokenizer, linear map and layout."""
+        from safetensors.torch import save_file
+
+        self.backbone.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        save_file(self.projection.state_dict(), folder / PROJECTION)
+        (folder / LAYOUT).write_text(json.dumps(asdict(self.layout)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "LateInteraction":
+        """Read what `save` wrote."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        layout = LateInteractionLayout(**json.loads((folder / LAYOUT).read_text("utf-8")))
+        model = cls.from_backbone(str(folder), layout)
+        model.projection.load_state_dict(load_file(folder / PROJECTION))
+        return model
+
+
+def _markers(backbone: Any, tokenizer: Any) -> tuple[int, int]:
+    """The marker tokens of queries and passages; adds two to a vocabulary that has none."""
+    known = tokenizer.get_vocab()
+    for pair in (UNUSED, OWN):
+        if all(token in known for token in pair):
+            return known[pair[0]], known[pair[1]]
+    tokenizer.add_special_tokens({"additional_special_tokens": list(OWN)})
+    backbone.resize_token_embeddings(max(len(tokenizer), backbone.config.vocab_size), mean_resizing=False)
+    return tuple(tokenizer.convert_tokens_to_ids(list(OWN)))
+
+
+def max_similarity(queries: Tensor, passages: Tensor, asks: Tensor, answers: Tensor) -> Tensor:
+    """Scores fp32 [b] of pairs: Σ over query tokens of the largest inner product with a passage token.
+
+    Args:
+        queries: [b, l, d]; `asks` bool [b, l]: the tokens that are summed over.
+        passages: [b, k, d]; `answers` bool [b, k]: the tokens that are compared; at least one in each passage.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        products = queries.float() @ passages.float().transpose(1, 2)  # [b, l, k]
+    best = products.masked_fill(~answers[:, None], -torch.inf).amax(dim=-1)
+    return best.masked_fill(~asks, 0.0).sum(dim=-1)
