@@ -35,7 +35,11 @@ def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset) -> None:
         found = [(q, p) in relevant for q, p in zip(query.tolist(), passage.tolist(), strict=True)]
         return 2.0 * first + np.array(found)
 
-    assert dev.measure(score) == {"dev/reranked_RR_at_10": 0.5, "dev/retrieved_RR_at_10": 0.25}
+    assert dev.measure(score) == {
+        "dev/reranked_RR_at_10": 0.5,
+        "dev/retrieved_RR_at_10": 0.25,
+        "dev/reranked_AP": 0.5,
+    }
     assert not len(DevCandidates(tiny_dataset, runs, TrainCrossEncoder(dev_queries=0)))
 
 

@@ -3,16 +3,22 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
+import torch
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import ReadOptions
+from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
+from gnn_encoder.inference.late_interaction import late_scores, late_tokens, passage_arrays, query_arrays
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
+from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.late_interaction import LateInteraction
 
 LAYOUT = "scorer.json"
 """The file of a scorer's folder that names its kind."""
@@ -62,18 +68,100 @@ class CrossEncoderScorer:
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit, float64."""
-        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
-        return probabilities
+        return logistic(scores)
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
         """Empty: a cross-encoder's score has no parts."""
         return []
 
 
+class BertDmnScorer:
+    """BERT-DMN; the scores are logits (BERT-DMN 3.2)."""
+
+    def __init__(self, model: BertDmn) -> None:
+        self.model = model
+
+    def score(
+        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
+    ) -> np.ndarray:
+        """See `Scorer`. Only the passages of the pairs are tokenized."""
+        model = self.model
+        asked, first = np.unique(query, return_inverse=True)
+        rows, second = np.unique(passage, return_inverse=True)
+        questions = Tokens.of(model.tokenizer, data.query_texts(asked), model.max_length)
+        passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
+        pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
+        scores = np.empty(len(query), dtype=np.float32)
+        lengths = pairs.lengths(first, second)
+        read_rows(
+            model, lengths, lambda rows: pairs.segmented(first[rows], second[rows]), scores.__setitem__, **options
+        )
+        return scores
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """The logistic function of each logit, float64."""
+        return logistic(scores)
+
+    def explain(self, query: str, passage: str) -> list[Contribution]:
+        """Empty: the score has no parts."""
+        return []
+
+
+class LateInteractionScorer:
+    """ColBERT; a score is the sum, over the query's tokens, of the best similarity with a passage's token."""
+
+    def __init__(self, model: LateInteraction) -> None:
+        self.model = model
+
+    def score(
+        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
+    ) -> np.ndarray:
+        """See `Scorer`. Each text is encoded once."""
+        return late_scores(self.model, data, query, passage, **options)
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """The mean similarity per token of a full query, at least 0. It is not calibrated."""
+        shares: np.ndarray = np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
+        return shares
+
+    def explain(self, query: str, passage: str) -> list[Contribution]:
+        """The share of each query token: the token, the passage's most similar token, and their similarity."""
+        model = self.model
+        asked, answering = late_tokens(model, [query], 0), late_tokens(model, [passage], 1)
+        row = np.zeros(1, np.int64)
+        with inference_copy(model, "fp32"), torch.inference_mode():
+            sides = []
+            for ids, mask, used in (query_arrays(model, asked, row), passage_arrays(model, answering, row)):
+                vectors = model(*(torch.from_numpy(array).to(device()) for array in (ids, mask))).cpu().numpy()
+                sides.append((vectors[0][used[0]], model.tokenizer.convert_ids_to_tokens(ids[0][used[0]].tolist())))
+        (queries, words), (passages, others) = sides
+        similar = queries @ passages.T
+        best = similar.argmax(axis=1)
+        parts = [
+            Contribution(f"{word} ~ {others[at]}", float(row[at]))
+            for word, at, row in zip(words, best, similar, strict=True)
+        ]
+        return sorted(parts, key=lambda part: -part.amount)
+
+
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
+    "bert_dmn": lambda folder: BertDmnScorer(BertDmn.load(folder)),
+    "colbert": lambda folder: LateInteractionScorer(LateInteraction.load(folder)),
 }
 """Kind → function that loads a scorer from a folder. A new kind is a new entry."""
+
+
+def logistic(scores: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(−score)) of each score, float64."""
+    probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
+    return probabilities
+
+
+def save_scorer(kind: str, model: Any, folder: Path) -> None:
+    """Writes a model with the kind by which `load_scorer` loads it."""
+    model.save(folder)
+    (folder / LAYOUT).write_text(json.dumps({"kind": kind}), encoding="utf-8")
 
 
 def load_scorer(folder: Path) -> Scorer:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
 UNUSED, OWN = ("[unused0]", "[unused1]"), ("[Q]", "[D]")
@@ -60,7 +61,13 @@ class LateInteraction(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Vectors of unit length, fp32 [b, l, width], of tokens [b, l]; mask 1 for tokens that are read."""
-        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0]
+        return self._projected(self.backbone(input_ids=input_ids, attention_mask=attention_mask)[0])
+
+    def packed(self, row: Row) -> Tensor:
+        """Vectors [t, width] of a row's tokens, as `forward`."""
+        return self._projected(row.hidden(self.backbone))
+
+    def _projected(self, hidden: Tensor) -> Tensor:
         return nn.functional.normalize(self.projection(hidden).float(), dim=-1)
 
     def save(self, folder: Path) -> None:

@@ -2,20 +2,18 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.scoring import pair_tokens, score_pairs
-from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
+from gnn_encoder.training.rerankers import cross_encoder as cross_encoder_of
 
 
 @step(cross_encoder="model")
@@ -28,28 +26,17 @@ def train_cross_encoder(
     if len(labels.query) == 0:
         raise UserError("no labelled training pairs, so the cross-encoder cannot be trained")
     torch.manual_seed(settings.seed)  # the new head has random weights
-    model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
-    pairs = pair_tokens(model, data)
-    dev = DevCandidates(data, runs, settings)
-
-    def scores(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        device = model.head.weight.device
-        logits: Tensor = model(*(torch.from_numpy(array).to(device) for array in pairs.padded(query, passage)))[0]
-        return logits
+    trained, dev = cross_encoder_of(settings, data), DevCandidates(data, runs, settings)
+    model = trained.model
 
     def loss(batch: PairBatch) -> Tensor:
-        return pair_loss(scores, pairs.lengths, batch, loss=settings.loss, margin=settings.margin)
-
-    def dev_scores(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        logits = np.empty(len(query), np.float32)
-        score_pairs(model, pairs, query, passage, logits, None, precision=settings.precision)
-        return logits
+        return pair_loss(trained.score, trained.lengths, batch, loss=settings.loss, margin=settings.margin)
 
     groups = [
         *parameter_groups(model.backbone, settings.learning_rate, settings.weight_decay),
         *parameter_groups(model.head, settings.head_learning_rate, settings.weight_decay),
     ]
-    measure = (lambda: dev.measure(dev_scores)) if len(dev) else None
+    measure = (lambda: dev.measure(trained.rank)) if len(dev) else None
     plan = PairBatches(labels, negative_pool(data, runs, settings.negative_depth), settings)
     result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
     model.save(cross_encoder.path)

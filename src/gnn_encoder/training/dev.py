@@ -58,20 +58,31 @@ class DevCandidates:
         self.candidates = merge_candidates(runs, self.queries, CANDIDATES)
         self.relevant = known.contains(self.queries[:, None], self.candidates)
         self.retrieved = known.contains(self.queries[:, None], runs[0].hits(self.queries, CANDIDATES))
+        self.positives = np.array([(labels.query == query).sum() for query in self.queries], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def measure(self, score: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, float]:
-        """Mean reciprocal rank at 10 after re-ranking by `score` (query, passage rows [r] → [r]), and before."""
+        """Figures of the first `CANDIDATES` candidates after re-ranking by `score` (query, passage rows [r] → [r]).
+
+        They are the mean reciprocal rank at 10, after and before re-ranking, and the mean average precision after.
+        """
         exists = self.candidates >= 0
         ranked = np.full(exists.shape, -np.inf, dtype=np.float32)
         ranked[exists] = score(np.repeat(self.queries, CANDIDATES)[exists.ravel()], self.candidates[exists])
-        order = np.argsort(-ranked, axis=1, kind="stable")
+        hits = np.take_along_axis(self.relevant, np.argsort(-ranked, axis=1, kind="stable"), axis=1)
         return {
-            "dev/reranked_RR_at_10": reciprocal_rank(np.take_along_axis(self.relevant, order, axis=1)),
+            "dev/reranked_RR_at_10": reciprocal_rank(hits),
             "dev/retrieved_RR_at_10": reciprocal_rank(self.retrieved),
+            "dev/reranked_AP": average_precision(hits, self.positives),
         }
+
+
+def average_precision(hits: np.ndarray, positives: np.ndarray) -> float:
+    """Mean average precision of the hits bool [n, k] of queries with `positives` [n] relevant passages."""
+    precision = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
+    return float(((precision * hits).sum(axis=1) / positives).mean())
 
 
 def reciprocal_rank(hits: np.ndarray, cutoff: int = 10) -> float:

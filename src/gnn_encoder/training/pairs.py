@@ -12,6 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from gnn_encoder.artifacts import Qrels
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax
@@ -40,7 +41,7 @@ class PairBatches(ShuffledBatches):
             a candidate, because they teach nothing.
     """
 
-    def __init__(self, positives: Qrels, pool: np.ndarray, settings: TrainCrossEncoder) -> None:
+    def __init__(self, positives: Qrels, pool: np.ndarray, settings: TrainCrossEncoder | TrainReranker) -> None:
         usable = np.flatnonzero((settings.loss == "pointwise") | (pool >= 0).any(axis=1))
         if not len(usable):
             raise UserError(f"loss = {settings.loss} needs negatives, and every candidate is a known positive")

@@ -1,0 +1,72 @@
+"""Token pairs whose passage is divided into sentences, as BERT-DMN reads them (BERT-DMN 3.2)."""
+
+from typing import Any
+
+import numpy as np
+import regex
+
+from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.inference.scoring import PairTokens
+from gnn_encoder.inference.tokens import SHARD, Tokens
+
+END = regex.compile(r"[.!?…。！？]+[\"'”’)\]]*\s+")
+"""The end of a sentence: punctuation, closing marks and white space. So 3.5 stays whole, and "e.g. this" does not."""
+
+
+def sentence_starts(text: str) -> np.ndarray:
+    """Positions int64 [m] of the sentences' first characters, ascending; a text without any end is one sentence."""
+    starts = [0, *(end.end() for end in END.finditer(text) if end.end() < len(text))]
+    return np.array(starts, dtype=np.int64)
+
+
+class Sentences:
+    """Passages as tokens, and the number of each token's sentence.
+
+    Attributes:
+        tokens: the tokens of n passages, with special tokens.
+        number: int32 [total], as `tokens.ids`: from 1, and -1 at special tokens.
+    """
+
+    def __init__(self, tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> None:
+        ids, numbers = [], []
+        for start in range(0, len(rows), SHARD):
+            texts = passages.take(rows[start : start + SHARD]).full_texts()
+            read = tokenizer(
+                texts, truncation=True, max_length=max_length,
+                return_offsets_mapping=True, return_special_tokens_mask=True,
+            )  # fmt: skip
+            ids.append(Tokens.flatten(read["input_ids"]))
+            for text, spans, special in zip(texts, read["offset_mapping"], read["special_tokens_mask"], strict=True):
+                first = np.array([begin for begin, _ in spans])
+                number = np.searchsorted(sentence_starts(text), first, side="right")
+                real = np.array(special) == 0
+                # A sentence of characters that make no token has no number.
+                number[real] = np.unique(number[real], return_inverse=True)[1] + 1
+                numbers.append(np.where(real, number, -1).astype(np.int32))
+        self.tokens = Tokens.join(ids)
+        self.number = np.concatenate([np.zeros(0, np.int32), *numbers])
+
+
+class SentencePairs(PairTokens):
+    """Token pairs with the number of each token's sentence."""
+
+    def __init__(self, tokenizer: Any, first: Tokens, second: Sentences, max_length: int) -> None:
+        super().__init__(tokenizer, first, second.tokens, max_length)
+        self.number = second.number
+
+    def segmented(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
+        """As `padded`, and segments int64 [b, l].
+
+        A segment is 0 at the query's tokens, n at the tokens of the passage's nth sentence, and -1 elsewhere. A
+        sentence that is cut by the pair's length counts as it is.
+        """
+        ids, mask, types = self.padded(first, second)
+        segments = np.full(ids.shape, -1, dtype=np.int64)
+        columns = np.arange(ids.shape[1])
+        head = np.minimum(self.first.lengths[first], self.max_length // 2)[:, None]
+        segments[(columns > 0) & (columns < head - 1)] = 0
+        last = self.lengths(first, second)[:, None] - 1
+        place = self.second.offsets[second][:, None] + 1 + columns - head - len(self.middle)
+        inside = (types > 0) & (columns < last)
+        segments[inside] = self.number[place[inside]]
+        return ids, mask, types, segments

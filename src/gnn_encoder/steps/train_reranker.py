@@ -1,0 +1,61 @@
+"""Trains a re-ranker on positives and negatives of the first stage (SS-BERT 3.3, BERT-DMN 5.2)."""
+
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference.scorers import save_scorer
+from gnn_encoder.retrieval.first_stage import negative_pool
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.training.dev import DevCandidates
+from gnn_encoder.training.loop import Objective, fit, parameter_groups
+from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
+from gnn_encoder.training.rerankers import new_reranker
+
+
+@step(reranker="model")
+def train_reranker(
+    context: Context, settings: TrainReranker, dataset: Path, first_run: Path, reranker: Draft
+) -> Metrics:
+    """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind."""
+    data, first = Dataset(dataset), Run.read(first_run)
+    labels = data.split_qrels("train").positive()
+    if len(labels.query) == 0:
+        raise UserError("no labelled training pairs, so no re-ranker can be trained")
+    trained, dev = new_reranker(settings, data), DevCandidates(data, [first], settings)
+    probabilities = trained.logits and settings.loss == "pairwise_margin"
+
+    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        scores = trained.score(query, passage)
+        return scores.sigmoid() if probabilities else scores
+
+    def loss(batch: PairBatch) -> Tensor:
+        return pair_loss(score, trained.lengths, batch, loss=settings.loss, margin=settings.margin)
+
+    def figures() -> dict[str, float]:
+        found = dev.measure(trained.rank)
+        return {"dev/reranked_AP": found.pop("dev/reranked_AP"), **found}  # the first figure chooses the epoch
+
+    groups = [
+        group
+        for part, rate in [
+            (trained.model.backbone, settings.learning_rate),
+            *((head, settings.head_learning_rate) for head in trained.heads),
+        ]
+        for group in parameter_groups(part, rate, settings.weight_decay)
+    ]
+    measure = figures if len(dev) else None
+    plan = PairBatches(labels, negative_pool(data, [first], settings.negative_depth), settings)
+    result = fit(Objective(trained.model, plan, loss, groups, measure, settings.keep), settings, context)
+    save_scorer(settings.kind, trained.model, reranker.path)
+    last = measure() if measure else {}
+    return {
+        "pairs": len(labels.query),
+        **result,
+        **last,
+        "headline": f"loss {result['final_loss']:.3f}, re-ranked dev MAP {last.get('dev/reranked_AP', 0.0):.3f}",
+    }

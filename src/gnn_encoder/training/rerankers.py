@@ -1,0 +1,126 @@
+"""The re-rankers in training: for each kind its model, its scores with gradient, and its scores of dev candidates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.inference.encoding import read_rows
+from gnn_encoder.inference.late_interaction import late_scores, late_tokens, passage_arrays, query_arrays
+from gnn_encoder.inference.scoring import pair_tokens
+from gnn_encoder.inference.sentences import SentencePairs, Sentences
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.bert_dmn import BertDmn
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
+from gnn_encoder.settings.foundation import TrainCrossEncoder
+from gnn_encoder.settings.reranking import TrainReranker
+
+Pairs = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A re-ranker to train. Its functions take dataset rows of queries [r] and passages [r]."""
+
+    model: Any
+    score: Callable[[np.ndarray, np.ndarray], Tensor]
+    """Scores [r] with gradient: logits, or sums of similarities."""
+    lengths: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """Tokens of each pair."""
+    rank: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """Scores fp32 [r] without gradient, in eval mode."""
+    logits: bool = True
+
+    @property
+    def heads(self) -> list[nn.Module]:
+        """The modules that start at random."""
+        return [module for name, module in self.model.named_children() if name != "backbone"]
+
+
+def new_reranker(settings: TrainReranker, data: Dataset) -> Reranker:
+    """The re-ranker of the settings' kind, with the backbone's weights and a new head."""
+    torch.manual_seed(settings.seed)  # the new weights are random
+    return {"cross_encoder": cross_encoder, "bert_dmn": _bert_dmn, "colbert": _colbert}[settings.kind](settings, data)
+
+
+def cross_encoder(settings: TrainCrossEncoder | TrainReranker, data: Dataset) -> Reranker:
+    """A cross-encoder with a new head."""
+    model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
+    pairs = pair_tokens(model, data)
+
+    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        logits: Tensor = model(*_tensors(pairs.padded(query, passage)))[0]
+        return logits
+
+    def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        return _read(model, pairs.lengths(query, passage), pairs.padded, (query, passage), settings.precision)
+
+    return Reranker(model, score, pairs.lengths, rank)
+
+
+def _bert_dmn(settings: TrainReranker, data: Dataset) -> Reranker:
+    model = BertDmn.from_backbone(
+        settings.backbone, settings.pair_length, width=settings.memory_width, episodes=settings.episodes,
+        dropout=settings.memory_dropout, shared_episodes=settings.shared_episodes,
+        bidirectional=settings.bidirectional, memory_includes_question=settings.memory_includes_question,
+    )  # fmt: skip
+    questions = Tokens.of(model.tokenizer, data.queries.column("text").to_pylist(), model.max_length)
+    passages = Sentences(model.tokenizer, data.passages, np.arange(len(data.passages)), model.max_length)
+    pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
+
+    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        logits: Tensor = model(*_tensors(pairs.segmented(query, passage)))
+        return logits
+
+    def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        return _read(model, pairs.lengths(query, passage), pairs.segmented, (query, passage), settings.precision)
+
+    return Reranker(model, score, pairs.lengths, rank)
+
+
+def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
+    layout = LateInteractionLayout(
+        settings.token_width, settings.query_length, settings.passage_length, settings.expand_queries
+    )
+    model = LateInteraction.from_backbone(settings.backbone, layout)
+    texts = data.queries.column("text").to_pylist()
+    questions = late_tokens(model, texts, 0)
+    passages = late_tokens(model, [t for part in data.passages.stream() for t in part.full_texts()], 1)
+
+    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        asked, first = np.unique(query, return_inverse=True)
+        answering, second = np.unique(passage, return_inverse=True)
+        ids, mask, asks = _tensors(query_arrays(model, questions, asked))
+        queries = model(ids, mask)[first], asks[first]
+        ids, mask, answers = _tensors(passage_arrays(model, passages, answering))
+        return max_similarity(queries[0], model(ids, mask)[second], queries[1], answers[second])
+
+    def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        found: np.ndarray = passages.lengths[passage]
+        return found
+
+    def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        return late_scores(model, data, query, passage, precision=settings.precision)
+
+    return Reranker(model, score, lengths, rank, logits=False)
+
+
+def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
+    return [torch.from_numpy(array).to(device()) for array in arrays]
+
+
+def _read(model: Any, lengths: np.ndarray, arrays: Any, pairs: Pairs, precision: str) -> np.ndarray:
+    scores = np.empty(len(lengths), np.float32)
+    query, passage = pairs
+
+    def store(rows: np.ndarray, found: np.ndarray, *_: np.ndarray) -> None:
+        scores[rows] = found
+
+    read_rows(model, lengths, lambda rows: arrays(query[rows], passage[rows]), store, precision=precision)
+    return scores

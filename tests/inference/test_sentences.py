@@ -1,0 +1,88 @@
+"""The sentences of token pairs against a loop over one pair at a time."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import BertTokenizerFast
+
+from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.inference.sentences import SentencePairs, Sentences, sentence_starts
+from gnn_encoder.inference.tokens import Tokens
+
+TEXTS = [
+    "the old river. the stone! is the cloud bright? yes",
+    "a garden without any end",
+    "It costs 3.5 or 4.5 a day. \"the letter.\" (the winter.) and the market",
+    "",
+    "... the river",
+    "the river. " * 30,
+]  # fmt: skip
+
+
+class Table:
+    def take(self, rows: np.ndarray) -> "Table":
+        self.rows = rows
+        return self
+
+    def full_texts(self) -> list[str]:
+        return [TEXTS[row] for row in self.rows]
+
+
+@pytest.fixture
+def tokenizer(tiny_backbone: Path) -> BertTokenizerFast:
+    return BertTokenizerFast.from_pretrained(tiny_backbone)
+
+
+@pytest.fixture
+def sentences(tokenizer: BertTokenizerFast) -> Sentences:
+    table: PassageTable = Table()  # type: ignore[assignment]
+    return Sentences(tokenizer, table, np.arange(len(TEXTS)), 64)
+
+
+def words(tokenizer: BertTokenizerFast, ids: np.ndarray) -> str:
+    return tokenizer.decode(ids).replace(" ", "")
+
+
+def test_sentences_end_at_punctuation_before_white_space() -> None:
+    found = [[text[a:b] for a, b in pairwise([*sentence_starts(text), None])] for text in TEXTS[:4]]
+    assert found[0] == ["the old river. ", "the stone! ", "is the cloud bright? ", "yes"]
+    assert found[1] == [TEXTS[1]]
+    assert found[2] == ["It costs 3.5 or 4.5 a day. ", '"the letter." ', "(the winter.) ", "and the market"]
+    assert found[3] == [""]
+    assert sentence_starts("one sentence. ").tolist() == [0]
+
+
+def test_each_token_has_its_sentence_and_special_tokens_none(
+    sentences: Sentences, tokenizer: BertTokenizerFast
+) -> None:
+    offsets = sentences.tokens.offsets
+    ids, number = sentences.tokens.ids[offsets[0] : offsets[1]], sentences.number[offsets[0] : offsets[1]]
+    assert number[0] == number[-1] == -1
+    parts = [words(tokenizer, ids[number == n]) for n in (1, 2, 3, 4)]
+    assert [part.replace("[UNK]", "#") for part in parts] == ["theoldriver#", "thestone#", "isthecloudbright#", "yes"]
+    counts = [sentences.number[a:b].max() for a, b in pairwise(offsets)]
+    assert counts[:5] == [4, 1, 4, -1, 2]
+    assert sentences.tokens.lengths[5] == 64 and counts[5] > 10
+
+
+def test_segments_of_pairs(sentences: Sentences, tokenizer: BertTokenizerFast) -> None:
+    queries = Tokens.of(tokenizer, ["what is the river", "", "stone " * 30], 64)
+    pairs = SentencePairs(tokenizer, queries, sentences, 24)
+    first, second = (each.ravel() for each in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
+    ids, mask, types, segments = pairs.segmented(first, second)
+    assert (segments[mask == 0] == -1).all()
+    special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
+    assert (segments[special] == -1).all() and (segments[(mask > 0) & ~special] >= 0).all()
+    for row, (q, p) in enumerate(zip(first, second, strict=True)):
+        asked = queries.ids[queries.offsets[q] : queries.offsets[q + 1]][1:-1]
+        here = ids[row][segments[row] == 0]
+        assert here.tolist() == asked[: len(here)].tolist() and len(here) == min(len(asked), 10)
+        place = slice(sentences.tokens.offsets[p] + 1, sentences.tokens.offsets[p + 1] - 1)
+        shown = segments[row] > 0
+        assert ids[row][shown].tolist() == sentences.tokens.ids[place][: shown.sum()].tolist()
+        assert segments[row][shown].tolist() == sentences.number[place][: shown.sum()].tolist()
+        assert (types[row][shown] == 1).all()
+    assert segments[3].max() == 0, "an empty passage has no sentence"
+    assert not (segments[len(TEXTS)] == 0).any(), "an empty query has no token"
