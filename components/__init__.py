@@ -22,6 +22,7 @@ from components.train_dpr import train_dpr
 from components.train_dual_encoder import train_dual_encoder
 from components.train_gnn import train_gnn
 from components.train_query_generator import train_query_generator
+from components.train_reranker import train_reranker
 from components.try_variant import try_variant
 
 __all__ = [
@@ -47,5 +48,6 @@ __all__ = [
     "train_dual_encoder",
     "train_gnn",
     "train_query_generator",
+    "train_reranker",
     "try_variant",
 ]

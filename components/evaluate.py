@@ -1,5 +1,7 @@
 """The component of `evaluate`."""
 
+from typing import List  # noqa: UP035 (KFP knows a list of artifacts by this name alone)
+
 from kfp import dsl
 from kfp.dsl import Artifact, Dataset, Input, Output
 
@@ -11,22 +13,23 @@ def evaluate(
     arguments: str,
     dataset: Input[Dataset],
     bm25: Input[Artifact],
-    untrained: Input[Artifact],
-    dpr: Input[Artifact],
-    dual_encoder: Input[Artifact],
-    gnn_encoder: Input[Artifact],
-    reranked: Input[Artifact],
-    dual_encoder_fused: Input[Artifact],
-    gnn_encoder_fused: Input[Artifact],
-    dual_encoder_fused_by_rank: Input[Artifact],
-    gnn_encoder_fused_by_rank: Input[Artifact],
     evaluation: Output[Artifact],
+    untrained: Input[Artifact] = None,
+    dpr: Input[Artifact] = None,
+    dual_encoder: Input[Artifact] = None,
+    gnn_encoder: Input[Artifact] = None,
+    reranked: Input[Artifact] = None,
+    dual_encoder_fused: Input[Artifact] = None,
+    gnn_encoder_fused: Input[Artifact] = None,
+    dual_encoder_fused_by_rank: Input[Artifact] = None,
+    gnn_encoder_fused_by_rank: Input[Artifact] = None,
+    rerankers: Input[List[Artifact]] = None,  # noqa: UP006
 ) -> None:
-    """Measure the runs of all systems, in the order of the tables. KFP passes no list of several tasks' outputs."""
+    """Measure the runs of all systems, in the order of the tables. KFP lists the outputs of a loop's tasks alone."""
     from gnn_encoder.steps.evaluate import evaluate
 
     runs = (
         bm25, untrained, dpr, dual_encoder, gnn_encoder, reranked, dual_encoder_fused, gnn_encoder_fused,
-        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank,
+        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()),
     )  # fmt: skip
-    evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs], evaluation=evaluation.path)
+    evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs if run], evaluation=evaluation.path)

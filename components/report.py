@@ -11,26 +11,20 @@ def report(
     arguments: str,
     dataset: Input[Dataset],
     evaluation: Input[Artifact],
-    latency: Input[Artifact],
-    graph: Input[Artifact],
-    gnn_encoder: Input[Model],
-    passage_vectors: Input[Artifact],
-    encoding: Input[Artifact],
-    bundle: Input[Model],
     report: Output[Artifact],
+    latency: Input[Artifact] = None,
+    graph: Input[Artifact] = None,
+    gnn_encoder: Input[Model] = None,
+    passage_vectors: Input[Artifact] = None,
+    encoding: Input[Artifact] = None,
+    bundle: Input[Model] = None,
 ) -> None:
     """Write the page."""
     from gnn_encoder.steps.report import report as write
 
-    write(
-        arguments,
-        dataset=dataset.path,
-        evaluation=evaluation.path,
-        latency=latency.path,
-        graph=graph.path,
-        gnn_encoder=gnn_encoder.path,
-        passage_vectors=passage_vectors.path,
-        encoding=encoding.path,
-        bundle=bundle.path,
-        report=report.path,
-    )
+    given = {
+        "latency": latency, "graph": graph, "gnn_encoder": gnn_encoder, "passage_vectors": passage_vectors,
+        "encoding": encoding, "bundle": bundle,
+    }  # fmt: skip
+    inputs = {name: artifact.path for name, artifact in given.items() if artifact}
+    write(arguments, dataset=dataset.path, evaluation=evaluation.path, report=report.path, **inputs)

@@ -1,4 +1,4 @@
-"""The command line: `gnn-encoder run · submit · update · retrain · ablate · models · data check · search · explain …`.
+"""The command line: `gnn-encoder run · submit · update · retrain · ablate · rerank · models · search · explain …`.
 
 Each command imports heavy modules itself, so that `--help` stays fast.
 """
@@ -93,6 +93,27 @@ def ablate(
     changes = [f"try_variant.mode={mode}", *(overrides or [])]
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds, root)
     show_ablation(follow((*FOUNDATION, "encode_queries"), job))
+
+
+@app.command()
+def rerank(
+    preset: Preset,
+    systems: Annotated[
+        str, typer.Option(metavar="KIND,…", help="Re-rankers, in the order of the table; the last is the headline's.")
+    ] = "cross_encoder,bert_dmn,colbert",
+    dataset: Data = None,
+    overrides: Overrides = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Train re-rankers of BM25's first hits, side by side, and compare them."""
+    from gnn_encoder.cli.console import follow, show_reranking
+    from gnn_encoder.runs import pipelines
+    from gnn_encoder.settings.reranking import SYSTEMS, reranker_kinds
+
+    names = [name.strip() for name in systems.split(",") if name.strip()]
+    titles = [f"{step}: {SYSTEMS[kind]}" for kind in reranker_kinds(names) for step in ("train_reranker", "rerank")]
+    job = partial(pipelines.rerank, preset, dataset, overrides or [], names, root)
+    show_reranking(follow(("ingest", "bm25_retrieve", *titles, "evaluate", "report"), job))
 
 
 @app.command()

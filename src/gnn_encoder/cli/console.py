@@ -190,6 +190,15 @@ def show_ablation(outcome: Outcome) -> None:
     screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
 
 
+def show_reranking(outcome: Outcome) -> None:
+    """Shows the table of a re-ranking run, and the path of its page."""
+    report = Report.read(outcome.outputs["report"])
+    screen = Console()
+    screen.print()
+    screen.print(results_table(report.metrics))
+    screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
+
+
 def show_update(outcome: Outcome) -> None:
     """Shows the result of an update, and the path of its bundle."""
     bundle = outcome.outputs["bundle"]

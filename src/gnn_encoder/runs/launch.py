@@ -26,8 +26,8 @@ from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.presets import SOURCE_TREE, pipelines_folder
 from gnn_encoder.tracking.progress import emit
 
-Arguments = Mapping[str, str | list[str]]
-"""Pipeline parameter → arguments of a step as JSON, or a list of such arguments for a loop."""
+Arguments = Mapping[str, str | list[str] | list[dict[str, str]]]
+"""Pipeline parameter → arguments of a step as JSON; for a loop a list of them, or of {name: such arguments}."""
 
 
 def pipeline_file(name: str) -> Path:

@@ -1,8 +1,8 @@
-"""`gnn-encoder run`, `update` and `ablate` on this machine: check settings, run a pipeline, link its outputs."""
+"""`gnn-encoder run`, `update`, `ablate`, `rerank` on this machine: check settings, run a pipeline, link its outputs."""
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,18 @@ from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
-from gnn_encoder.runs.provenance import step_arguments
+from gnn_encoder.runs.provenance import call_arguments, step_arguments
 from gnn_encoder.runs.supervision import Show
-from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings, StepArguments
+from gnn_encoder.settings.pipeline import (
+    FOUNDATION,
+    PIPELINES,
+    Settings,
+    StepArguments,
+    calls,
+    reranking_calls,
+)
 from gnn_encoder.settings.presets import load_settings, parse_settings
+from gnn_encoder.settings.reranking import reranker_kinds
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
@@ -138,6 +146,20 @@ def ablate(
     params = {"preset": preset, "seeds": seeds, **_params(settings, FOUNDATION)}
     name = dated(f"ablation-{Path(preset).stem}")
     return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, show)
+
+
+def rerank(
+    preset: str, dataset: str | None, overrides: Iterable[str], systems: Sequence[str], root: Path, show: Show
+) -> Outcome:
+    """Runs the re-ranking pipeline for kinds of re-rankers; the last kind is the one in the headline."""
+    settings, kinds = load_settings(preset, [*overrides, *dataset_override(dataset)]), reranker_kinds(systems)
+    root = _writable(root)
+    made = call_arguments(calls(settings, ("ingest", "bm25_retrieve")) | reranking_calls(settings, kinds))
+    looped = [{step: made.pop(f"{step}.{kind}") for step in ("train", "rerank")} for kind in kinds]
+    params = {"preset": preset, **_params(settings, PIPELINES["rerank"])}
+    name = dated(f"rerank-{Path(preset).stem}")
+    arguments: dict[str, str | list[dict[str, str]]] = {**made, "systems": looped}
+    return run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
 
 
 def check_heads(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import without_password
 from gnn_encoder.settings.foundation import Ingest
-from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments, calls
+from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.values import StepSettings
 
 PACKAGE = "gnn_encoder"
@@ -32,23 +32,28 @@ PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bund
 
 
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
-    """Returns {parameter of a pipeline: JSON argument of a component}.
+    """Returns {parameter of a pipeline: JSON argument of a component}, as `call_arguments`."""
+    return call_arguments(calls(settings, steps), registry)
+
+
+def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]:
+    """Returns {name: JSON argument of a component} of named calls.
 
     `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
     source, a local backbone or the earlier run does not exist.
     """
     arguments = {
-        parameter: StepArguments(
+        name: StepArguments(
             settings=call.settings.model_dump(mode="json"),
             code_digest=code_digest(f"{PACKAGE}.steps.{call.step}"),
             source_digests=source_digests(call.step, call.settings, registry),
             label=call.label,
         )
-        for parameter, call in calls(settings, steps).items()
+        for name, call in of.items()
     }
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
-    return {parameter: call.model_dump_json() for parameter, call in arguments.items()}
+    return {name: call.model_dump_json() for name, call in arguments.items()}
 
 
 def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:

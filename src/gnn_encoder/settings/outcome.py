@@ -10,8 +10,9 @@ from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
-UNTRAINED, DUAL_ENCODER, GNN_ENCODER, CROSS_ENCODER = "Untrained", "Dual encoder", "GNN-encoder", "Cross-encoder"
-"""Names of the systems that the training pipeline ranks in separate steps."""
+LEXICAL, UNTRAINED, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "Dual encoder", "GNN-encoder"
+CROSS_ENCODER = "Cross-encoder"
+"""Names of systems, as in every table."""
 
 
 class IndexKind(StepSettings):

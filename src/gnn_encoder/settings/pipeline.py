@@ -1,12 +1,12 @@
 """The settings of all steps, the rules between settings of several steps, and the steps of each pipeline."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from gnn_encoder.settings import foundation, graph, outcome
-from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
+from gnn_encoder.settings import foundation, graph, outcome, reranking
+from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, LEXICAL, UNTRAINED, Fuse, Rank
 from gnn_encoder.settings.shared import Backbone
 from gnn_encoder.settings.values import StepSettings
 
@@ -32,6 +32,7 @@ class Settings(StepSettings):
     encode_queries: graph.EncodeQueries = graph.EncodeQueries()
     try_variant: graph.TryVariant = graph.TryVariant()
     compare_variants: graph.CompareVariants = graph.CompareVariants()
+    train_reranker: reranking.TrainReranker = reranking.TrainReranker()
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
@@ -66,6 +67,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
     "update": ("ingest", "build_graph", "encode_corpus"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
+    "rerank": ("ingest", "bm25_retrieve", "train_reranker"),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 ORIGIN = ("run.data", "run.settings", "run.code")
@@ -103,12 +105,15 @@ class Call(NamedTuple):
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
-    Each of `steps` is called with the settings of its own section; `evaluate` adds the calls of `ranking_calls`.
+    Each of `steps` is called with the settings of its own section; `evaluate` adds the calls of `ranking_calls`, and
+    `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     for step in steps:
         if step == "evaluate":
             found |= ranking_calls(settings.evaluate, settings.train_dual_encoder)
+        elif step == "train_reranker":
+            found |= reranking_calls(settings, [settings.train_reranker.kind])
         else:
             found[step] = Call(step, getattr(settings, step))
     return found
@@ -135,6 +140,24 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
         "evaluate": Call("evaluate", evaluate),
         "measure_latency": Call("measure_latency", outcome.MeasureLatency()),
         "report": Call("report", outcome.Report(**speed)),
+    }
+
+
+def reranking_calls(settings: Settings, kinds: Sequence[reranking.RerankerKind]) -> dict[str, Call]:
+    """Returns {name: call} of the steps that train re-rankers and compare them with BM25.
+
+    The names of the calls in the pipeline's loop are `train.KIND` and `rerank.KIND`. The last kind is the candidate.
+    """
+    evaluate, found = settings.evaluate, {}
+    for kind in kinds:
+        train, title = settings.train_reranker.of(kind), reranking.SYSTEMS[kind]
+        rerank = outcome.Rerank(system=title, depth=train.reranked_hits, **evaluate.speed)
+        found[f"train.{kind}"] = Call("train_reranker", train, title)
+        found[f"rerank.{kind}"] = Call("rerank", rerank, title)
+    roles = {"baseline": LEXICAL, "candidate": reranking.SYSTEMS[kinds[-1]]}
+    return found | {
+        "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
+        "report": Call("report", outcome.Report(**evaluate.speed)),
     }
 
 

@@ -1,11 +1,24 @@
 """Settings of the steps that train re-rankers."""
 
+from collections.abc import Sequence
 from typing import Literal
 
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import MeasuredTraining
-from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt
+from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert"]
+SYSTEMS: dict[RerankerKind, str] = {"cross_encoder": "BERT", "bert_dmn": "BERT-DMN", "colbert": "ColBERT"}
+"""Kind of re-ranker → its name in all tables."""
+
+
+def reranker_kinds(names: Sequence[str]) -> list[RerankerKind]:
+    """Returns the kinds of re-rankers that are named, each once; a UserError for no name or an unknown one."""
+    kinds = [kind for name in dict.fromkeys(names) for kind in SYSTEMS if kind == name]
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown or not kinds:
+        raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
+    return kinds
 
 
 class TrainReranker(MeasuredTraining):
@@ -25,12 +38,16 @@ class TrainReranker(MeasuredTraining):
     """Negatives per positive, drawn again in each epoch."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
-    loss: Literal["pointwise", "pairwise_margin", "pairwise_softmax"] = "pairwise_margin"
-    """As in `train_cross_encoder`. BERT-DMN: `pairwise_margin`; ColBERT: `pairwise_softmax`."""
+    loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax"] = "auto"
+    """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
+    `pairwise_margin` for the other kinds (BERT-DMN eq. 4)."""
     margin: PositiveFloat = 0.2
-    """Of `pairwise_margin`. The scores of `cross_encoder` and `bert_dmn` are then probabilities (BERT-DMN 3.2)."""
+    """Of `pairwise_margin`. The scores of `cross_encoder` and `bert_dmn` are probabilities then (BERT-DMN 3.2)."""
     keep: Literal["last", "best"] = "best"
     """As in `train_cross_encoder`, by MAP (BERT-DMN 5.2)."""
+    depth: PositiveInt | Literal["auto"] = "auto"
+    """Hits of each dev and test query that are re-ranked. `auto`: 1000 for `colbert` (SS-BERT 4.1), 100 for the other
+    kinds, which read each pair."""
     pair_length: PositiveInt = 512
     """cross_encoder, bert_dmn: tokens of `[CLS] query [SEP] passage [SEP]`."""
     memory_width: PositiveInt = 256
@@ -50,5 +67,30 @@ class TrainReranker(MeasuredTraining):
     """colbert: tokens of a query and of a passage."""
     expand_queries: bool = True
     """colbert: queries are filled up with [MASK]."""
-    dev_queries: Count = 200
-    """As in `train_cross_encoder`."""
+
+    def of(self, kind: RerankerKind) -> "TrainReranker":
+        """Returns the settings for a kind; settings of other kinds have their defaults, so that they repeat nothing."""
+        own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
+        own |= dict.fromkeys(_TOKENS, ("colbert",))
+        unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
+        return self.model_copy(update={"kind": kind, **unused})
+
+    @property
+    def kinds_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:
+        """The loss, with `auto` resolved."""
+        if self.loss == "auto":
+            return "pairwise_softmax" if self.kind == "colbert" else "pairwise_margin"
+        return self.loss
+
+    @property
+    def reranked_hits(self) -> int:
+        """The depth as a number."""
+        if self.depth == "auto":
+            return 1000 if self.kind == "colbert" else 100
+        return self.depth
+
+
+_MEMORY = (
+    "memory_width", "episodes", "memory_dropout", "shared_episodes", "bidirectional", "memory_includes_question",
+)  # fmt: skip
+_TOKENS = ("token_width", "query_length", "passage_length", "expand_queries")

@@ -7,6 +7,7 @@ from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
+from gnn_encoder.settings.outcome import LEXICAL
 
 
 @step(bm25_run="run")
@@ -22,7 +23,7 @@ def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_
         train_depth=settings.train_depth,
         eval_depth=settings.eval_depth,
     )
-    run.write(bm25_run, "BM25")
+    run.write(bm25_run, LEXICAL)
     figures = dev_figures(data, run)
     return {
         "hits": len(run.query),

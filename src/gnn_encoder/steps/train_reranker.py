@@ -27,14 +27,14 @@ def train_reranker(
     if len(labels.query) == 0:
         raise UserError("no labelled training pairs, so no re-ranker can be trained")
     trained, dev = new_reranker(settings, data), DevCandidates(data, [first], settings)
-    probabilities = trained.logits and settings.loss == "pairwise_margin"
+    probabilities = trained.logits and settings.kinds_loss == "pairwise_margin"
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         scores = trained.score(query, passage)
         return scores.sigmoid() if probabilities else scores
 
     def loss(batch: PairBatch) -> Tensor:
-        return pair_loss(score, trained.lengths, batch, loss=settings.loss, margin=settings.margin)
+        return pair_loss(score, trained.lengths, batch, loss=settings.kinds_loss, margin=settings.margin)
 
     def figures() -> dict[str, float]:
         found = dev.measure(trained.rank)

@@ -1,0 +1,23 @@
+"""The re-ranking pipeline: trains re-rankers on one first stage, side by side, and compares them with it.
+
+`systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, and `rerank`, the arguments
+of `rerank`. The other parameters are as in train.py.
+"""
+
+from kfp import dsl
+
+import components
+
+
+@dsl.pipeline(name="gnn-encoder-rerank", description="Trains re-rankers and compares them on queries they never saw.")
+def rerank(ingest: str, bm25_retrieve: str, systems: list, evaluate: str, report: str) -> None:
+    """From raw text to one table of all re-rankers."""
+    dataset = components.ingest(arguments=ingest).output
+    first_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    with dsl.ParallelFor(systems) as system:
+        reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
+        run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output
+    evaluation = components.evaluate(
+        arguments=evaluate, dataset=dataset, bm25=first_run, rerankers=dsl.Collected(run)
+    ).output
+    components.report(arguments=report, dataset=dataset, evaluation=evaluation)
