@@ -182,7 +182,7 @@ def test_the_committed_pipelines_are_what_their_sources_compile_to(
 ) -> None:
     assert all(map(launch.is_compiled, PIPELINES))
     for name in PIPELINES:
-        stale = launch.pipeline_file(name).read_text("utf-8").replace("bm25-retrieve", "bm25-find")
+        stale = launch.pipeline_file(name).read_text("utf-8").replace("exec-ingest", "exec-gather")
         (tmp_path / f"{name}.yaml").write_text(stale, "utf-8")
     monkeypatch.setattr(launch, "pipeline_file", lambda name: tmp_path / f"{name}.yaml")
     assert not any(map(launch.is_compiled, PIPELINES))

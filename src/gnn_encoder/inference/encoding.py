@@ -70,12 +70,18 @@ def autocast(precision: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def inference_copy(model: Module, precision: str) -> Iterator[Module]:
-    """The model in eval mode on its device, for inference. bf16 uses a copy, so that the model keeps exact weights."""
+    """The model in eval mode on its device, for inference. bf16 uses a copy, so that the model keeps exact weights.
+
+    The copy's modules that the model names in `full_precision` stay fp32.
+    """
     dtype, was_training = inference_dtype(precision), model.training
     tokenizer = getattr(model, "tokenizer", None)
     # The tokenizer is shared: copying the vocabulary takes longer than copying the weights.
     ready = model if dtype is torch.float32 else copy.deepcopy(model, {id(tokenizer): tokenizer})
-    ready.to(device=device(), dtype=dtype).eval()
+    ready.to(device=device(), dtype=dtype)
+    for name in getattr(model, "full_precision", ()) if ready is not model else ():
+        setattr(ready, name, copy.deepcopy(getattr(model, name)).to(device()))
+    ready.eval()
     try:
         with torch.inference_mode():
             yield ready

@@ -51,6 +51,8 @@ def reading(outputs: Tensor, segments: Tensor) -> Reading:
 class BertDmn(nn.Module):
     """A transformer over token pairs, a memory network over its outputs, and a linear answer module."""
 
+    full_precision = ("memory", "answer")
+
     def __init__(self, backbone: Any, tokenizer: Any, max_length: int, config: MemoryConfig) -> None:
         super().__init__()
         self.backbone, self.tokenizer = backbone, tokenizer
