@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
-from gnn_encoder.inference.late_interaction import encode_passages, late_scores, late_tokens, query_arrays
+from gnn_encoder.inference.late_interaction import encode_passages, late_scores, query_arrays, query_tokens
 from gnn_encoder.inference.scorers import LateInteractionScorer
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 
@@ -82,7 +82,7 @@ def test_no_punctuation_is_kept_and_what_is_kept_has_unit_length(dataset: Datase
 
 def test_a_query_is_filled_up_with_masks(dataset: Dataset, tiny_backbone: Path) -> None:
     model = model_of(tiny_backbone)
-    ids, mask, asks = query_arrays(model, late_tokens(model, ["river", "stone " * 40], 0), np.arange(2))
+    ids, mask, asks = query_arrays(model, query_tokens(model, ["river", "stone " * 40]), np.arange(2))
     assert ids.shape == (2, 12) and asks.all()
     assert mask.sum(axis=1).tolist() == [4, 12]
     assert (ids[0, 4:] == model.tokenizer.mask_token_id).all() and (ids[:, 1] == model.markers[0]).all()

@@ -1,6 +1,6 @@
 """Token vectors of texts for late interaction, kept ragged, and scores of pairs (Khattab and Zaharia 2020)."""
 
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ import torch
 from gnn_encoder.artifacts import Dataset, PassageTable
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
-from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
@@ -25,23 +25,17 @@ class TokenVectors(NamedTuple):
     """int64 [n + 1]: text i has the vectors `offsets[i]` to `offsets[i + 1]`."""
 
 
-def late_tokens(model: LateInteraction, texts: list[str], side: int) -> Tokens:
-    """Tokens of queries (side 0) or passages (side 1) with the side's marker after the first token."""
-    length = (model.layout.query_length, model.layout.passage_length)[side]
-    return _marked(Tokens.of(model.tokenizer, texts, length - 1), model.markers[side])
-
-
-def _marked(tokens: Tokens, marker: int) -> Tokens:
-    offsets = tokens.offsets + np.arange(len(tokens) + 1)
-    return Tokens(np.insert(tokens.ids, tokens.offsets[:-1] + 1, marker), offsets)
+def query_tokens(model: LateInteraction, texts: list[str]) -> Tokens:
+    """Tokens of queries, with space for the marker."""
+    return Tokens.of(model.tokenizer, texts, model.layout.query_length - 1)
 
 
 def query_arrays(model: LateInteraction, tokens: Tokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ids and mask int64 [b, l] for the model, and bool [b, l]: the tokens that are summed over.
 
-    Queries are filled up with `[MASK]`, if the layout says so.
+    The marker follows the first token. Queries are filled up with `[MASK]`, if the layout says so.
     """
-    ids, mask = tokens.padded(rows, model.tokenizer.pad_token_id or 0)
+    ids, mask = _marked(model, tokens, rows, 0)
     if not model.layout.expand_queries:
         return ids, mask, mask > 0
     missing = ((0, 0), (0, model.layout.query_length - ids.shape[1]))
@@ -54,14 +48,22 @@ def query_arrays(model: LateInteraction, tokens: Tokens, rows: np.ndarray) -> tu
 def passage_arrays(
     model: LateInteraction, tokens: Tokens, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids and mask int64 [b, l] for the model, and bool [b, l]: the tokens that are compared, without punctuation."""
-    ids, mask = tokens.padded(rows, model.tokenizer.pad_token_id or 0)
+    """Ids and mask int64 [b, l] for the model, and bool [b, l]: the tokens that are compared, without punctuation.
+
+    `tokens` are cut to `passage_length` - 1 tokens, because the marker follows the first one.
+    """
+    ids, mask = _marked(model, tokens, rows, 1)
     return ids, mask, (mask > 0) & ~np.isin(ids, list(model.punctuation))
+
+
+def _marked(model: LateInteraction, tokens: Tokens, rows: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+    ids, mask = tokens.padded(rows, model.tokenizer.pad_token_id or 0)
+    return np.insert(ids, 1, model.markers[side], axis=1), np.insert(mask, 1, 1, axis=1)
 
 
 def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> tuple[np.ndarray, np.ndarray]:
     """Vectors fp32 [n, l, d] of queries, and bool [n, l]: the tokens that are summed over."""
-    tokens = late_tokens(model, texts, 0)
+    tokens = query_tokens(model, texts)
     ids, mask, asks = query_arrays(model, tokens, np.arange(len(texts)))
     vectors = np.empty((*ids.shape, model.width), np.float32)
     with inference_copy(model, precision) as ready:
@@ -77,20 +79,33 @@ def encode_passages(
 ) -> TokenVectors:
     """Token vectors of the passages at `rows` [n], title and text, without punctuation; in a temporary file."""
     tokens, places = tokens_at(model.tokenizer, passages, rows, model.layout.passage_length - 1)
-    tokens = _marked(tokens.take(places), model.markers[1])
-    kept = ~np.isin(tokens.ids, list(model.punctuation))
-    offsets = np.concatenate([[0], np.cumsum(kept)])[tokens.offsets]
+    starts = range(0, len(rows), SHARD)
+    kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
+    counts = [np.diff(np.concatenate([[0], np.cumsum(each)])[ends]) for each, ends in kept]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])
     values = scratch(int(offsets[-1]), model.width, dtype=np.float16)
+    for start in starts:
+        _encode(model, tokens.take(places[start : start + SHARD]), values, offsets[start:], options)
+    return TokenVectors(values, offsets)
+
+
+def _kept(model: LateInteraction, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
+    """Bool: the tokens that are compared, with the marker as each passage's second token; and the passages' offsets."""
+    kept = np.insert(~np.isin(tokens.ids, list(model.punctuation)), tokens.offsets[:-1] + 1, True)
+    return kept, tokens.offsets + np.arange(len(tokens) + 1)
+
+
+def _encode(model: LateInteraction, tokens: Tokens, values: np.ndarray, offsets: np.ndarray, options: Any) -> None:
+    kept, places = _kept(model, tokens)
+    lengths = np.diff(places)
 
     def store(batch: np.ndarray, vectors: np.ndarray) -> None:
         if vectors.ndim == 3:  # padded
-            vectors = vectors[np.arange(vectors.shape[1]) < tokens.lengths[batch][:, None]]
-        compared = kept[ranges(tokens.offsets[batch], tokens.offsets[batch + 1])]
+            vectors = vectors[np.arange(vectors.shape[1]) < lengths[batch][:, None]]
+        compared = kept[ranges(places[batch], places[batch + 1])]
         values[ranges(offsets[batch], offsets[batch + 1])] = vectors[: len(compared)][compared]
 
-    pad = model.tokenizer.pad_token_id or 0
-    read_rows(model, tokens.lengths, lambda batch: tokens.padded(batch, pad), store, **options)
-    return TokenVectors(values, offsets)
+    read_rows(model, lengths, lambda batch: _marked(model, tokens, batch, 1), store, **options)
 
 
 def max_similarities(query: np.ndarray, passages: TokenVectors, rows: np.ndarray) -> np.ndarray:

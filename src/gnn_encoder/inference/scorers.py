@@ -11,7 +11,7 @@ import torch
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
-from gnn_encoder.inference.late_interaction import late_scores, late_tokens, passage_arrays, query_arrays
+from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -127,7 +127,8 @@ class LateInteractionScorer:
     def explain(self, query: str, passage: str) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""
         model = self.model
-        asked, answering = late_tokens(model, [query], 0), late_tokens(model, [passage], 1)
+        asked = query_tokens(model, [query])
+        answering = Tokens.of(model.tokenizer, [passage], model.layout.passage_length - 1)
         row = np.zeros(1, np.int64)
         with inference_copy(model, "fp32"), torch.inference_mode():
             sides = []

@@ -28,23 +28,24 @@ class Sentences:
     """
 
     def __init__(self, tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> None:
-        ids, numbers = [], []
-        for start in range(0, len(rows), SHARD):
-            texts = passages.take(rows[start : start + SHARD]).full_texts()
-            read = tokenizer(
-                texts, truncation=True, max_length=max_length,
-                return_offsets_mapping=True, return_special_tokens_mask=True,
-            )  # fmt: skip
-            ids.append(Tokens.flatten(read["input_ids"]))
-            for text, spans, special in zip(texts, read["offset_mapping"], read["special_tokens_mask"], strict=True):
-                first = np.array([begin for begin, _ in spans])
-                number = np.searchsorted(sentence_starts(text), first, side="right")
-                real = np.array(special) == 0
-                # A sentence of characters that make no token has no number.
-                number[real] = np.unique(number[real], return_inverse=True)[1] + 1
-                numbers.append(np.where(real, number, -1).astype(np.int32))
-        self.tokens = Tokens.join(ids)
-        self.number = np.concatenate([np.zeros(0, np.int32), *numbers])
+        shards = [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
+        read = [_divided(tokenizer, passages.take(shard).full_texts(), max_length) for shard in shards]
+        self.tokens = Tokens.join([tokens for tokens, _ in read])
+        self.number = np.concatenate([np.zeros(0, np.int32), *(number for _, number in read)])
+
+
+def _divided(tokenizer: Any, texts: list[str], max_length: int) -> tuple[Tokens, np.ndarray]:
+    read = tokenizer(
+        texts, truncation=True, max_length=max_length, return_offsets_mapping=True, return_special_tokens_mask=True
+    )
+    numbers = [np.zeros(0, np.int32)]
+    for text, spans, special in zip(texts, read["offset_mapping"], read["special_tokens_mask"], strict=True):
+        first = np.array([begin for begin, _ in spans])
+        number, real = np.searchsorted(sentence_starts(text), first, side="right"), np.array(special) == 0
+        # A sentence of characters that make no token has no number.
+        number[real] = np.unique(number[real], return_inverse=True)[1] + 1
+        numbers.append(np.where(real, number, -1).astype(np.int32))
+    return Tokens.flatten(read["input_ids"]), np.concatenate(numbers)
 
 
 class SentencePairs(PairTokens):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.encoding import read_rows
-from gnn_encoder.inference.late_interaction import late_scores, late_tokens, passage_arrays, query_arrays
+from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
 from gnn_encoder.inference.scoring import pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
-from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
@@ -89,9 +89,8 @@ def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
         settings.token_width, settings.query_length, settings.passage_length, settings.expand_queries
     )
     model = LateInteraction.from_backbone(settings.backbone, layout)
-    texts = data.queries.column("text").to_pylist()
-    questions = late_tokens(model, texts, 0)
-    passages = late_tokens(model, [t for part in data.passages.stream() for t in part.full_texts()], 1)
+    questions = query_tokens(model, data.queries.column("text").to_pylist())
+    passages = passage_tokens(model.tokenizer, data.passages, layout.passage_length - 1)
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         asked, first = np.unique(query, return_inverse=True)
