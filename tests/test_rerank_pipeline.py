@@ -3,12 +3,15 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.cli import app
+from gnn_encoder.settings.pipeline import Settings, reranking_calls
+from gnn_encoder.settings.reranking import SYSTEMS, TrainReranker
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,7 +31,7 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
         assert title in shown
     page = Path(shown.split("report ")[-1].strip())
     metrics = Report.read(page.parent).metrics
-    assert list(metrics["results"]["test"]) == ["BM25", "BERT", "BERT-DMN", "ColBERT"]
+    assert list(metrics["results"]["test"]) == ["BM25", "Cross-encoder", "BERT-DMN", "ColBERT"]
     assert (metrics["baseline"], metrics["candidate"]) == ("BM25", "ColBERT")
     assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 4
     assert "BERT-DMN" in page.read_text()
@@ -42,6 +45,45 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert shown.count("  cached  ") == 4  # ingest, BM25, and ColBERT, which has no episodes
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN"] and again["candidate"] == "BERT-DMN"
+
+
+def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
+    def trained(**settings: Any) -> dict[str, Any]:
+        chosen = Settings(train_reranker=TrainReranker(**settings))
+        return {name: call.settings for name, call in reranking_calls(chosen, list(SYSTEMS)).items() if "train" in name}
+
+    before = trained()
+    changed = {"depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3}
+    again = {
+        name: [
+            call.removeprefix("train.") for call, values in trained(**{name: value}).items() if values != before[call]
+        ]
+        for name, value in changed.items()
+    }
+    pairs = ["cross_encoder", "bert_dmn"]
+    assert again == {
+        "depth": [], "margin": pairs, "episodes": ["bert_dmn"], "pair_length": pairs, "token_width": ["colbert"],
+        "epochs": [*pairs, "colbert"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("kind=colbert", "setting train_reranker.kind"),
+        ("loss=pointwise", "which colbert lacks"),
+        ("dev_queries=0", "set keep to last"),
+        ("query_length=2", "query_length"),
+        ("negative_depth=500", "bm25_retrieve.train_depth must be at least"),
+        ("depth=5000", "bm25_retrieve.eval_depth must be at least"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_line(
+    change: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rerank(trained, "--set", f"train_reranker.{change}") == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
 
 
 @pytest.mark.parametrize(

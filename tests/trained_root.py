@@ -47,7 +47,6 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
         "score_candidates": {"candidates": 6},
         "train_reranker": {
             **few,
-            "kind": "bert_dmn",
             "pair_length": 32,
             "batch_size": 12,
             "memory_width": 16,

@@ -52,6 +52,8 @@ def test_sentences_end_at_punctuation_before_white_space() -> None:
     assert found[2] == ["It costs 3.5 or 4.5 a day. ", '"the letter." ', "(the winter.) ", "and the market"]
     assert found[3] == [""]
     assert sentence_starts("one sentence. ").tolist() == [0]
+    assert sentence_starts("你好。世界很大。再见！").tolist() == [0, 3, 8]
+    assert sentence_starts("a heading\nits text").tolist() == [0, 10]
 
 
 def test_each_token_has_its_sentence_and_special_tokens_none(

@@ -9,6 +9,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline, supervision
-from gnn_encoder.runs.forked_steps import FORK_AFTER, IMPORTS
+from gnn_encoder.runs import forked_steps, launch, lifeline, supervision
+from gnn_encoder.runs.forked_steps import FORK_AFTER, IMPORTS, ForkedSteps
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -336,3 +337,27 @@ def test_the_fork_server_imports_what_survives_a_fork(more: list[str], said: str
     command = [sys.executable, "-c", HARMLESS, *(more or IMPORTS)]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (ended.returncode, ended.stderr) == (1 if said else 0, said)
+
+
+def test_without_a_fork_server_steps_are_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORK_AFTER, "0")
+    monkeypatch.setenv(
+        "_KFP_RUNTIME", "false"
+    )  # restored afterwards, as ForkedSteps sets it for the launcher's process
+    monkeypatch.setattr(forked_steps, "forkserver", SimpleNamespace(ensure_running=lambda: None))
+    started: list[list[str]] = []
+    interrupted: list[int] = []
+
+    def new_process(full_command: list[str], env_vars: object) -> int:
+        started.append(full_command)
+        return 7
+
+    def gone(**_: object) -> None:
+        raise EOFError
+
+    for expected in (7, 1):
+        steps = ForkedSteps(new_process, lambda: bool(interrupted))
+        monkeypatch.setattr(steps, "_context", SimpleNamespace(Process=lambda **_: SimpleNamespace(start=gone)))
+        assert steps(["sh", "-ec", "", "program"]) == expected
+        interrupted.append(2)
+    assert started == [["sh", "-ec", "", "program"]]

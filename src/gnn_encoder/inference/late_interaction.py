@@ -129,6 +129,7 @@ def late_scores(
     """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]. Each text is encoded once."""
     asked, first = np.unique(query, return_inverse=True)
     answering, second = np.unique(passage, return_inverse=True)
+    progress = options.pop("progress", None)  # of pairs; `encode_passages` would count passages
     vectors, asks = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
     passages = encode_passages(model, data.passages, answering, **options)
     scores = np.empty(len(query), np.float32)
@@ -137,4 +138,6 @@ def late_scores(
     for number in range(len(asked)):
         rows = order[bounds[number] : bounds[number + 1]]
         scores[rows] = max_similarities(vectors[number][asks[number]], passages, second[rows])
+        if progress:
+            progress.advance(len(rows))
     return scores

@@ -7,10 +7,14 @@ import regex
 
 from gnn_encoder.artifacts import PassageTable
 from gnn_encoder.inference.scoring import PairTokens
-from gnn_encoder.inference.tokens import SHARD, Tokens
+from gnn_encoder.inference.tokens import Tokens
 
-END = regex.compile(r"[.!?…。！？]+[\"'”’)\]]*\s+")
-"""The end of a sentence: punctuation, closing marks and white space. So 3.5 stays whole, and "e.g. this" does not."""
+END = regex.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\s*\n\s*")
+"""The end of a sentence: punctuation, closing marks and white space (none after 。！？), or the end of a line. So 3.5
+stays whole, and "e.g. this" does not."""
+
+TEXTS = 2_000
+"""Passages whose places of tokens in the text are in memory at a time: 163 bytes a token, as Python objects."""
 
 
 def sentence_starts(text: str) -> np.ndarray:
@@ -28,7 +32,7 @@ class Sentences:
     """
 
     def __init__(self, tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> None:
-        shards = [rows[start : start + SHARD] for start in range(0, len(rows), SHARD)]
+        shards = [rows[start : start + TEXTS] for start in range(0, len(rows), TEXTS)]
         read = [_divided(tokenizer, passages.take(shard).full_texts(), max_length) for shard in shards]
         self.tokens = Tokens.join([tokens for tokens, _ in read])
         self.number = np.concatenate([np.zeros(0, np.int32), *(number for _, number in read)])
@@ -40,8 +44,9 @@ def _divided(tokenizer: Any, texts: list[str], max_length: int) -> tuple[Tokens,
     )
     numbers = [np.zeros(0, np.int32)]
     for text, spans, special in zip(texts, read["offset_mapping"], read["special_tokens_mask"], strict=True):
-        first = np.array([begin for begin, _ in spans])
-        number, real = np.searchsorted(sentence_starts(text), first, side="right"), np.array(special) == 0
+        # The last character, because some tokenizers let a word's token begin at the space before it.
+        last = np.array([max(end - 1, 0) for _, end in spans])
+        number, real = np.searchsorted(sentence_starts(text), last, side="right"), np.array(special) == 0
         # A sentence of characters that make no token has no number.
         number[real] = np.unique(number[real], return_inverse=True)[1] + 1
         numbers.append(np.where(real, number, -1).astype(np.int32))

@@ -43,8 +43,9 @@ def reading(outputs: Tensor, segments: Tensor) -> Reading:
     longest, most = (max(int(lengths.amax()), 1) for lengths in (query_length, sentence_count))
     numbers = torch.arange(1, most + 1, device=segments.device)
     # A product instead of a scatter: on a GPU a scatter adds in any order.
-    members = (segments[:, None] == numbers[:, None]).to(outputs.dtype)  # [b, m, t]
-    sentences = members @ outputs / members.sum(dim=-1, keepdim=True).clamp(min=1)
+    members = (segments[:, None] == numbers[:, None]).float()  # [b, m, t]
+    with torch.autocast(outputs.device.type, enabled=False):
+        sentences = members @ outputs.float() / members.sum(dim=-1, keepdim=True).clamp(min=1)
     return Reading(outputs[:, 0], outputs[:, 1 : longest + 1], query_length, sentences, sentence_count)
 
 

@@ -6,7 +6,7 @@ side a text is.
 
 import json
 import string
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,10 @@ class LateInteraction(nn.Module):
 
     def __init__(self, backbone: Any, tokenizer: Any, layout: LateInteractionLayout) -> None:
         super().__init__()
-        self.backbone, self.tokenizer, self.layout = backbone, tokenizer, layout
+        self.backbone, self.tokenizer = backbone, tokenizer
+        most = getattr(backbone.config, "max_position_embeddings", None) or layout.passage_length
+        lengths = {name: min(getattr(layout, name), most) for name in ("query_length", "passage_length")}
+        self.layout = layout = replace(layout, **lengths)
         self.width = layout.width
         self.projection = nn.Linear(backbone.config.hidden_size, layout.width, bias=False)
         nn.init.normal_(self.projection.weight, std=0.02)

@@ -1,8 +1,8 @@
 """Runs the steps of a local run as forks of one process that has imported the large libraries.
 
 A new process imports torch, transformers and MLflow for 6 s of processor time in each step; a fork already has them.
-Python's fork server does nothing but import and fork. Its only threads are those of OpenBLAS and jemalloc, which start
-them again after a fork, and it does not ask for GPUs, because CUDA does not survive a fork. Libraries of macOS do not
+Python's fork server does nothing but import and fork. Its only threads are those of OpenBLAS and jemalloc, which
+survive a fork, and it does not ask for GPUs, because CUDA does not survive one. Libraries of macOS do not
 survive one either, so steps are forked on Linux only.
 """
 
@@ -32,8 +32,8 @@ IMPORTS = (
 class ForkedSteps:
     """Takes the place of `kfp.local`'s `run_local_subprocess`, which stays the way to run the first steps."""
 
-    def __init__(self, new_process: Callable[..., int]) -> None:
-        self._new_process = new_process
+    def __init__(self, new_process: Callable[..., int], interrupted: Callable[[], bool]) -> None:
+        self._new_process, self._interrupted = new_process, interrupted
         after = os.environ.get(FORK_AFTER) or "2"
         self._new_processes = int(after) if sys.platform == "linux" and after.isdecimal() else math.inf
         if self._new_processes < math.inf:
@@ -53,8 +53,9 @@ class ForkedSteps:
         process = self._context.Process(target=_execute, args=(program, arguments, dict(env_vars or {})))
         try:
             process.start()
-        except (EOFError, ConnectionError):  # Ctrl-C has ended the fork server, which was still importing
-            return 1
+        except (EOFError, ConnectionError):  # the fork server has ended: by Ctrl-C, or by an error of an import
+            self._new_processes = math.inf
+            return 1 if self._interrupted() else self._new_process(full_command=full_command, env_vars=env_vars)
         process.join()
         code = int(process.exitcode or 0)
         if code < 0:
@@ -71,7 +72,7 @@ def _make_temporary_folder() -> None:
 
 
 def _execute(program: str, arguments: list[str], environment: Mapping[str, str]) -> None:
-    """Does in this process what the command of a component does in a new one."""
+    """Does in this process what the command of a component does in a new one; functions of `atexit` are not called."""
     from kfp.dsl import executor_main
 
     os.environ.update(environment)

@@ -89,7 +89,9 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, container
         _container_run = docker_task_handler.run_docker_container = ContainerRun(containers, _lost)
         runner = local.DockerRunner(**settings_of(containers))
     else:
-        subprocess_task_handler.run_local_subprocess = ForkedSteps(subprocess_task_handler.run_local_subprocess)
+        subprocess_task_handler.run_local_subprocess = ForkedSteps(
+            subprocess_task_handler.run_local_subprocess, lambda: bool(_interrupted)
+        )
     cache.LocalCache = _content_cache(cache.LocalCache)
     local.init(
         runner,

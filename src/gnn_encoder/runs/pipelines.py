@@ -156,7 +156,7 @@ def rerank(
     root = _writable(root)
     made = call_arguments(calls(settings, ("ingest", "bm25_retrieve")) | reranking_calls(settings, kinds))
     looped = [{step: made.pop(f"{step}.{kind}") for step in ("train", "rerank")} for kind in kinds]
-    params = {"preset": preset, **_params(settings, PIPELINES["rerank"])}
+    params = {"preset": preset, "systems": ",".join(kinds), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
     arguments: dict[str, str | list[dict[str, str]]] = {**made, "systems": looped}
     return run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)

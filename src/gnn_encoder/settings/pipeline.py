@@ -46,6 +46,16 @@ class Settings(StepSettings):
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
                     "a shorter ranking would not compare"
                 )
+        if self.train_reranker.negative_depth > self.bm25_retrieve.train_depth:
+            yield (
+                f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth "
+                f"({self.train_reranker.negative_depth}): there are no more hits to draw from"
+            )
+        if isinstance(self.train_reranker.depth, int) and self.train_reranker.depth > self.bm25_retrieve.eval_depth:
+            yield (
+                f"bm25_retrieve.eval_depth must be at least train_reranker.depth ({self.train_reranker.depth}): "
+                "there are no more hits to re-rank"
+            )
         if self.promote.measure not in self.evaluate.measures:
             yield (
                 f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "
@@ -151,7 +161,7 @@ def reranking_calls(settings: Settings, kinds: Sequence[reranking.RerankerKind])
     evaluate, found = settings.evaluate, {}
     for kind in kinds:
         train, title = settings.train_reranker.of(kind), reranking.SYSTEMS[kind]
-        rerank = outcome.Rerank(system=title, depth=train.reranked_hits, **evaluate.speed)
+        rerank = outcome.Rerank(system=title, depth=settings.train_reranker.hits_of(kind), **evaluate.speed)
         found[f"train.{kind}"] = Call("train_reranker", train, title)
         found[f"rerank.{kind}"] = Call("rerank", rerank, title)
     roles = {"baseline": LEXICAL, "candidate": reranking.SYSTEMS[kinds[-1]]}

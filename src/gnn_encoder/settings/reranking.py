@@ -1,14 +1,18 @@
 """Settings of the steps that train re-rankers."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import MeasuredTraining
 from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert"]
-SYSTEMS: dict[RerankerKind, str] = {"cross_encoder": "BERT", "bert_dmn": "BERT-DMN", "colbert": "ColBERT"}
+TextLength = Annotated[int, Field(ge=4, strict=True)]
+"""Tokens of a text, three of which are special."""
+SYSTEMS: dict[RerankerKind, str] = {"cross_encoder": "Cross-encoder", "bert_dmn": "BERT-DMN", "colbert": "ColBERT"}
 """Kind of re-ranker → its name in all tables."""
 
 
@@ -22,11 +26,15 @@ def reranker_kinds(names: Sequence[str]) -> list[RerankerKind]:
 
 
 class TrainReranker(MeasuredTraining):
-    """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs."""
+    """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
+
+    The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
+    with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN.
+    """
 
     kind: RerankerKind = "cross_encoder"
     """`cross_encoder`: a linear layer over [CLS] (BERT). `bert_dmn`: a memory network over the token outputs.
-    `colbert`: late interaction."""
+    `colbert`: late interaction. The pipeline sets it for each of its systems."""
     backbone: str = "bert-base-uncased"
     learning_rate: PositiveFloat = 3e-5
     """Of the backbone (BERT-DMN 5.2)."""
@@ -54,7 +62,7 @@ class TrainReranker(MeasuredTraining):
     """bert_dmn: d, the width of all states."""
     episodes: PositiveInt = 4
     memory_dropout: Fraction = 0.1
-    """bert_dmn: at the memory network's input, on the gates and before the output."""
+    """bert_dmn: at the memory network's input, on the gates and before the output. `dropout` does not change it."""
     shared_episodes: bool = True
     bidirectional: bool = False
     """bert_dmn: the sentences' GRU reads in both directions. The paper does not say."""
@@ -62,16 +70,28 @@ class TrainReranker(MeasuredTraining):
     """bert_dmn: the last GRU reads the question before the memories."""
     token_width: PositiveInt = 128
     """colbert: length of a token's vector."""
-    query_length: PositiveInt = 32
-    passage_length: PositiveInt = 180
+    query_length: TextLength = 32
+    passage_length: TextLength = 180
     """colbert: tokens of a query and of a passage."""
     expand_queries: bool = True
     """colbert: queries are filled up with [MASK]."""
 
+    def _problems(self) -> Iterator[str]:
+        if self.keep == "best" and not self.dev_queries:
+            yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
+
     def of(self, kind: RerankerKind) -> "TrainReranker":
-        """Returns the settings for a kind; settings of other kinds have their defaults, so that they repeat nothing."""
+        """Returns the settings that the training of a kind depends on; all others have their defaults.
+
+        So a change of another kind's settings, or of `depth`, trains nothing again. Raises UserError for a loss that
+        the kind does not have.
+        """
+        if (kind, self.loss) == ("colbert", "pointwise"):
+            raise UserError("train_reranker.loss = pointwise needs logits, which colbert lacks: choose a pairwise loss")
         own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
-        own |= dict.fromkeys(_TOKENS, ("colbert",))
+        own |= dict.fromkeys(_TOKENS, ("colbert",)) | {"depth": ()}
+        if self.model_copy(update={"kind": kind}).kinds_loss != "pairwise_margin":
+            own["margin"] = ()
         unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
         return self.model_copy(update={"kind": kind, **unused})
 
@@ -82,11 +102,10 @@ class TrainReranker(MeasuredTraining):
             return "pairwise_softmax" if self.kind == "colbert" else "pairwise_margin"
         return self.loss
 
-    @property
-    def reranked_hits(self) -> int:
-        """The depth as a number."""
+    def hits_of(self, kind: RerankerKind) -> int:
+        """Returns the depth of a kind as a number."""
         if self.depth == "auto":
-            return 1000 if self.kind == "colbert" else 100
+            return 1000 if kind == "colbert" else 100
         return self.depth
 
 

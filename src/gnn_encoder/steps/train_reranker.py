@@ -26,7 +26,12 @@ def train_reranker(
     labels = data.split_qrels("train").positive()
     if len(labels.query) == 0:
         raise UserError("no labelled training pairs, so no re-ranker can be trained")
-    trained, dev = new_reranker(settings, data), DevCandidates(data, [first], settings)
+    dev = DevCandidates(data, [first], settings)
+    if settings.keep == "best" and not len(dev):
+        raise UserError("the data have no labelled dev query to choose the best epoch by: set train_reranker.keep=last")
+    pool = negative_pool(data, [first], settings.negative_depth)
+    scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
+    trained = new_reranker(settings, data, scored[scored >= 0])
     probabilities = trained.logits and settings.kinds_loss == "pairwise_margin"
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
@@ -49,7 +54,7 @@ def train_reranker(
         for group in parameter_groups(part, rate, settings.weight_decay)
     ]
     measure = figures if len(dev) else None
-    plan = PairBatches(labels, negative_pool(data, [first], settings.negative_depth), settings)
+    plan = PairBatches(labels, pool, settings)
     result = fit(Objective(trained.model, plan, loss, groups, measure, settings.keep), settings, context)
     save_scorer(settings.kind, trained.model, reranker.path)
     last = measure() if measure else {}

@@ -43,10 +43,15 @@ class Reranker:
         return [module for name, module in self.model.named_children() if name != "backbone"]
 
 
-def new_reranker(settings: TrainReranker, data: Dataset) -> Reranker:
-    """The re-ranker of the settings' kind, with the backbone's weights and a new head."""
+def new_reranker(settings: TrainReranker, data: Dataset, passages: np.ndarray) -> Reranker:
+    """The re-ranker of the settings' kind, with the backbone's weights and a new head.
+
+    `passages`: the dataset rows that it will score, ascending.
+    """
     torch.manual_seed(settings.seed)  # the new weights are random
-    return {"cross_encoder": cross_encoder, "bert_dmn": _bert_dmn, "colbert": _colbert}[settings.kind](settings, data)
+    if settings.kind == "bert_dmn":
+        return _bert_dmn(settings, data, passages)
+    return (_colbert if settings.kind == "colbert" else cross_encoder)(settings, data)
 
 
 def cross_encoder(settings: TrainCrossEncoder | TrainReranker, data: Dataset) -> Reranker:
@@ -64,24 +69,30 @@ def cross_encoder(settings: TrainCrossEncoder | TrainReranker, data: Dataset) ->
     return Reranker(model, score, pairs.lengths, rank)
 
 
-def _bert_dmn(settings: TrainReranker, data: Dataset) -> Reranker:
+def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray) -> Reranker:
     model = BertDmn.from_backbone(
         settings.backbone, settings.pair_length, width=settings.memory_width, episodes=settings.episodes,
         dropout=settings.memory_dropout, shared_episodes=settings.shared_episodes,
         bidirectional=settings.bidirectional, memory_includes_question=settings.memory_includes_question,
     )  # fmt: skip
     questions = Tokens.of(model.tokenizer, data.queries.column("text").to_pylist(), model.max_length)
-    passages = Sentences(model.tokenizer, data.passages, np.arange(len(data.passages)), model.max_length)
+    passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
     pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
 
+    def segmented(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, ...]:
+        return pairs.segmented(query, np.searchsorted(rows, passage))
+
+    def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        return pairs.lengths(query, np.searchsorted(rows, passage))
+
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        logits: Tensor = model(*_tensors(pairs.segmented(query, passage)))
+        logits: Tensor = model(*_tensors(segmented(query, passage)))
         return logits
 
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        return _read(model, pairs.lengths(query, passage), pairs.segmented, (query, passage), settings.precision)
+        return _read(model, lengths(query, passage), segmented, (query, passage), settings.precision)
 
-    return Reranker(model, score, pairs.lengths, rank)
+    return Reranker(model, score, lengths, rank)
 
 
 def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
@@ -90,7 +101,7 @@ def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
     )
     model = LateInteraction.from_backbone(settings.backbone, layout)
     questions = query_tokens(model, data.queries.column("text").to_pylist())
-    passages = passage_tokens(model.tokenizer, data.passages, layout.passage_length - 1)
+    passages = passage_tokens(model.tokenizer, data.passages, model.layout.passage_length - 1)
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         asked, first = np.unique(query, return_inverse=True)
@@ -101,7 +112,7 @@ def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
         return max_similarity(queries[0], model(ids, mask)[second], queries[1], answers[second])
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        found: np.ndarray = passages.lengths[passage]
+        found: np.ndarray = passages.lengths[passage] + model.layout.query_length
         return found
 
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
