@@ -73,7 +73,7 @@ def test_segments_of_pairs(sentences: Sentences, tokenizer: BertTokenizerFast) -
     queries = Tokens.of(tokenizer, ["what is the river", "", "stone " * 30], 64)
     pairs = SentencePairs(tokenizer, queries, sentences, 24)
     first, second = (each.ravel() for each in np.meshgrid(np.arange(3), np.arange(len(TEXTS)), indexing="ij"))
-    ids, mask, types, segments = pairs.segmented(first, second)
+    ids, mask, types, segments = pairs.padded(first, second)
     assert (segments[mask == 0] == -1).all()
     special = np.isin(ids, [tokenizer.cls_token_id, tokenizer.sep_token_id])
     assert (segments[special] == -1).all() and (segments[(mask > 0) & ~special] >= 0).all()

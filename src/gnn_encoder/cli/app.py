@@ -84,7 +84,8 @@ def ablate(
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Compare variants of the model: the gain of each part, and its significance."""
-    from gnn_encoder.cli.console import follow, show_ablation
+    from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.report.ablation import ablation_table
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION
     from gnn_encoder.settings.studies import STUDIES
@@ -92,7 +93,7 @@ def ablate(
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode}", *(overrides or [])]
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds, root)
-    show_ablation(follow((*FOUNDATION, "encode_queries"), job))
+    show_table(ablation_table, follow((*FOUNDATION, "encode_queries"), job))
 
 
 @app.command()
@@ -106,14 +107,15 @@ def rerank(
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Train re-rankers of BM25's first hits, side by side, and compare them."""
-    from gnn_encoder.cli.console import follow, show_reranking
+    from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.reranking import SYSTEMS, reranker_kinds
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
     titles = [f"{step}: {SYSTEMS[kind]}" for kind in reranker_kinds(names) for step in ("train_reranker", "rerank")]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, root)
-    show_reranking(follow(("ingest", "bm25_retrieve", *titles, "evaluate", "report"), job))
+    show_table(results_table, follow(("ingest", "bm25_retrieve", *titles, "evaluate", "report"), job))
 
 
 @app.command()

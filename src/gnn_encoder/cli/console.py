@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -17,7 +17,6 @@ from rich.text import Text
 
 from gnn_encoder.artifacts import Dataset, Report, read_manifest
 from gnn_encoder.errors import CONTROL, printable
-from gnn_encoder.report.ablation import ablation_table
 from gnn_encoder.report.table import results_table
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.runs.supervision import Event, Show
@@ -181,21 +180,12 @@ def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
     return outcome
 
 
-def show_ablation(outcome: Outcome) -> None:
-    """Shows the table of an ablation, and the path of its page."""
+def show_table(table: Callable[[dict[str, Any]], Table], outcome: Outcome) -> None:
+    """Shows the table of a report's figures, and the path of its page."""
     report = Report.read(outcome.outputs["report"])
     screen = Console()
     screen.print()
-    screen.print(ablation_table(report.metrics))
-    screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
-
-
-def show_reranking(outcome: Outcome) -> None:
-    """Shows the table of a re-ranking run, and the path of its page."""
-    report = Report.read(outcome.outputs["report"])
-    screen = Console()
-    screen.print()
-    screen.print(results_table(report.metrics))
+    screen.print(table(report.metrics))
     screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
 
 

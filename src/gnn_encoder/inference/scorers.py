@@ -10,9 +10,9 @@ import torch
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
+from gnn_encoder.inference.encoding import ReadOptions, inference_copy
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
-from gnn_encoder.inference.scoring import PairTokens, score_pairs
+from gnn_encoder.inference.scoring import PairTokens, logits_of
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.models.bert_dmn import BertDmn
@@ -49,62 +49,42 @@ class Scorer(Protocol):
 class CrossEncoderScorer:
     """A cross-encoder (GNN-encoder 3.4); the scores are logits."""
 
-    def __init__(self, model: CrossEncoder) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
 
     def score(
         self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
         """See `Scorer`. Only the passages of the pairs are tokenized."""
-        model = self.model
         asked, first = np.unique(query, return_inverse=True)
         rows, second = np.unique(passage, return_inverse=True)
-        texts, places = tokens_at(model.tokenizer, data.passages, rows, model.max_length)
-        questions = Tokens.of(model.tokenizer, data.query_texts(asked), model.max_length)
-        pairs, second = PairTokens(model.tokenizer, questions, texts, model.max_length), places[second]
-        scores = np.empty(len(query), dtype=np.float32)
-        score_pairs(model, pairs, first, second, scores, None, **options)
-        return scores
+        questions = Tokens.of(self.model.tokenizer, data.query_texts(asked), self.model.max_length)
+        pairs, places = self._pairs(questions, data, rows)
+        return logits_of(self.model, pairs, first, places[second], **options)
+
+    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[PairTokens, np.ndarray]:
+        """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""
+        tokenizer, length = self.model.tokenizer, self.model.max_length
+        texts, places = tokens_at(tokenizer, data.passages, rows, length)
+        return PairTokens(tokenizer, questions, texts, length), places
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The logistic function of each logit, float64."""
-        return logistic(scores)
-
-    def explain(self, query: str, passage: str) -> list[Contribution]:
-        """Empty: a cross-encoder's score has no parts."""
-        return []
-
-
-class BertDmnScorer:
-    """BERT-DMN; the scores are logits (BERT-DMN 3.2)."""
-
-    def __init__(self, model: BertDmn) -> None:
-        self.model = model
-
-    def score(
-        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
-    ) -> np.ndarray:
-        """See `Scorer`. Only the passages of the pairs are tokenized."""
-        model = self.model
-        asked, first = np.unique(query, return_inverse=True)
-        rows, second = np.unique(passage, return_inverse=True)
-        questions = Tokens.of(model.tokenizer, data.query_texts(asked), model.max_length)
-        passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
-        pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
-        scores = np.empty(len(query), dtype=np.float32)
-        lengths = pairs.lengths(first, second)
-        read_rows(
-            model, lengths, lambda rows: pairs.segmented(first[rows], second[rows]), scores.__setitem__, **options
-        )
-        return scores
-
-    def probability(self, scores: np.ndarray) -> np.ndarray:
-        """The logistic function of each logit, float64."""
-        return logistic(scores)
+        probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
+        return probabilities
 
     def explain(self, query: str, passage: str) -> list[Contribution]:
         """Empty: the score has no parts."""
         return []
+
+
+class BertDmnScorer(CrossEncoderScorer):
+    """BERT-DMN; the scores are logits (BERT-DMN 3.2)."""
+
+    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[PairTokens, np.ndarray]:
+        tokenizer, length = self.model.tokenizer, self.model.max_length
+        passages = Sentences(tokenizer, data.passages, rows, length)
+        return SentencePairs(tokenizer, questions, passages, length), np.arange(len(rows))
 
 
 class LateInteractionScorer:
@@ -151,12 +131,6 @@ KINDS: dict[str, Callable[[Path], Scorer]] = {
     "colbert": lambda folder: LateInteractionScorer(LateInteraction.load(folder)),
 }
 """Kind → function that loads a scorer from a folder. A new kind is a new entry."""
-
-
-def logistic(scores: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(−score)) of each score, float64."""
-    probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
-    return probabilities
 
 
 def save_scorer(kind: str, model: Any, folder: Path) -> None:

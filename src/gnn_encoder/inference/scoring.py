@@ -7,6 +7,7 @@ read, so n·k pairs never exist as text.
 from typing import Any, Unpack
 
 import numpy as np
+from torch import nn
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.encoding import ReadOptions, read_rows
@@ -28,7 +29,7 @@ class PairTokens:
         lengths: np.ndarray = np.minimum(head + len(self.middle) + self.second.lengths[second] - 1, self.max_length)
         return lengths
 
-    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
         """Ids, mask and token types (0 first, 1 second), int64 [b, l], of the pairs (first[i], second[i])."""
         head = np.minimum(self.first.lengths[first], self.max_length // 2)
         lengths = self.lengths(first, second)
@@ -83,3 +84,17 @@ def score_pairs(
 
     lengths = pairs.lengths(first, second)
     read_rows(model, lengths, lambda rows: pairs.padded(first[rows], second[rows]), store, **options)
+
+
+def logits_of(
+    model: nn.Module, pairs: PairTokens, first: np.ndarray, second: np.ndarray, **options: Unpack[ReadOptions]
+) -> np.ndarray:
+    """Scores fp32 [r] of the pairs (first[i], second[i]); they are the model's first result."""
+    scores = np.empty(len(first), dtype=np.float32)
+
+    def store(rows: np.ndarray, found: np.ndarray, *_: np.ndarray) -> None:
+        scores[rows] = found
+
+    lengths = pairs.lengths(first, second)
+    read_rows(model, lengths, lambda rows: pairs.padded(first[rows], second[rows]), store, **options)
+    return scores

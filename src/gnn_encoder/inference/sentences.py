@@ -60,13 +60,13 @@ class SentencePairs(PairTokens):
         super().__init__(tokenizer, first, second.tokens, max_length)
         self.number = second.number
 
-    def segmented(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
-        """As `padded`, and segments int64 [b, l].
+    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Ids, mask and token types as of `PairTokens`, and segments int64 [b, l].
 
         A segment is 0 at the query's tokens, n at the tokens of the passage's nth sentence, and -1 elsewhere. A
         sentence that is cut by the pair's length counts as it is.
         """
-        ids, mask, types = self.padded(first, second)
+        ids, mask, types = super().padded(first, second)
         segments = np.full(ids.shape, -1, dtype=np.int64)
         columns = np.arange(ids.shape[1])
         head = np.minimum(self.first.lengths[first], self.max_length // 2)[:, None]

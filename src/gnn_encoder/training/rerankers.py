@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.encoding import read_rows
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
-from gnn_encoder.inference.scoring import pair_tokens
+from gnn_encoder.inference.scoring import PairTokens, logits_of, pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.bert_dmn import BertDmn
@@ -20,8 +19,6 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
-
-Pairs = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -57,16 +54,7 @@ def new_reranker(settings: TrainReranker, data: Dataset, passages: np.ndarray) -
 def cross_encoder(settings: TrainCrossEncoder | TrainReranker, data: Dataset) -> Reranker:
     """A cross-encoder with a new head."""
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
-    pairs = pair_tokens(model, data)
-
-    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        logits: Tensor = model(*_tensors(pairs.padded(query, passage)))[0]
-        return logits
-
-    def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        return _read(model, pairs.lengths(query, passage), pairs.padded, (query, passage), settings.precision)
-
-    return Reranker(model, score, pairs.lengths, rank)
+    return _reading_pairs(model, pair_tokens(model, data), np.arange(len(data.passages)), settings.precision)
 
 
 def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray) -> Reranker:
@@ -78,19 +66,22 @@ def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray) -> Reran
     questions = Tokens.of(model.tokenizer, data.queries.column("text").to_pylist(), model.max_length)
     passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
     pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
+    return _reading_pairs(model, pairs, rows, settings.precision)
 
-    def segmented(query: np.ndarray, passage: np.ndarray) -> tuple[np.ndarray, ...]:
-        return pairs.segmented(query, np.searchsorted(rows, passage))
+
+def _reading_pairs(model: Any, pairs: PairTokens, rows: np.ndarray, precision: str) -> Reranker:
+    """The re-ranker of a model that reads a pair as one text; `pairs` has the passages at `rows`, ascending."""
+
+    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        read = model(*_tensors(pairs.padded(query, np.searchsorted(rows, passage))))
+        logits: Tensor = read[0] if isinstance(read, tuple) else read
+        return logits
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return pairs.lengths(query, np.searchsorted(rows, passage))
 
-    def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
-        logits: Tensor = model(*_tensors(segmented(query, passage)))
-        return logits
-
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
-        return _read(model, lengths(query, passage), segmented, (query, passage), settings.precision)
+        return logits_of(model, pairs, query, np.searchsorted(rows, passage), precision=precision)
 
     return Reranker(model, score, lengths, rank)
 
@@ -123,14 +114,3 @@ def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
 
 def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
     return [torch.from_numpy(array).to(device()) for array in arrays]
-
-
-def _read(model: Any, lengths: np.ndarray, arrays: Any, pairs: Pairs, precision: str) -> np.ndarray:
-    scores = np.empty(len(lengths), np.float32)
-    query, passage = pairs
-
-    def store(rows: np.ndarray, found: np.ndarray, *_: np.ndarray) -> None:
-        scores[rows] = found
-
-    read_rows(model, lengths, lambda rows: arrays(query[rows], passage[rows]), store, precision=precision)
-    return scores
