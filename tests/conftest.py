@@ -57,6 +57,17 @@ def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return Dataset(write_tiny_dataset(tmp_path_factory.mktemp("data") / "dataset"))
 
 
+def first_stage(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """All queries, and eight hits of each by chance, with the positive in sixth place."""
+    generator, splits = np.random.default_rng(0), ("train", "dev", "test")
+    queries = np.concatenate([dataset.query_rows(split) for split in splits])
+    labels = [dataset.split_qrels(split) for split in splits]
+    positive = {q: p for each in labels for q, p in zip(each.query, each.passage, strict=True)}
+    hits = np.stack([generator.permutation(100)[:8] for _ in queries])
+    hits[:, 5] = [positive[q] for q in queries]
+    return queries, hits
+
+
 def write_tokenizer(path: Path) -> None:
     from transformers import BertTokenizerFast
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import first_stage
 from safetensors.numpy import load_file
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
@@ -47,12 +48,7 @@ def test_the_order_before_is_that_of_dpr_alone(tiny_dataset: Dataset) -> None:
 def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    generator = np.random.default_rng(0)
-    queries = np.concatenate([tiny_dataset.query_rows(split) for split in ("train", "dev", "test")])
-    labels = {split: tiny_dataset.split_qrels(split) for split in ("train", "dev", "test")}
-    positive = {q: p for each in labels.values() for q, p in zip(each.query, each.passage, strict=True)}
-    hits = np.stack([generator.permutation(100)[:8] for _ in queries])
-    hits[:, 5] = [positive[q] for q in queries]
+    queries, hits = first_stage(tiny_dataset)
     for name in ("bm25_run", "dpr_run"):
         with drafting(tmp_path / name, "run") as draft:
             Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from conftest import first_stage
 from safetensors.numpy import load_file
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
@@ -27,12 +28,7 @@ def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The data set, and a first stage with each query's positive in sixth place."""
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    generator = np.random.default_rng(0)
-    queries = np.concatenate([tiny_dataset.query_rows(split) for split in ("train", "dev", "test")])
-    labels = [tiny_dataset.split_qrels(split) for split in ("train", "dev", "test")]
-    positive = {q: p for each in labels for q, p in zip(each.query, each.passage, strict=True)}
-    hits = np.stack([generator.permutation(100)[:8] for _ in queries])
-    hits[:, 5] = [positive[q] for q in queries]
+    queries, hits = first_stage(tiny_dataset)
     with drafting(tmp_path / "first_run", "run") as draft:
         Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
     return {"dataset": tiny_dataset.path, "first_run": tmp_path / "first_run"}

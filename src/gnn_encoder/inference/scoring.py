@@ -67,7 +67,7 @@ def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
 
 
 def score_pairs(
-    model: CrossEncoder,
+    model: nn.Module,
     pairs: PairTokens,
     first: np.ndarray,
     second: np.ndarray,
@@ -75,10 +75,13 @@ def score_pairs(
     cls: np.ndarray | None,
     **options: Unpack[ReadOptions],
 ) -> None:
-    """Fills `scores` [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i]); None: not needed."""
+    """Fills `scores` fp32 [r] (logits) and `cls` [r, d_e] of the pairs (first[i], second[i]); None: not needed.
+
+    The model's results are the scores and, of a cross-encoder, the [CLS] vectors.
+    """
 
     def store(rows: np.ndarray, *results: np.ndarray) -> None:
-        for array, values in zip((scores, cls), results, strict=True):
+        for array, values in zip((scores, cls), results, strict=False):
             if array is not None:
                 array[rows] = values
 
@@ -89,12 +92,7 @@ def score_pairs(
 def logits_of(
     model: nn.Module, pairs: PairTokens, first: np.ndarray, second: np.ndarray, **options: Unpack[ReadOptions]
 ) -> np.ndarray:
-    """Scores fp32 [r] of the pairs (first[i], second[i]); they are the model's first result."""
+    """Scores fp32 [r] (logits) of the pairs (first[i], second[i])."""
     scores = np.empty(len(first), dtype=np.float32)
-
-    def store(rows: np.ndarray, found: np.ndarray, *_: np.ndarray) -> None:
-        scores[rows] = found
-
-    lengths = pairs.lengths(first, second)
-    read_rows(model, lengths, lambda rows: pairs.padded(first[rows], second[rows]), store, **options)
+    score_pairs(model, pairs, first, second, scores, None, **options)
     return scores

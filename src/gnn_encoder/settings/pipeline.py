@@ -160,7 +160,7 @@ def reranking_calls(settings: Settings, kinds: Sequence[reranking.RerankerKind])
     """
     evaluate, found = settings.evaluate, {}
     for kind in kinds:
-        train, title = settings.train_reranker.of(kind), reranking.SYSTEMS[kind]
+        train, title = settings.train_reranker.for_kind(kind), reranking.SYSTEMS[kind]
         rerank = outcome.Rerank(system=title, depth=settings.train_reranker.hits_of(kind), **evaluate.speed)
         found[f"train.{kind}"] = Call("train_reranker", train, title)
         found[f"rerank.{kind}"] = Call("rerank", rerank, title)

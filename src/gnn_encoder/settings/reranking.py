@@ -80,7 +80,7 @@ class TrainReranker(MeasuredTraining):
         if self.keep == "best" and not self.dev_queries:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
 
-    def of(self, kind: RerankerKind) -> "TrainReranker":
+    def for_kind(self, kind: RerankerKind) -> "TrainReranker":
         """Returns the settings that the training of a kind depends on; all others have their defaults.
 
         So a change of another kind's settings, or of `depth`, trains nothing again. Raises UserError for a loss that
@@ -90,13 +90,13 @@ class TrainReranker(MeasuredTraining):
             raise UserError("train_reranker.loss = pointwise needs logits, which colbert lacks: choose a pairwise loss")
         own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
         own |= dict.fromkeys(_TOKENS, ("colbert",)) | {"depth": ()}
-        if self.model_copy(update={"kind": kind}).kinds_loss != "pairwise_margin":
+        if self.model_copy(update={"kind": kind}).resolved_loss != "pairwise_margin":
             own["margin"] = ()
         unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
         return self.model_copy(update={"kind": kind, **unused})
 
     @property
-    def kinds_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:
+    def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:
         """The loss, with `auto` resolved."""
         if self.loss == "auto":
             return "pairwise_softmax" if self.kind == "colbert" else "pairwise_margin"

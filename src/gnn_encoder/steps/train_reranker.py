@@ -32,14 +32,14 @@ def train_reranker(
     pool = negative_pool(data, [first], settings.negative_depth)
     scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
     trained = new_reranker(settings, data, scored[scored >= 0])
-    probabilities = trained.logits and settings.kinds_loss == "pairwise_margin"
+    probabilities = trained.logits and settings.resolved_loss == "pairwise_margin"
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         scores = trained.score(query, passage)
         return scores.sigmoid() if probabilities else scores
 
     def loss(batch: PairBatch) -> Tensor:
-        return pair_loss(score, trained.lengths, batch, loss=settings.kinds_loss, margin=settings.margin)
+        return pair_loss(score, trained.lengths, batch, loss=settings.resolved_loss, margin=settings.margin)
 
     def figures() -> dict[str, float]:
         found = dev.measure(trained.rank)
