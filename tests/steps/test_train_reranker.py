@@ -110,6 +110,9 @@ def test_all_kinds_are_trained_on_the_same_pairs(
 
     assert len(pairs("colbert")) == 16
     assert pairs("cross_encoder") == pairs("bert_dmn") == pairs("colbert") != pairs("colbert", 1)
+    batches = pairs("colbert")
+    first, second = ({pair for batch in half for pair in batch} for half in (batches[:8], batches[8:]))
+    assert first == second
 
 
 def test_the_margin_is_between_probabilities_where_scores_are_logits(

@@ -100,7 +100,7 @@ def ablate(
 def rerank(
     preset: Preset,
     systems: Annotated[
-        str, typer.Option(metavar="KIND,…", help="Re-rankers, in the order of the table; the last is the headline's.")
+        str, typer.Option(metavar="SYSTEM,…", help="Re-rankers, in the order of the table; the last is the headline's.")
     ] = "cross_encoder,bert_dmn,colbert",
     dataset: Data = None,
     overrides: Overrides = None,
@@ -110,10 +110,10 @@ def rerank(
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.reranking import SYSTEMS, reranker_kinds
+    from gnn_encoder.settings.reranking import SYSTEMS, system_names
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
-    titles = [f"{step}: {SYSTEMS[kind]}" for kind in reranker_kinds(names) for step in ("train_reranker", "rerank")]
+    titles = [f"{step}: {SYSTEMS[name].title}" for name in system_names(names) for step in ("train_reranker", "rerank")]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, root)
     show_table(results_table, follow(("ingest", "bm25_retrieve", *titles, "evaluate", "report"), job))
 

@@ -27,7 +27,7 @@ from gnn_encoder.settings.pipeline import (
     reranking_calls,
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
-from gnn_encoder.settings.reranking import reranker_kinds
+from gnn_encoder.settings.reranking import system_names
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
@@ -151,12 +151,12 @@ def ablate(
 def rerank(
     preset: str, dataset: str | None, overrides: Iterable[str], systems: Sequence[str], root: Path, show: Show
 ) -> Outcome:
-    """Runs the re-ranking pipeline for kinds of re-rankers; the last kind is the one in the headline."""
-    settings, kinds = load_settings(preset, [*overrides, *dataset_override(dataset)]), reranker_kinds(systems)
+    """Runs the re-ranking pipeline for some systems; the last one is the one in the headline."""
+    settings, names = load_settings(preset, [*overrides, *dataset_override(dataset)]), system_names(systems)
     root = _writable(root)
-    made = call_arguments(calls(settings, ("ingest", "bm25_retrieve")) | reranking_calls(settings, kinds))
-    looped = [{step: made.pop(f"{step}.{kind}") for step in ("train", "rerank")} for kind in kinds]
-    params = {"preset": preset, "systems": ",".join(kinds), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
+    made = call_arguments(calls(settings, ("ingest", "bm25_retrieve")) | reranking_calls(settings, names))
+    looped = [{step: made.pop(f"{step}.{name}") for step in ("train", "rerank")} for name in names]
+    params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
     arguments: dict[str, str | list[dict[str, str]]] = {**made, "systems": looped}
     return run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)

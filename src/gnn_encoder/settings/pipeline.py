@@ -153,18 +153,19 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
     }
 
 
-def reranking_calls(settings: Settings, kinds: Sequence[reranking.RerankerKind]) -> dict[str, Call]:
+def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Call]:
     """Returns {name: call} of the steps that train re-rankers and compare them with BM25.
 
-    The names of the calls in the pipeline's loop are `train.KIND` and `rerank.KIND`. The last kind is the candidate.
+    The names of the calls in the pipeline's loop are `train.SYSTEM` and `rerank.SYSTEM`. The last system is the
+    candidate.
     """
     evaluate, found = settings.evaluate, {}
-    for kind in kinds:
-        train, title = settings.train_reranker.for_kind(kind), reranking.SYSTEMS[kind]
-        rerank = outcome.Rerank(system=title, depth=settings.train_reranker.hits_of(kind), **evaluate.speed)
-        found[f"train.{kind}"] = Call("train_reranker", train, title)
-        found[f"rerank.{kind}"] = Call("rerank", rerank, title)
-    roles = {"baseline": LEXICAL, "candidate": reranking.SYSTEMS[kinds[-1]]}
+    for name in systems:
+        train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
+        depth = settings.train_reranker.hits_of(train.kind)
+        found[f"train.{name}"] = Call("train_reranker", train, title)
+        found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=title, depth=depth, **evaluate.speed), title)
+    roles = {"baseline": LEXICAL, "candidate": reranking.SYSTEMS[systems[-1]].title}
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
         "report": Call("report", outcome.Report(**evaluate.speed)),

@@ -1,7 +1,7 @@
 """Settings of the steps that train re-rankers."""
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,17 +12,29 @@ from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert"]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
-SYSTEMS: dict[RerankerKind, str] = {"cross_encoder": "Cross-encoder", "bert_dmn": "BERT-DMN", "colbert": "ColBERT"}
-"""Kind of re-ranker → its name in all tables."""
 
 
-def reranker_kinds(names: Sequence[str]) -> list[RerankerKind]:
-    """Returns the kinds of re-rankers that are named, each once; a UserError for no name or an unknown one."""
-    kinds = [kind for name in dict.fromkeys(names) for kind in SYSTEMS if kind == name]
+class System(NamedTuple):
+    """A re-ranker of the comparison: its title in all tables, its kind, and the settings that it changes."""
+
+    title: str
+    kind: RerankerKind
+    changes: Mapping[str, Any] = {}
+
+
+SYSTEMS: dict[str, System] = {
+    "cross_encoder": System("Cross-encoder", "cross_encoder"),
+    "bert_dmn": System("BERT-DMN", "bert_dmn"),
+    "colbert": System("ColBERT", "colbert"),
+}
+
+
+def system_names(names: Sequence[str]) -> list[str]:
+    """Returns the names of systems, each once; a UserError for no name or an unknown one."""
     unknown = [name for name in names if name not in SYSTEMS]
-    if unknown or not kinds:
+    if unknown or not names:
         raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
-    return kinds
+    return list(dict.fromkeys(names))
 
 
 class TrainReranker(MeasuredTraining):
@@ -43,7 +55,9 @@ class TrainReranker(MeasuredTraining):
     batch_size: PositiveInt = 32
     """Pairs in a batch, positives and negatives together."""
     negatives: PositiveInt = 1
-    """Negatives per positive, drawn again in each epoch."""
+    """Negatives per positive."""
+    redraw_negatives: bool = False
+    """Draw the negatives again in each epoch. By default every epoch has the same pairs (BERT-DMN 5.2)."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
     loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax"] = "auto"
@@ -80,12 +94,13 @@ class TrainReranker(MeasuredTraining):
         if self.keep == "best" and not self.dev_queries:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
 
-    def for_kind(self, kind: RerankerKind) -> "TrainReranker":
-        """Returns the settings that the training of a kind depends on; all others have their defaults.
+    def for_system(self, name: str) -> "TrainReranker":
+        """Returns the settings that the training of a system depends on; all others have their defaults.
 
         So a change of another kind's settings, or of `depth`, trains nothing again. Raises UserError for a loss that
         the kind does not have.
         """
+        kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
         if (kind, self.loss) == ("colbert", "pointwise"):
             raise UserError("train_reranker.loss = pointwise needs logits, which colbert lacks: choose a pairwise loss")
         own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
@@ -93,7 +108,7 @@ class TrainReranker(MeasuredTraining):
         if self.model_copy(update={"kind": kind}).resolved_loss != "pairwise_margin":
             own["margin"] = ()
         unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
-        return self.model_copy(update={"kind": kind, **unused})
+        return self.model_copy(update={"kind": kind, **unused, **changes})
 
     @property
     def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:

@@ -54,7 +54,7 @@ def train_reranker(
         for group in parameter_groups(part, rate, settings.weight_decay)
     ]
     measure = figures if len(dev) else None
-    plan = PairBatches(labels, pool, settings)
+    plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
     result = fit(Objective(trained.model, plan, loss, groups, measure, settings.keep), settings, context)
     save_scorer(settings.kind, trained.model, reranker.path)
     last = measure() if measure else {}

@@ -32,16 +32,21 @@ class PairBatch:
 
 
 class PairBatches(ShuffledBatches):
-    """Plan: each labelled pair with `negatives` candidates, drawn again in each epoch. A batch has whole groups.
+    """Plan: each labelled pair with `negatives` candidates. A batch has whole groups.
 
     Args:
         positives: labelled pairs, e of them.
         pool: candidates [e, s] of each pair's query, without positives; -1: no candidate.
         settings: `batch_size` counts positives and negatives together. A pairwise `loss` leaves out positives without
             a candidate, because they teach nothing.
+        redraw: draw the candidates again in each epoch, not once.
     """
 
-    def __init__(self, positives: Qrels, pool: np.ndarray, settings: TrainCrossEncoder | TrainReranker) -> None:
+    def __init__(
+        self, positives: Qrels, pool: np.ndarray, settings: TrainCrossEncoder | TrainReranker, redraw: bool = True
+    ) -> None:
+        if not redraw:
+            pool = draw_negatives(pool, settings.negatives, np.random.default_rng(settings.seed))
         usable = np.flatnonzero((settings.loss == "pointwise") | (pool >= 0).any(axis=1))
         if not len(usable):
             raise UserError(f"loss = {settings.loss} needs negatives, and every candidate is a known positive")
