@@ -1,4 +1,4 @@
-"""Tiny real parts that the tests share: a dataset, a random BERT, a random seq2seq. Nothing is downloaded."""
+"""Tiny real parts that the tests share: a dataset, and random models of each kind. Nothing is downloaded."""
 
 import os
 from collections.abc import Iterator
@@ -125,6 +125,38 @@ def write_tiny_seq2seq(path: Path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_seq2seq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_seq2seq(tmp_path_factory.mktemp("models") / "bart")
+
+
+def write_tiny_causal(path: Path, kind: str = "llama") -> Path:
+    """A random Llama, or GPT-2, of width 32 and two layers; its tokenizer knows words and has no padding token."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = ["<unk>", "</s>", *WORDS, "Question", ":", "number", *(str(number) for number in range(100))]
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="<unk>").save_pretrained(path)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": len(vocabulary), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {"bos_token_id": None, "eos_token_id": 1, "max_position_embeddings": 64}
+    if kind == "llama":
+        LlamaForCausalLM(LlamaConfig(**sizes, **ends, intermediate_size=64, num_key_value_heads=2)).save_pretrained(
+            path
+        )
+    else:
+        GPT2LMHeadModel(GPT2Config(**sizes, **ends)).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_causal(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_causal(tmp_path_factory.mktemp("models") / "gpt2", "gpt2")
 
 
 @pytest.fixture(scope="module")

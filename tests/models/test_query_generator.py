@@ -23,7 +23,7 @@ def generator(request: pytest.FixtureRequest) -> QueryGenerator:
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     passages, queries = passage_ids(model, PASSAGES), query_ids(model, QUERIES)
     for _ in range(120):
-        model(*pair_batch(model, passages, queries, np.arange(4))).backward()
+        model(*pair_batch(model, passages, queries, np.arange(4))).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
@@ -37,7 +37,7 @@ def next_token_logits(generator: QueryGenerator, passage: int, begun: list[int])
 
 def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerator) -> None:
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
-    loss = generator(*pair_batch(generator, passages, queries, np.arange(4)))
+    loss = generator(*pair_batch(generator, passages, queries, np.arange(4))).sum()
     start, total, tokens = generator.model.config.decoder_start_token_id, 0.0, 0
     for passage, query in enumerate(QUERIES):
         target = generator.tokenizer(query)["input_ids"]
@@ -72,8 +72,8 @@ def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerat
 
 def test_loss_of_the_right_pairs_is_lower(generator: QueryGenerator) -> None:
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
-    right = generator(*pair_batch(generator, passages, queries, np.arange(4)))
-    wrong = generator(*pair_batch(generator, passages, query_ids(generator, QUERIES[::-1]), np.arange(4)))
+    right = generator(*pair_batch(generator, passages, queries, np.arange(4))).sum()
+    wrong = generator(*pair_batch(generator, passages, query_ids(generator, QUERIES[::-1]), np.arange(4))).sum()
     assert right.item() < wrong.item() / 5
 
 
@@ -101,7 +101,7 @@ def test_save_and_load(generator: QueryGenerator, tmp_path: Path) -> None:
     assert (loaded.passage_length, loaded.query_length) == (20, 12)
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
     batch = pair_batch(generator, passages, queries, np.arange(4))
-    assert loaded(*batch).item() == pytest.approx(generator(*batch).item(), rel=1e-6)
+    assert loaded(*batch).sum().item() == pytest.approx(generator(*batch).sum().item(), rel=1e-6)
     assert generate(loaded, passages, precision="fp32") == generate(generator, passages, precision="fp32")
 
 

@@ -1,41 +1,86 @@
-"""Generates a query for each passage; makes the tokens that a query generator reads and learns to write."""
+"""Generates a query for each passage, and computes log P(query | passage); makes what a query generator reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.inference.encoding import budget_batches, inference_copy
-from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.inference.encoding import ReadOptions, budget_batches, inference_copy, read_rows
+from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import IGNORED, QueryGenerator
 from gnn_encoder.tracking.progress import Progress
 
 
 def passage_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """Tokens of passages, as the generator's encoder reads passages."""
+    """Tokens of passages, as the generator reads passages, without the separator."""
     return Tokens.of(generator.tokenizer, texts, generator.passage_length)
 
 
 def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """Tokens that the decoder learns to write: the query and the end token, without the decoder's start token."""
+    """Tokens that the generator learns to write: the query and the end token, without a start token."""
     if not texts:
         return Tokens.flatten([])
+    if generator.causal:  # most vocabularies have a word with the space before it
+        options = {"add_special_tokens": False, "truncation": True, "max_length": generator.query_length - 1}
+        lines = generator.tokenizer([f" {text}" for text in texts], **options)["input_ids"]
+        return Tokens.flatten([[*line, generator.tokenizer.eos_token_id] for line in lines])
     ids = generator.tokenizer(text_target=list(texts), truncation=True, max_length=generator.query_length)["input_ids"]
     start = generator.model.config.decoder_start_token_id
     return Tokens.flatten([line[1:] if line[:1] == [start] else line for line in ids])
 
 
-def pair_batch(
-    generator: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Passage ids and mask [b, l], and labels [b, t] with `IGNORED` as padding, of some pairs."""
-    ids, mask = passages.padded(rows, generator.tokenizer.pad_token_id)
-    labels, real = queries.padded(rows, generator.tokenizer.pad_token_id)
-    labels[real == 0] = IGNORED
-    where = device()
-    return torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where), torch.from_numpy(labels).to(where)
+def prompts(generator: QueryGenerator, passages: Tokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and mask int64 [b, l] of what precedes a query: the passage, and a causal model's separator.
+
+    A causal model's are padded on the left, so that the query continues each of them in the same column.
+    """
+    ids, mask = passages.padded(rows, generator.pad, left=generator.causal)
+    ends = np.tile(np.array(generator.prompt, dtype=np.int64), (len(rows), 1))
+    return np.hstack([ids, ends]), np.hstack([mask, np.ones_like(ends)])
+
+
+def pair_arrays(
+    generator: QueryGenerator, passages: Tokens, queries: Tokens, passage: np.ndarray, query: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids and mask [b, l] as `prompts`, and labels [b, t] with `IGNORED` as padding, of pairs of rows; int64."""
+    labels, real = queries.padded(query, generator.pad)
+    return *prompts(generator, passages, passage), np.where(real, labels, IGNORED)
+
+
+def pair_batch(generator: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray) -> list[Tensor]:
+    """Arrays of the pairs (passages[i], queries[i]), i in `rows`, for the generator's `forward`."""
+    arrays = pair_arrays(generator, passages, queries, rows, rows)
+    return [torch.from_numpy(array).to(device()) for array in arrays]
+
+
+def log_likelihoods(
+    generator: QueryGenerator, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
+) -> np.ndarray:
+    """log P(query | passage) in nats, fp32 [r], of the pairs of dataset rows (query[i], passage[i]).
+
+    Σ_t log P(tok_t of q | tok_<t, passage), SS-BERT's s_query (its passage evaluation). The sum includes the end token.
+    Queries and passages are cut to the lengths of the training.
+    """
+    queries, asked_at = np.unique(query, return_inverse=True)
+    distinct, read_at = np.unique(passage, return_inverse=True)
+    asked = query_ids(generator, data.query_texts(queries))
+    read, place = tokens_at(generator.tokenizer, data.passages, distinct, generator.passage_length)
+    read_at = place[read_at]
+    out = np.empty(len(query), dtype=np.float32)
+
+    def padded(rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return pair_arrays(generator, read, asked, read_at[rows], asked_at[rows])
+
+    def store(rows: np.ndarray, loss: np.ndarray) -> None:
+        out[rows] = -loss
+
+    lengths = read.lengths[read_at] + len(generator.prompt) + asked.lengths[asked_at]
+    read_rows(generator, lengths, padded, store, **options)
+    return out
 
 
 def generate(
@@ -43,28 +88,55 @@ def generate(
     passages: Tokens,
     *,
     beams: int = 1,
+    top_k: int = 0,
+    temperature: float = 1.0,
+    seed: int = 0,
     precision: str = "auto",
     tokens_per_batch: int = 4096,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Generates a query for each of n tokenized passages, by greedy decoding or beam search; deterministic.
+    """Generates a query for each of n tokenized passages: by greedy decoding, beam search, or sampling.
 
-    Passages of about equal length are read together; each beam counts as a passage in the token budget.
+    Passages of about equal length are read together; each beam counts as a passage in the token budget. A `top_k` of 1
+    or more samples each token from the `top_k` likeliest. The draws depend on the seed and the passage's row alone.
     """
     texts, where = [""] * len(passages), device()
+    limits = {"max_length": generator.query_length}
+    if generator.causal:
+        limits = {"max_new_tokens": generator.query_length, "eos_token_id": generator.tokenizer.eos_token_id}
     with inference_copy(generator, precision) as ready:
-        for rows in budget_batches(passages.lengths, max(1, tokens_per_batch // beams)):
-            ids, mask = passages.padded(rows, generator.tokenizer.pad_token_id)
+        for rows in budget_batches(passages.lengths + len(generator.prompt), max(1, tokens_per_batch // beams)):
+            ids, mask = prompts(generator, passages, rows)
             written = ready.model.generate(
                 input_ids=torch.from_numpy(ids).to(where),
                 attention_mask=torch.from_numpy(mask).to(where),
-                max_length=generator.query_length,
                 num_beams=beams,
                 do_sample=False,
+                logits_processor=[sampled(rows, top_k, temperature, seed)] if top_k else None,
+                pad_token_id=generator.pad,
+                **limits,
             )
-            decoded = generator.tokenizer.batch_decode(written, skip_special_tokens=True)
+            begin = ids.shape[1] if generator.causal else 0
+            decoded = generator.tokenizer.batch_decode(written[:, begin:], skip_special_tokens=True)
             for row, text in zip(rows, decoded, strict=True):
                 texts[row] = " ".join(text.split())
             if progress:
                 progress.advance(len(rows))
     return texts
+
+
+def sampled(rows: np.ndarray, top_k: int, temperature: float, seed: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns a logits processor with which greedy decoding samples from the `top_k` likeliest tokens.
+
+    The largest of logit / temperature + Gumbel noise is a draw from the softmax (the Gumbel-max trick). Each row draws
+    from its own generator, so that the other rows of a batch do not change its text, as with torch's one generator.
+    """
+    generators = [np.random.default_rng((seed, row)) for row in rows.tolist()]
+
+    def processor(written: Tensor, scores: Tensor) -> Tensor:
+        best = scores.float().topk(min(top_k, scores.shape[1]))
+        noise = np.stack([generator.gumbel(size=best.values.shape[1]) for generator in generators])
+        drawn = (best.values / temperature + torch.from_numpy(noise).to(best.values)).argmax(1, keepdim=True)
+        return torch.full_like(scores, -torch.inf).scatter(1, best.indices.gather(1, drawn), 0.0)
+
+    return processor

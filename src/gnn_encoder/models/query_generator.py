@@ -1,17 +1,20 @@
-"""The query generator: a sequence-to-sequence model, passage → query (SS-BERT 3.2).
+"""The query generator: a language model, passage → query (SS-BERT 3.2).
 
-A Hugging Face seq2seq model is used unchanged. A plain encoder becomes an encoder–decoder pair: both halves start from
-the encoder's weights, cross-attention and output head from random weights (the embeddings are the output matrix).
+A Hugging Face seq2seq model is used unchanged. A causal language model continues "passage, separator" with the query.
+A plain encoder becomes an encoder–decoder pair: both halves start from the encoder's weights, cross-attention and
+output head from random weights (the embeddings are the output matrix).
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import load_pretrained, load_tokenizer
+from gnn_encoder.models.backbone import load_pretrained, load_smollm2, load_tokenizer
+from gnn_encoder.settings.shared import SMOLLM2
 
 LAYOUT = "query_generator.json"
 IGNORED = -100
@@ -19,42 +22,78 @@ IGNORED = -100
 
 
 class QueryGenerator(nn.Module):
-    """A seq2seq model with its tokenizer and training lengths.
+    """A seq2seq or causal (`causal`) model with its tokenizer and training lengths.
 
     `passage_length` and `query_length` include special tokens and are cut to the model's number of positions.
+    `separator` is the text between the passage and the query of a causal model; `prompt` are its token ids.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, passage_length: int, query_length: int, separator: str = "") -> None:
         super().__init__()
-        self.model, self.tokenizer = model, tokenizer
-        self.passage_length = min(passage_length, _positions(model, "encoder", passage_length))
-        self.query_length = min(query_length, _positions(model, "decoder", query_length))
+        self.model, self.tokenizer, self.separator = model, tokenizer, separator
+        self.causal = not model.config.is_encoder_decoder
+        self.prompt: list[int] = []
+        if self.causal:  # all parts share the positions
+            self.prompt = tokenizer(separator, add_special_tokens=False)["input_ids"]
+            positions = _positions(model, "", passage_length + query_length + len(self.prompt))
+            self.query_length = min(query_length, positions // 2)
+            self.passage_length = min(passage_length, positions - self.query_length - len(self.prompt))
+        else:
+            self.passage_length = min(passage_length, _positions(model, "encoder", passage_length))
+            self.query_length = min(query_length, _positions(model, "decoder", query_length))
+        pads = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self.pad: int = next(token for token in pads if token is not None)
 
     @classmethod
-    def from_pretrained(cls, name: str, passage_length: int, query_length: int) -> "QueryGenerator":
-        """Loads a seq2seq model or an encoder; raises `UserError` if loading fails or the model is of another kind."""
-        from transformers import AutoConfig, AutoModelForSeq2SeqLM
+    def from_pretrained(
+        cls, name: str, passage_length: int, query_length: int, separator: str = ""
+    ) -> "QueryGenerator":
+        """Loads a seq2seq model, a causal model or an encoder; raises `UserError` if that fails."""
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+        from transformers.models.auto import modeling_auto as known
 
-        tokenizer = load_tokenizer(name)
-        if load_pretrained(AutoConfig, name).is_encoder_decoder:
+        if name == SMOLLM2:
+            return cls(*load_smollm2(), passage_length, query_length, separator)
+        tokenizer, config = load_tokenizer(name), load_pretrained(AutoConfig, name)
+        if config.is_encoder_decoder:
             model = load_pretrained(AutoModelForSeq2SeqLM, name, use_safetensors=True)
+        elif (
+            config.model_type in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+            and config.model_type not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        ):
+            if tokenizer.eos_token_id is None:
+                raise UserError(f"generator {name!r} has a tokenizer without an end token: choose another")
+            model = load_pretrained(AutoModelForCausalLM, name, use_safetensors=True)
         else:
             model = _pair(name, tokenizer)
-        return cls(model.float(), tokenizer, passage_length, query_length)
+        return cls(model.float(), tokenizer, passage_length, query_length, separator)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy (nats) summed over the label tokens: −Σ log P(tok_t | tok_<t, passage)."""
-        begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=begun).logits
+        """−log P(query | passage) of each pair in nats, fp32 [b]: cross-entropy summed over the pair's label tokens.
+
+        Args:
+            input_ids, attention_mask: passages [b, l]; a causal model's are padded on the left and end with `prompt`.
+            labels: query tokens [b, t], with `IGNORED` as padding on the right.
+        """
         real = labels != IGNORED
+        if self.causal:
+            begun = torch.cat([input_ids, labels.where(real, self.pad)[:, :-1]], dim=1)  # [b, l + t - 1]
+            mask = torch.cat([attention_mask, real[:, :-1].to(attention_mask.dtype)], dim=1)
+            place = (mask.cumsum(1) - 1).clamp(min=0)
+            options = {"position_ids": place, "use_cache": False, "logits_to_keep": labels.shape[1]}
+            logits = self.model(input_ids=begun, attention_mask=mask, **options).logits
+        else:
+            begun = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+            logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=begun).logits
         # Padding is not converted to fp32: with a vocabulary of 50,000 that would be the largest cost.
-        return nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="sum")
+        losses = nn.functional.cross_entropy(logits[real].float(), labels[real], reduction="none")
+        return losses.new_zeros(len(labels)).index_add(0, real.nonzero()[:, 0], losses)
 
     def save(self, folder: Path) -> None:
-        """Write config, tokenizer, safetensors and the lengths."""
+        """Write config, tokenizer, safetensors, the lengths and the separator."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        layout = {"passage_length": self.passage_length, "query_length": self.query_length}
+        layout = {name: getattr(self, name) for name in ("passage_length", "query_length", "separator")}
         (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
 
     @classmethod
@@ -69,7 +108,7 @@ def _pair(name: str, tokenizer: Any) -> Any:
     from transformers import AutoModel, AutoModelForCausalLM, EncoderDecoderModel
 
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
-        raise UserError(f"generator {name!r} is neither a seq2seq nor an encoder with [CLS] and [SEP]: choose another")
+        raise UserError(f"generator {name!r} is neither seq2seq, nor causal, nor an encoder with [CLS] and [SEP]")
     encoder = load_pretrained(AutoModel, name, use_safetensors=True)
     options = {"is_decoder": True, "add_cross_attention": True}
     decoder = load_pretrained(AutoModelForCausalLM, name, use_safetensors=True, **options)

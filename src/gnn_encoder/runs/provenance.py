@@ -101,12 +101,11 @@ def package_digest() -> str:
 @functools.cache
 def backbone_digest(name: str) -> str:
     """Returns the digest of a local model folder's contents, or an unchanged hub name."""
-    from gnn_encoder.models.backbone import MINILM_SHA256, resolve_backbone
-    from gnn_encoder.settings.shared import MINILM
+    from gnn_encoder.models.backbone import PACKAGED, resolve_backbone
 
     resolved = resolve_backbone(name)
-    if name == MINILM:
-        return MINILM_SHA256  # `resolve_backbone` has just checked this digest
+    if name in PACKAGED:
+        return PACKAGED[name].sha256  # `resolve_backbone` has just checked this digest
     return folder_digest(Path(resolved)) if Path(resolved).is_dir() else resolved
 
 

@@ -8,6 +8,8 @@ from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloa
 
 MINILM = "minilm"
 """Name of the backbone that comes as a Python package (all-MiniLM-L6-v2). Its digest is checked."""
+SMOLLM2 = "smollm2"
+"""Name of the causal language model that comes as a Python package (SmolLM2-135M-Instruct). Its digest is checked."""
 Precision = Literal["auto", "fp32", "bf16"]
 
 

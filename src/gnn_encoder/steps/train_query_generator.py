@@ -76,7 +76,7 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
     """
     total = torch.zeros((), device=device())
     for part in passes(passages.lengths[rows]):
-        total = total + model(*pair_batch(model, passages, queries, rows[part]))
+        total = total + model(*pair_batch(model, passages, queries, rows[part])).sum()
     return total / int(queries.lengths[rows].sum())
 
 
