@@ -10,7 +10,7 @@ from components.image import IMAGE
 def generate_queries(
     arguments: str,
     dataset: Input[Dataset],
-    pair_scores: Input[Artifact],
+    candidates: Input[Artifact],
     query_generator: Input[Model],
     generated_queries: Output[Artifact],
 ) -> None:
@@ -20,7 +20,7 @@ def generate_queries(
     generate_queries(
         arguments,
         dataset=dataset.path,
-        pair_scores=pair_scores.path,
+        candidates=candidates.path,
         query_generator=query_generator.path,
         generated_queries=generated_queries.path,
     )

@@ -10,7 +10,7 @@ from components.image import IMAGE
 def select_training_set(
     arguments: str,
     dataset: Input[Dataset],
-    pair_scores: Input[Artifact],
+    candidates: Input[Artifact],
     generated_queries: Input[Artifact],
     training_set: Output[Dataset],
 ) -> None:
@@ -20,7 +20,7 @@ def select_training_set(
     select_training_set(
         arguments,
         dataset=dataset.path,
-        pair_scores=pair_scores.path,
+        candidates=candidates.path,
         generated_queries=generated_queries.path,
         training_set=training_set.path,
     )

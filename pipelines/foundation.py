@@ -53,10 +53,10 @@ def lay_foundation(
     # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
     query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
     generated_queries = components.generate_queries(
-        arguments=generate_queries, dataset=dataset, pair_scores=pair_scores, query_generator=query_generator
+        arguments=generate_queries, dataset=dataset, candidates=pair_scores, query_generator=query_generator
     ).output
     training_set = components.select_training_set(
-        arguments=select_training_set, dataset=dataset, pair_scores=pair_scores, generated_queries=generated_queries
+        arguments=select_training_set, dataset=dataset, candidates=pair_scores, generated_queries=generated_queries
     ).output
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).

@@ -5,9 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import first_stage
 from scipy.special import expit
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores, drafting, pair_keys, read_manifest
+from gnn_encoder.artifacts import (
+    Dataset,
+    Draft,
+    GeneratedQueries,
+    PairScores,
+    Run,
+    drafting,
+    pair_keys,
+    read_manifest,
+)
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -43,7 +53,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
             parameter.normal_(0, 0.3)
     with drafting(folder / "generator", "model") as draft:
         model.save(draft.path)
-    return {"dataset": tiny_dataset.path, "pair_scores": folder / "pairs", "query_generator": folder / "generator"}
+    return {"dataset": tiny_dataset.path, "candidates": folder / "pairs", "query_generator": folder / "generator"}
 
 
 def settings_for(tiny_backbone: Path, **changes: object) -> GenerateQueries:
@@ -55,7 +65,7 @@ def test_artifact_is_what_a_loop_makes(
     tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, inputs: dict[str, Path]
 ) -> None:
     generate_queries(settings_for(tiny_backbone), **inputs, generated_queries=tmp_path / "out")
-    out, pairs = GeneratedQueries.read(tmp_path / "out"), PairScores.read(inputs["pair_scores"])
+    out, pairs = GeneratedQueries.read(tmp_path / "out"), PairScores.read(inputs["candidates"])
     labels = tiny_dataset.split_qrels("train")
     positive = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
     expected = []
@@ -80,6 +90,31 @@ def test_artifact_is_what_a_loop_makes(
     metrics = read_manifest(tmp_path / "out").metrics
     assert metrics["triples"] == len(expected) and metrics["queries"] == len(out.text)
     assert sum(v for k, v in metrics.items() if k.startswith("similarity_")) == pytest.approx(100)
+
+
+def test_hits_of_a_run_without_labels_are_drawn_as_negatives(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, inputs: dict[str, Path]
+) -> None:
+    queries, hits = first_stage(tiny_dataset)
+    with drafting(tmp_path / "run", "run") as draft:
+        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
+    found = {}
+    for seed in (0, 1):
+        settings = settings_for(tiny_backbone, negative_depth=7, seed=seed)
+        given = inputs | {"candidates": tmp_path / "run"}
+        generate_queries(settings, **given, generated_queries=tmp_path / f"out{seed}")
+        out = GeneratedQueries.read(tmp_path / f"out{seed}")
+        found[seed] = list(zip(out.query.tolist(), out.negative.tolist(), strict=True))
+    labels = tiny_dataset.split_qrels("train")
+    positive = set(zip(labels.query.tolist(), labels.passage.tolist(), strict=True))
+    train = tiny_dataset.query_rows("train")
+    allowed = {
+        (int(q), int(p)) for q, row in zip(queries, hits, strict=True) if q in train for p in row[:7]
+    } - positive  # the positive is in sixth place
+    assert set(found[0]) < allowed and found[0] != found[1]
+    assert sorted(q for q, _ in found[0]) == sorted(train.tolist() * 3)
+    places = [hits[queries.tolist().index(q)].tolist().index(p) for q, p in found[0]]
+    assert set(places) == {0, 1, 2, 3, 4, 6}, "not the first hits alone"
 
 
 def test_no_negatives_at_all_is_an_empty_artifact(tmp_path: Path, tiny_backbone: Path, inputs: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ from gnn_encoder.artifacts import (
     DatasetWriter,
     GeneratedQueries,
     PairScores,
+    Run,
     TrainingSet,
     drafting,
     read_manifest,
@@ -89,7 +90,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         score = np.array(list(scores.values()), np.float32)
         PairScores.write(draft, columns[:, 0], columns[:, 1], score, expit(score))
 
-    world = World({"dataset": folder / "dataset", "pair_scores": folder / "pairs"}, scores, judged, {}, {}, groups)
+    world = World({"dataset": folder / "dataset", "candidates": folder / "pairs"}, scores, judged, {}, {}, groups)
     for query in range(TRAIN):
         for passage in world.negatives(query)[:6]:
             if generator.random() < 0.9:
@@ -243,3 +244,22 @@ def test_dataset_rows_are_stored(world: World, tmp_path: Path) -> None:
     examples, data = run(world, tmp_path / "out"), Dataset(world.paths["dataset"])
     known = examples.query >= 0
     assert data.query_texts(examples.query[known]) == [t for t, k in zip(examples.query_text, known, strict=True) if k]
+
+
+def test_the_hits_of_a_run_are_negatives_if_no_label_says_otherwise(world: World, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    hits = np.stack([generator.permutation(PASSAGES)[:9] for _ in range(TRAIN + 2)])
+    with drafting(tmp_path / "run", "run") as draft:
+        Run.from_hits(np.arange(TRAIN + 2), hits, np.zeros(hits.shape)).write(draft)
+    alone = replace(world, paths=world.paths | {"candidates": tmp_path / "run"})
+    examples = run(alone, tmp_path / "out", negatives_per_example=8, negative_depth=8)
+    rows = np.flatnonzero(examples.origin == ORIGINS.index("labelled"))
+    assert len(rows) == len(originals(world, "labelled"))
+    for row in rows:
+        known = {p for q in world.twins(int(examples.query[row])) for p in world.positives(q)}
+        wanted = set(hits[examples.query[row], :8].tolist()) - known
+        assert {n for n in examples.negatives[row].tolist() if n >= 0} == wanted
+    assert not (examples.origin == ORIGINS.index("denoised")).any()
+    added = examples.take(np.flatnonzero(examples.origin == ORIGINS.index("selected")))
+    for q, row in zip(added.query.tolist(), added.negatives.tolist(), strict=True):
+        assert all(n < 0 or (n in hits[q] and world.similarity[q, n] >= np.float32(0.3)) for n in row)

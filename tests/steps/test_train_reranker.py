@@ -8,7 +8,7 @@ import pytest
 from conftest import first_stage
 from safetensors.numpy import load_file
 
-from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, Run, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import load_scorer
@@ -19,6 +19,7 @@ from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.training import loop
 from gnn_encoder.training.dev import average_precision
 from gnn_encoder.training.pairs import PairBatch
+from gnn_encoder.training.rerankers import new_reranker
 
 KINDS = get_args(RerankerKind)
 
@@ -131,6 +132,115 @@ def test_the_margin_is_between_probabilities_where_scores_are_logits(
     for kind in ("cross_encoder", "bert_dmn"):
         assert all(0 < low <= high < 1 for low, high in ranges[kind])
     assert max(high for _, high in ranges["colbert"]) > 1
+
+
+@pytest.fixture
+def training_set(tiny_dataset: Dataset, tmp_path: Path) -> Path:
+    """Originals, as many selected examples with two negatives, and ten generated ones."""
+    labels, origins = tiny_dataset.split_qrels("train").positive(), {"labelled": 0, "selected": 2, "generated": 3}
+    texts, count = tiny_dataset.query_texts(labels.query), len(labels.query)
+    negatives = np.stack([(labels.passage + 1) % 100, (labels.passage + 2) % 100], axis=1).astype(np.int32)
+    parts = [
+        TrainingSet(texts, labels.query, labels.passage, (negatives + i) % 100, np.full(count, origins[name], np.int8))
+        for i, name in enumerate(("labelled", "selected"))
+    ]
+    written = [f"what about the old copper {i}" for i in range(10)]
+    answered = np.stack([labels.passage[:10], np.full(10, -1)], axis=1).astype(np.int32)
+    unknown, origin = np.full(10, -1, np.int32), np.full(10, origins["generated"], np.int8)
+    parts.append(TrainingSet(written, unknown, (labels.passage[:10] + 3) % 100, answered, origin))
+    columns = (np.concatenate([getattr(p, n) for p in parts]) for n in ("query", "positive", "negatives", "origin"))
+    with drafting(tmp_path / "training_set", "training_set") as draft:
+        TrainingSet([text for part in parts for text in part.query_text], *columns).write(draft)
+    return tmp_path / "training_set"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_triples_are_the_labelled_ones_and_those_of_the_training_set(
+    kind: str, inputs: dict[str, Path], training_set: Path, tiny_backbone: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    real, seen, texts = module.pair_loss, {}, {}
+
+    def spying(score: Any, lengths: Any, batch: PairBatch, **options: Any) -> Any:
+        for group in range(batch.group.max() + 1):
+            query, *_ = batch.query[batch.group == group]
+            seen[triples].append((int(query), *batch.passage[batch.group == group].tolist()))
+        return real(score, lengths, batch, **options)
+
+    def reading(settings: Any, data: Any, scored: Any, generated: list[str], _real: Any = module.new_reranker) -> Any:
+        texts[triples] = generated
+        return _real(settings, data, scored, generated)
+
+    monkeypatch.setattr(module, "pair_loss", spying)
+    monkeypatch.setattr(module, "new_reranker", reading)
+    inputs["training_set"] = training_set
+    for triples in ("labelled", "selected", "augmented"):
+        seen[triples] = []
+        train(inputs, tmp_path / triples, tiny_backbone, kind, triples=triples, negatives=1, epochs=1)
+    examples = TrainingSet.read(training_set)
+    selected, generated = ([t for t in range(130) if examples.origin[t] == origin] for origin in (2, 3))
+    control, mixed, all_of_them = (sorted(seen[name]) for name in ("labelled", "selected", "augmented"))
+    added = mixed.copy()
+    for triple in control:  # the same triples as the control's, with the same negatives
+        added.remove(triple)
+    assert len(control) == 60 and sorted(t[:2] for t in added) == sorted(
+        (int(examples.query[t]), int(examples.positive[t])) for t in selected
+    )
+    pools = {(examples.query[t], examples.positive[t]): examples.negatives[t] for t in selected}
+    assert all(negative in pools[query, positive] for query, positive, negative in added)
+    assert all_of_them == sorted(
+        mixed + [(100 + i, int(examples.positive[t]), int(examples.negatives[t][0])) for i, t in enumerate(generated)]
+    )
+    assert texts == {
+        "labelled": [], "selected": [], "augmented": [examples.query_text[t] for t in generated]
+    }  # fmt: skip
+
+
+def test_a_generated_query_is_scored_by_its_text(
+    inputs: dict[str, Path], tiny_dataset: Dataset, tiny_backbone: Path
+) -> None:
+    rows = np.arange(100)
+    for kind in KINDS:
+        settings = TrainReranker(
+            kind=kind, backbone=str(tiny_backbone), precision="fp32", pair_length=48, memory_width=16, token_width=16,
+            query_length=24, passage_length=40,
+        )  # fmt: skip
+        text = tiny_dataset.query_texts(np.array([7]))[0]
+        reranker = new_reranker(settings, tiny_dataset, rows, [text, "the old river"])
+        reranker.model.eval()
+        own, same, other = (reranker.score(np.full(100, row), rows).tolist() for row in (7, 100, 101))
+        assert own == same != other
+
+
+def test_the_table_of_colbert_has_the_scores_of_all_pairs(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
+    settings = TrainReranker(kind="colbert", backbone=str(tiny_backbone), precision="fp32", passage_length=40)
+    reranker = new_reranker(settings, tiny_dataset, np.arange(100), ["the old river"])
+    reranker.model.eval()
+    query, passage = np.array([3, 100, 8]), np.random.default_rng(0).permutation(100)
+    assert reranker.table is not None and (reranker.lengths(query[:1], passage).sum()) > 1024  # several passes
+    table = reranker.table(query, passage)
+    pairs = reranker.score(np.repeat(query, 100), np.tile(passage, 3)).reshape(3, 100)
+    np.testing.assert_allclose(table.detach().numpy(), pairs.detach().numpy(), atol=1e-4)
+    assert not np.allclose(table.detach().numpy(), pairs.detach().numpy()[:, ::-1], atol=1e-2)
+
+
+def test_in_batch_negatives_train_and_are_refused_without_a_softmax(
+    inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    own = train(inputs, tmp_path / "own", tiny_backbone, "colbert")
+    batch = train(inputs, tmp_path / "batch", tiny_backbone, "colbert", in_batch_negatives=True)
+    assert not all(np.array_equal(own[name], batch[name]) for name in own)
+    first, *_, last = (value for _, value in read_history(tmp_path / "batch")["train_reranker"].curves["loss"])
+    assert last < first
+    with pytest.raises(ValueError, match="set loss to pairwise_softmax, not pairwise_margin"):
+        TrainReranker(in_batch_negatives=True, loss="pairwise_margin")
+
+
+def test_triples_without_a_training_set_are_one_line(
+    inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="triples = selected needs a training set"):
+        train(inputs, tmp_path / "out", tiny_backbone, "colbert", triples="selected")
 
 
 def test_average_precision_of_two_queries() -> None:

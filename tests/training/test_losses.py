@@ -14,7 +14,7 @@ from gnn_encoder.training import embed
 from gnn_encoder.training.batches import ExampleBatches, draw_negatives
 from gnn_encoder.training.losses import contrastive_loss, loss_scale, pairwise_margin, pairwise_softmax
 from gnn_encoder.training.masked_graph import MaskedBatches
-from gnn_encoder.training.pairs import PairBatches, pair_loss
+from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss
 from gnn_encoder.training.prefetch import batches_of
 
 NOTHING = torch.empty(2, 0, dtype=torch.int64)
@@ -301,3 +301,34 @@ def test_pairwise_losses_need_a_candidate() -> None:
     with pytest.raises(UserError, match="loss = pairwise_softmax needs negatives"):
         PairBatches(labels, none, TrainCrossEncoder(loss="pairwise_softmax"))
     assert PairBatches(labels, none, TrainCrossEncoder()).steps_per_epoch == 1
+
+
+@pytest.mark.parametrize("twins", [True, False])
+def test_in_batch_negatives_are_all_passages_but_known_positives(twins: bool) -> None:
+    generator = np.random.default_rng(0)
+    table = torch.tensor(generator.normal(size=(14, 40)))  # rows 12 and 13: generated queries
+    query = np.array([0, 0, 3, 7, 12, 13, 9, 12])
+    passage = np.array([5, 6, 1, 8, 5, 9, 2, 30])
+    negatives = np.array([[20, 21], [20, 22], [5, 8], [1, -1], [8, 6], [-1, -1], [9, 23], [2, 5]])
+    group, column = np.nonzero(negatives >= 0)
+    batch = PairBatch(
+        np.concatenate([query, query[group]]), np.concatenate([passage, negatives[group, column]]),
+        np.concatenate([np.arange(8), group]), np.concatenate([np.zeros(8, int), column + 1]),
+    )  # fmt: skip
+    labels = [(0, 5), (0, 6), (3, 1), (7, 8), (9, 2), (2, 9), (11, 21)]
+    groups = np.arange(12)
+    groups[[7, 2]] = 3, 9  # 7 asks what 3 asks; 9 asks what 2 asks
+    known = KnownPositives(*np.array(labels).T, groups if twins else None)
+
+    def by_hand(twins: bool) -> float:
+        losses = []
+        for q, p in zip(query, passage, strict=True):
+            same = [o for o in range(12) if q < 12 and (o == q or (twins and groups[o] == groups[q]))]
+            out = {other for o, other in labels if o in same and other != p}
+            terms = [math.exp(table[q, other]) for other in set(batch.passage.tolist()) - out]
+            losses.append(-math.log(math.exp(table[q, p]) / sum(terms)))
+        return sum(losses) / len(losses)
+
+    value = in_batch_loss(lambda q, p: table[q][:, p], batch, known, 12).item()
+    assert value == pytest.approx(by_hand(twins), abs=1e-12)
+    assert abs(value - by_hand(not twins)) > 1e-3

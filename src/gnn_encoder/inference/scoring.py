@@ -4,6 +4,7 @@ Each query and passage is tokenized once. The tokens of a pair are joined from t
 read, so n·k pairs never exist as text.
 """
 
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -59,9 +60,10 @@ def _separator(tokenizer: Any) -> list[int]:
     return middle
 
 
-def pair_tokens(model: CrossEncoder, dataset: Dataset) -> PairTokens:
-    """Tokenizes all queries and passages of a dataset for this cross-encoder."""
-    queries = Tokens.of(model.tokenizer, dataset.queries.column("text").to_pylist(), model.max_length)
+def pair_tokens(model: CrossEncoder, dataset: Dataset, generated: Sequence[str] = ()) -> PairTokens:
+    """Tokenizes all queries and passages of a dataset for this cross-encoder; `generated` are further queries."""
+    texts = [*dataset.queries.column("text").to_pylist(), *generated]
+    queries = Tokens.of(model.tokenizer, texts, model.max_length)
     passages = passage_tokens(model.tokenizer, dataset.passages, model.max_length)
     return PairTokens(model.tokenizer, queries, passages, model.max_length)
 

@@ -111,8 +111,9 @@ def max_similarity(queries: Tensor, passages: Tensor, asks: Tensor, answers: Ten
     Args:
         queries: [b, l, d]; `asks` bool [b, l]: the tokens that are summed over.
         passages: [b, k, d]; `answers` bool [b, k]: the tokens that are compared; at least one in each passage.
+            [g, 1] and [1, c] in the place of [b] give the scores [g, c] of all pairs.
     """
     with torch.autocast(queries.device.type, enabled=False):
-        products = queries.float() @ passages.float().transpose(1, 2)  # [b, l, k]
-    best = products.masked_fill(~answers[:, None], -torch.inf).amax(dim=-1)
+        products = queries.float() @ passages.float().transpose(-1, -2)  # [b, l, k]
+    best = products.masked_fill(~answers[..., None, :], -torch.inf).amax(dim=-1)
     return best.masked_fill(~asks, 0.0).sum(dim=-1)

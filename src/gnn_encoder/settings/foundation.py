@@ -99,26 +99,33 @@ class TrainQueryGenerator(Optimization):
     """Held-out pairs that ROUGE is computed on."""
 
 
-class GenerateQueries(Inference):
+class Negatives(StepSettings):
+    """Which candidates are hard negatives."""
+
+    negative_below: Fraction = 0.1
+    """Scored candidates: those of a lower probability."""
+    negative_depth: PositiveInt = 100
+    """A run: this many first hits of a query, without known positives. The re-ranking pipeline sets it to
+    `train_reranker.negative_depth`."""
+
+
+class GenerateQueries(Inference, Negatives):
     """One query per distinct negative (SS-BERT 3.2)."""
 
     negatives_per_query: PositiveInt = 8
-    """Hard negatives per training query that get a generated query, from the highest cross-encoder rank on."""
+    """Hard negatives per training query that get a generated query: from the highest cross-encoder rank on, or drawn
+    among a run's hits."""
     max_passages: Count = 0
     """Most distinct negatives that get a query, by a seeded draw. 0: all."""
     beams: PositiveInt = 1
     sentence_encoder: str = MINILM
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
     seed: Count = 0
-    negative_below: Fraction = 0.1
-    """As in `select_training_set`: queries are generated for hard negatives alone."""
 
 
-class SelectTrainingSet(StepSettings):
+class SelectTrainingSet(Negatives):
     """Denoising (RocketQA), negative selection and augmentation (SS-BERT)."""
 
-    negative_below: Fraction = 0.1
-    """A candidate of a lower probability is a hard negative."""
     positive_above: Fraction = 0.9
     """A candidate of a higher probability is a denoised positive."""
     negatives_per_example: PositiveInt = 8

@@ -60,6 +60,10 @@ class TrainReranker(MeasuredTraining):
     """Draw the negatives again in each epoch. By default every epoch has the same pairs (BERT-DMN 5.2)."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
+    triples: Literal["labelled", "selected", "augmented"] = "labelled"
+    """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
+    negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
+    whose generated query is unlike the query (3.3). The section `select_training_set` has both thresholds."""
     loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax"] = "auto"
     """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
     `pairwise_margin` for the other kinds (BERT-DMN eq. 4)."""
@@ -89,10 +93,15 @@ class TrainReranker(MeasuredTraining):
     """colbert: tokens of a query and of a passage."""
     expand_queries: bool = True
     """colbert: queries are filled up with [MASK]."""
+    in_batch_negatives: bool = False
+    """colbert: a positive is compared with all passages of the batch, not with its own negatives alone (ColBERT trains
+    without). Known positives of the query are left out. Needs the loss `pairwise_softmax`."""
 
     def _problems(self) -> Iterator[str]:
         if self.keep == "best" and not self.dev_queries:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
+        if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
+            yield f"in_batch_negatives is a softmax over the batch: set loss to pairwise_softmax, not {self.loss}"
 
     def for_system(self, name: str) -> "TrainReranker":
         """Returns the settings that the training of a system depends on; all others have their defaults.
@@ -127,4 +136,4 @@ class TrainReranker(MeasuredTraining):
 _MEMORY = (
     "memory_width", "episodes", "memory_dropout", "shared_episodes", "bidirectional", "memory_includes_question",
 )  # fmt: skip
-_TOKENS = ("token_width", "query_length", "passage_length", "expand_queries")
+_TOKENS = ("token_width", "query_length", "passage_length", "expand_queries", "in_batch_negatives")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
 from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
@@ -17,7 +17,7 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
-from gnn_encoder.training.denoising import Pairs, hard_negatives
+from gnn_encoder.training.denoising import Pairs, hard_negatives, read_candidates
 
 
 @step(generated_queries="generated_queries")
@@ -25,13 +25,14 @@ def generate_queries(
     context: Context,
     settings: GenerateQueries,
     dataset: Path,
-    pair_scores: Path,
+    candidates: Path,
     query_generator: Path,
     generated_queries: Draft,
 ) -> Metrics:
     """Generates a query for every distinct hard negative, and computes its similarities."""
     data = Dataset(dataset)
-    negatives = hard_negatives(PairScores.read(pair_scores), KnownPositives.of(data, "train"), settings.negative_below)
+    scored = read_candidates(candidates, data, settings.negative_depth, settings.seed)
+    negatives = hard_negatives(scored, KnownPositives.of(data, "train"), settings.negative_below)
     triples = choose_triples(negatives, settings.negatives_per_query, settings.max_passages, settings.seed)
     passages = np.unique(triples.passage)
     generator = QueryGenerator.load(query_generator)

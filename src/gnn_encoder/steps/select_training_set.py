@@ -17,12 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, PairScores, TrainingSet, pair_keys
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, TrainingSet, pair_keys
 from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
-from gnn_encoder.training.denoising import Pairs, denoised_positives, hard_negatives, labelled_positives
+from gnn_encoder.training.denoising import (
+    Pairs,
+    denoised_positives,
+    hard_negatives,
+    labelled_positives,
+    read_candidates,
+)
 
 LABELLED, DENOISED, SELECTED, GENERATED = range(len(ORIGINS))
 
@@ -32,12 +38,13 @@ def select_training_set(
     context: Context,
     settings: SelectTrainingSet,
     dataset: Path,
-    pair_scores: Path,
+    candidates: Path,
     generated_queries: Path,
     training_set: Draft,
 ) -> Metrics:
     """Denoises candidates, selects triples, adds generated examples, and writes all examples."""
-    data, pairs = Dataset(dataset), PairScores.read(pair_scores)
+    data = Dataset(dataset)
+    pairs = read_candidates(candidates, data, settings.negative_depth, settings.seed)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
     denoised = denoised_positives(pairs, labels, settings.positive_above, data.groups)

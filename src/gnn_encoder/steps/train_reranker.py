@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run, TrainingSet
+from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import save_scorer
 from gnn_encoder.retrieval.first_stage import negative_pool
@@ -13,13 +14,18 @@ from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
-from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
+from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss, with_examples
 from gnn_encoder.training.rerankers import new_reranker
 
 
 @step(reranker="model")
 def train_reranker(
-    context: Context, settings: TrainReranker, dataset: Path, first_run: Path, reranker: Draft
+    context: Context,
+    settings: TrainReranker,
+    dataset: Path,
+    first_run: Path,
+    reranker: Draft,
+    training_set: Path | None = None,
 ) -> Metrics:
     """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind."""
     data, first = Dataset(dataset), Run.read(first_run)
@@ -29,9 +35,15 @@ def train_reranker(
     dev = DevCandidates(data, [first], settings)
     if settings.keep == "best" and not len(dev):
         raise UserError("the data have no labelled dev query to choose the best epoch by: set train_reranker.keep=last")
-    pool = negative_pool(data, [first], settings.negative_depth)
+    pool, queries = negative_pool(data, [first], settings.negative_depth), len(data.queries)
+    generated: list[str] = []
+    if settings.triples != "labelled":
+        if training_set is None:
+            raise UserError(f"train_reranker.triples = {settings.triples} needs a training set")
+        labels, pool, generated = with_examples(labels, pool, _added(training_set, settings.triples), queries)
     scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
-    trained = new_reranker(settings, data, scored[scored >= 0])
+    trained = new_reranker(settings, data, scored[scored >= 0], generated)
+    known = KnownPositives.of(data, "train")
     probabilities = trained.logits and settings.resolved_loss == "pairwise_margin"
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
@@ -39,6 +51,8 @@ def train_reranker(
         return scores.sigmoid() if probabilities else scores
 
     def loss(batch: PairBatch) -> Tensor:
+        if settings.in_batch_negatives and trained.table:
+            return in_batch_loss(trained.table, batch, known, queries)
         return pair_loss(score, trained.lengths, batch, loss=settings.resolved_loss, margin=settings.margin)
 
     def figures() -> dict[str, float]:
@@ -64,3 +78,10 @@ def train_reranker(
         **last,
         "headline": f"loss {result['final_loss']:.3f}, re-ranked dev MAP {last.get('dev/reranked_AP', 0.0):.3f}",
     }
+
+
+def _added(training_set: Path, triples: str) -> TrainingSet:
+    """The examples that `triples` adds to the labelled ones."""
+    examples = TrainingSet.read(training_set)
+    origins = [ORIGINS.index(name) for name in ("selected", "generated")[: 1 + (triples == "augmented")]]
+    return examples.take(np.flatnonzero(np.isin(examples.origin, origins)))

@@ -5,10 +5,12 @@ below a second threshold is a hard negative, unless it is a known positive. Othe
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import KnownPositives, PairScores, Qrels
+from gnn_encoder.artifacts import Dataset, KnownPositives, PairScores, Qrels, Run, pair_keys
+from gnn_encoder.artifacts.folder import read_manifest
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,20 @@ class Pairs:
         rows[np.searchsorted(names, own.query), own.ranks()] = own.passage
         table: np.ndarray = rows[place]
         return table
+
+
+def read_candidates(path: Path, dataset: Dataset, depth: int, seed: int) -> PairScores:
+    """The candidates that M_ce scored; of a run, the first `depth` hits of each labelled training query.
+
+    SS-BERT takes every unlabelled hit as a negative: a hit has probability 0. Nothing says which hits are hard, so the
+    score that orders them is drawn.
+    """
+    if read_manifest(path).schema != "run":
+        return PairScores.read(path)
+    hits = Run.read(path).of(np.unique(dataset.split_qrels("train").positive().query), depth)
+    rows = np.argsort(pair_keys(hits.query, hits.passage))
+    drawn = np.random.default_rng(seed).random(len(rows), dtype=np.float32)
+    return PairScores(hits.query[rows], hits.passage[rows], drawn, np.zeros_like(drawn), np.empty((len(rows), 0)))
 
 
 def labelled_positives(labels: Qrels) -> Pairs:

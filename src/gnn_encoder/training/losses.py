@@ -31,12 +31,21 @@ def contrastive_loss(
         with torch.autocast(queries.device.type, enabled=False):
             scores = scale * part.float() @ passages.float().T
         row, column = excluded[:, (excluded[0] >= start) & (excluded[0] < start + len(part))]
-        left_out = torch.zeros_like(scores, dtype=torch.bool)
-        left_out[row - start, column] = True
-        scores = scores.masked_fill(left_out, float("-inf"))
-        return cross_entropy(scores, positive[start : start + len(part)], reduction="none")
+        others = torch.stack([row - start, column])
+        return in_batch_softmax(scores, positive[start : start + len(part)], others)
 
     return by_rows(losses, queries, max(1, SCORED // len(passages)), cached=cached).mean()
+
+
+def in_batch_softmax(scores: Tensor, positive: Tensor, excluded: Tensor) -> Tensor:
+    """−log exp s⁺ / (exp s⁺ + Σ exp s⁻) [b] over the batch's passages; arguments as of `contrastive_loss`.
+
+    Args:
+        scores: [b, c], of each query and each passage.
+    """
+    left_out = torch.zeros_like(scores, dtype=torch.bool)
+    left_out[excluded[0], excluded[1]] = True
+    return cross_entropy(scores.masked_fill(left_out, -torch.inf), positive, reduction="none")
 
 
 def loss_scale(setting: float | str, unit_length: bool) -> float:

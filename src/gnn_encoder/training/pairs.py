@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from gnn_encoder.artifacts import Qrels
+from gnn_encoder.artifacts import KnownPositives, Qrels, TrainingSet
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
-from gnn_encoder.training.losses import pairwise_margin, pairwise_softmax
+from gnn_encoder.training.losses import in_batch_softmax, pairwise_margin, pairwise_softmax
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,39 @@ class PairBatches(ShuffledBatches):
             np.concatenate([np.arange(len(rows)), group]),
             np.concatenate([np.zeros_like(rows), column + 1]),
         )
+
+
+def with_examples(
+    labels: Qrels, pool: np.ndarray, examples: TrainingSet, queries: int
+) -> tuple[Qrels, np.ndarray, list[str]]:
+    """Labelled pairs and their candidates [e, s], continued by examples and their negatives; the generated queries.
+
+    Generated queries have the rows from `queries` on, the number of the dataset's queries.
+    """
+    written = np.flatnonzero(examples.query < 0)
+    query = examples.query.copy()
+    query[written] = queries + np.arange(len(written))
+    width = max(pool.shape[1], examples.negatives.shape[1])
+    tables = [np.pad(t, ((0, 0), (0, width - t.shape[1])), constant_values=-1) for t in (pool, examples.negatives)]
+    joined = (labels.query, query), (labels.passage, examples.positive), (labels.relevance, np.ones_like(query))
+    return Qrels(*map(np.concatenate, joined)), np.concatenate(tables), examples.take(written).query_text
+
+
+def in_batch_loss(
+    table: Callable[[np.ndarray, np.ndarray], Tensor], batch: PairBatch, known: KnownPositives, queries: int
+) -> Tensor:
+    """Mean over the batch's positives of the softmax cross-entropy among all passages of the batch (ColBERT).
+
+    Args:
+        table: scores [g, c], with gradient, of all pairs of queries [g] and passages [c].
+        known: pairs that are never negatives. Rows from `queries` on are generated queries, with one positive each.
+    """
+    first = batch.column == 0
+    asked, passages = batch.query[first], np.unique(batch.passage)
+    positive = np.searchsorted(passages, batch.passage[first])
+    scores = table(asked, passages)
+    excluded = known.excluded(np.where(asked < queries, asked, -1), passages, positive)
+    return in_batch_softmax(scores, *(torch.from_numpy(each).to(scores.device) for each in (positive, excluded))).mean()
 
 
 def pair_loss(

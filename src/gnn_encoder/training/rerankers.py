@@ -1,6 +1,6 @@
 """The re-rankers in training: for each kind its model, its scores with gradient, and its scores of dev candidates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,15 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.training.embed import passes
 
 
 @dataclass(frozen=True)
 class Reranker:
-    """A re-ranker to train. Its functions take dataset rows of queries [r] and passages [r]."""
+    """A re-ranker to train. Its functions take dataset rows of queries [r] and passages [r].
+
+    `score`, `lengths` and `table` know the generated queries, too: their rows follow the dataset's last query.
+    """
 
     model: Any
     score: Callable[[np.ndarray, np.ndarray], Tensor]
@@ -33,6 +37,8 @@ class Reranker:
     rank: Callable[[np.ndarray, np.ndarray], np.ndarray]
     """Scores fp32 [r] without gradient, in eval mode."""
     logits: bool = True
+    table: Callable[[np.ndarray, np.ndarray], Tensor] | None = None
+    """Scores [g, c], with gradient, of all pairs of queries [g] and passages [c]; None: each pair would be read."""
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -40,30 +46,36 @@ class Reranker:
         return [module for name, module in self.model.named_children() if name != "backbone"]
 
 
-def new_reranker(settings: TrainReranker, data: Dataset, passages: np.ndarray) -> Reranker:
+def new_reranker(
+    settings: TrainReranker, data: Dataset, passages: np.ndarray, generated: Sequence[str] = ()
+) -> Reranker:
     """The re-ranker of the settings' kind, with the backbone's weights and a new head.
 
-    `passages`: the dataset rows that it will score, ascending.
+    `passages`: the dataset rows that it will score, ascending. `generated`: queries that the dataset does not have.
     """
     torch.manual_seed(settings.seed)  # the new weights are random
     if settings.kind == "bert_dmn":
-        return _bert_dmn(settings, data, passages)
-    return (_colbert if settings.kind == "colbert" else cross_encoder)(settings, data)
+        return _bert_dmn(settings, data, passages, generated)
+    return (_colbert if settings.kind == "colbert" else cross_encoder)(settings, data, generated)
 
 
-def cross_encoder(settings: TrainCrossEncoder | TrainReranker, data: Dataset) -> Reranker:
+def cross_encoder(
+    settings: TrainCrossEncoder | TrainReranker, data: Dataset, generated: Sequence[str] = ()
+) -> Reranker:
     """A cross-encoder with a new head."""
     model = CrossEncoder.from_backbone(settings.backbone, settings.pair_length)
-    return _reading_pairs(model, pair_tokens(model, data), np.arange(len(data.passages)), settings.precision)
+    pairs = pair_tokens(model, data, generated)
+    return _reading_pairs(model, pairs, np.arange(len(data.passages)), settings.precision)
 
 
-def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray) -> Reranker:
+def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
     model = BertDmn.from_backbone(
         settings.backbone, settings.pair_length, width=settings.memory_width, episodes=settings.episodes,
         dropout=settings.memory_dropout, shared_episodes=settings.shared_episodes,
         bidirectional=settings.bidirectional, memory_includes_question=settings.memory_includes_question,
     )  # fmt: skip
-    questions = Tokens.of(model.tokenizer, data.queries.column("text").to_pylist(), model.max_length)
+    texts = [*data.queries.column("text").to_pylist(), *generated]
+    questions = Tokens.of(model.tokenizer, texts, model.max_length)
     passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
     pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
     return _reading_pairs(model, pairs, rows, settings.precision)
@@ -86,21 +98,31 @@ def _reading_pairs(model: Any, pairs: PairTokens, rows: np.ndarray, precision: s
     return Reranker(model, score, lengths, rank)
 
 
-def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
+def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -> Reranker:
     layout = LateInteractionLayout(
         settings.token_width, settings.query_length, settings.passage_length, settings.expand_queries
     )
     model = LateInteraction.from_backbone(settings.backbone, layout)
-    questions = query_tokens(model, data.queries.column("text").to_pylist())
+    questions = query_tokens(model, [*data.queries.column("text").to_pylist(), *generated])
     passages = passage_tokens(model.tokenizer, data.passages, model.layout.passage_length - 1)
+
+    def vectors(ids: Tensor, mask: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+        return model(ids, mask), used
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         asked, first = np.unique(query, return_inverse=True)
         answering, second = np.unique(passage, return_inverse=True)
-        ids, mask, asks = _tensors(query_arrays(model, questions, asked))
-        queries = model(ids, mask)[first], asks[first]
-        ids, mask, answers = _tensors(passage_arrays(model, passages, answering))
-        return max_similarity(queries[0], model(ids, mask)[second], queries[1], answers[second])
+        queries, asks = vectors(*_tensors(query_arrays(model, questions, asked)))
+        found, answers = vectors(*_tensors(passage_arrays(model, passages, answering)))
+        return max_similarity(queries[first], found[second], asks[first], answers[second])
+
+    def table(query: np.ndarray, passage: np.ndarray) -> Tensor:
+        queries, asks = vectors(*_tensors(query_arrays(model, questions, query)))
+        parts, scores = list(passes(passages.lengths[passage])), []
+        for part in parts:
+            found, answers = vectors(*_tensors(passage_arrays(model, passages, passage[part])))
+            scores.append(max_similarity(queries[:, None], found[None], asks[:, None], answers[None]))
+        return torch.cat(scores, dim=1)[:, np.argsort(np.concatenate(parts))]
 
     def lengths(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         found: np.ndarray = passages.lengths[passage] + model.layout.query_length
@@ -109,7 +131,7 @@ def _colbert(settings: TrainReranker, data: Dataset) -> Reranker:
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return late_scores(model, data, query, passage, precision=settings.precision)
 
-    return Reranker(model, score, lengths, rank, logits=False)
+    return Reranker(model, score, lengths, rank, logits=False, table=table)
 
 
 def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
