@@ -1,7 +1,7 @@
 """The component of `train_dual_encoder`."""
 
 from kfp import dsl
-from kfp.dsl import Dataset, Input, Model, Output
+from kfp.dsl import Artifact, Dataset, Input, Model, Output
 
 from components.image import IMAGE
 
@@ -12,11 +12,17 @@ def train_dual_encoder(
     dataset: Input[Dataset],
     training_set: Input[Dataset],
     dpr: Input[Model],
+    pair_scores: Input[Artifact],
     dual_encoder: Output[Model],
 ) -> None:
     """Train M_de, the initial dual encoder."""
     from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 
     train_dual_encoder(
-        arguments, dataset=dataset.path, training_set=training_set.path, dpr=dpr.path, dual_encoder=dual_encoder.path
+        arguments,
+        dataset=dataset.path,
+        training_set=training_set.path,
+        dpr=dpr.path,
+        pair_scores=pair_scores.path,
+        dual_encoder=dual_encoder.path,
     )

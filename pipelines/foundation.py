@@ -61,7 +61,7 @@ def lay_foundation(
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
     dual_encoder = components.train_dual_encoder(
-        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, dpr=dpr
+        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, dpr=dpr, pair_scores=pair_scores
     ).output
     built = components.build_graph(
         arguments=build_graph,

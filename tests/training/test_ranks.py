@@ -12,15 +12,16 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
-from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
+from gnn_encoder.artifacts import Dataset, Graph, PairScores, TrainingSet, reverse_csr
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
-from gnn_encoder.settings.foundation import TrainDpr
+from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import ranks
 from gnn_encoder.training.contrastive import train_contrastive
+from gnn_encoder.training.distillation import Teacher
 from gnn_encoder.training.masked_graph import MaskedGraphTraining
 
 COMMON = {"precision": "fp32", "dropout": 0.0, "dev_queries": 0}
@@ -32,7 +33,7 @@ AdamW = partial(torch.optim.AdamW, eps=1e-4)
 
 
 def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[str, torch.Tensor]:
-    """20 steps with eq. 2, then masked graph training over a random graph."""
+    """20 steps with eq. 2 and distillation, then masked graph training over a random graph."""
     common = {**COMMON, "gradient_cache": cached, "workers": workers}
     data, generator = Dataset(folder), np.random.default_rng(0)
     labels, queries = data.split_qrels("train"), data.query_rows("train")
@@ -49,11 +50,15 @@ def train(folder: Path, backbone: Path, cached: bool, workers: int = 0) -> dict[
     graph = Graph(queries, edges, edges < -1, features, *reverse_csr(edges, 100))
     model = GnnEncoder(encoders, GNN(GnnConfig(width=32, edge_width=6)))
     size = -(-len(examples.query) // 5)  # five batches an epoch
-    dual = TrainDpr(epochs=4, batch_size=size, learning_rate=1e-3, **common)
+    dual = TrainDualEncoder(epochs=4, batch_size=size, learning_rate=1e-3, distillation=0.4, **common)
+    scored = np.sort(generator.permutation(len(queries) * 100)[:600])
+    scores = generator.standard_normal(600).astype(np.float32)
+    teacher = Teacher(PairScores(queries[scored // 100], scored % 100, scores, scores, features), dual)
     joint = TrainGnn(epochs=1, batch_size=size, mask_fraction=0.2, learning_rate=1e-3, **common)
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         with suppress(ranks.TrainingOver):  # which ends a follower's step
-            assert train_contrastive(encoders, examples, data, dual, Context("dual", run, "key"))["steps"] == 20
+            trained = train_contrastive(encoders, examples, data, dual, Context("dual", run, "key"), teacher)
+            assert trained["steps"] == 20
         vectors = generator.standard_normal((100, 32)).astype(np.float32)
         with suppress(ranks.TrainingOver):
             MaskedGraphTraining(model, data, examples, graph, vectors, joint).fit(Context("joint", run, "key"))

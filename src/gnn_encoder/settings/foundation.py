@@ -3,7 +3,15 @@
 from typing import Literal
 
 from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.settings.shared import MINILM, Backbone, ContrastiveTraining, Inference, MeasuredTraining, Optimization
+from gnn_encoder.settings.shared import (
+    MINILM,
+    Backbone,
+    ContrastiveTraining,
+    Distillation,
+    Inference,
+    MeasuredTraining,
+    Optimization,
+)
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -144,7 +152,10 @@ class SelectTrainingSet(Negatives):
     seed: Count = 0
 
 
-class TrainDualEncoder(Backbone, ContrastiveTraining):
+class TrainDualEncoder(Backbone, ContrastiveTraining, Distillation):
     """M_de, the initial dual encoder (10 epochs, warm-up 0.1, lr 2e-5)."""
 
     start_from: Literal["backbone", "dpr"] = "backbone"
+    distillation: Fraction = 0.0
+    """w: the loss is (1 − w) · eq. 2 + w · the KL divergence from M_ce's scores of each query's candidates. Passages
+    that no query is labelled with are among these candidates. 0: no distillation (GNN-encoder 3.4)."""

@@ -97,6 +97,15 @@ class WatchedTraining(MeasuredTraining):
     needs a third to a half more time."""
 
 
+class Distillation(StepSettings):
+    """Listwise distillation: the student learns a trained cross-encoder's distribution over a query's candidates."""
+
+    distillation_temperature: PositiveFloat = 1.0
+    """T of both distributions, softmax(scores / T)."""
+    distillation_candidates: Annotated[int, Field(ge=2, strict=True)] = 8
+    """Scored candidates of a query in a list."""
+
+
 class ContrastiveTraining(WatchedTraining):
     """Training of a dual encoder with the contrastive loss (eq. 2)."""
 

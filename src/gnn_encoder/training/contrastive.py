@@ -16,9 +16,10 @@ from gnn_encoder.settings.shared import Backbone, ContrastiveTraining
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, ExampleBatches
 from gnn_encoder.training.dev import DevPool
+from gnn_encoder.training.distillation import Teacher
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import Objective, fit
-from gnn_encoder.training.losses import contrastive_loss, loss_scale
+from gnn_encoder.training.losses import contrastive_loss, list_scores, listwise_distillation, loss_scale
 
 
 def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
@@ -28,9 +29,18 @@ def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
 
 
 def train_contrastive(
-    model: DualEncoder, examples: TrainingSet, dataset: Dataset, settings: ContrastiveTraining, context: Context
+    model: DualEncoder,
+    examples: TrainingSet,
+    dataset: Dataset,
+    settings: ContrastiveTraining,
+    context: Context,
+    teacher: Teacher | None = None,
 ) -> dict[str, Any]:
-    """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch."""
+    """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch.
+
+    With a teacher the loss is (1 − w) · eq. 2 + w · the divergence from the teacher's scores of each query's list. The
+    lists' passages are no negatives of eq. 2, so the batches are the same as without a teacher.
+    """
     if len(examples.query) == 0:
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
@@ -41,15 +51,24 @@ def train_contrastive(
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
     where, cached, pool = device(), settings.gradient_cache, DevPool(dataset, settings)
 
+    def contrastive(batch: Batch, asked: Tensor, found: Tensor) -> Tensor:
+        positive, excluded = torch.from_numpy(batch.positive).to(where), torch.from_numpy(batch.excluded).to(where)
+        return contrastive_loss(asked, found, positive, excluded, scale, cached=cached)
+
     def loss(batch: Batch) -> Tensor:
-        return contrastive_loss(
-            embed(query_encoder, queries, batch.examples, cached=cached),
-            embed(passage_encoder, passages, batch.passages, cached=cached),
-            torch.from_numpy(batch.positive).to(where),
-            torch.from_numpy(batch.excluded).to(where),
-            scale,
-            cached=cached,
+        asked = embed(query_encoder, queries, batch.examples, cached=cached)
+        if not teacher:
+            return contrastive(batch, asked, embed(passage_encoder, passages, batch.passages, cached=cached))
+        listed, scores = teacher.lists(examples.query[batch.examples], batch.seed)
+        rows = np.union1d(batch.passages, listed[listed >= 0])
+        found = embed(passage_encoder, passages, rows, cached=cached)
+        own, places = (torch.from_numpy(np.searchsorted(rows, some)).to(where) for some in (batch.passages, listed))
+        divergence = listwise_distillation(
+            list_scores(asked, found, places, scale, cached=cached),
+            torch.from_numpy(scores).to(where),
+            teacher.temperature,
         )
+        return (1 - teacher.weight) * contrastive(batch, asked, found[own]) + teacher.weight * divergence
 
     def measure() -> dict[str, float]:
         query_vectors = encode_texts(query_encoder, dataset.query_texts(pool.queries), precision=settings.precision)

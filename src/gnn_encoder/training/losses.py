@@ -1,8 +1,8 @@
-"""Losses over scores: for a retriever with in-batch negatives, and for re-rankers with given negatives."""
+"""Losses over scores: with in-batch negatives, with given negatives, and with the scores of a teacher."""
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 
 from gnn_encoder.training.embed import by_rows
 
@@ -69,3 +69,34 @@ def pairwise_margin(scores: Tensor, margin: float) -> Tensor:
 def pairwise_softmax(scores: Tensor) -> Tensor:
     """Mean over groups of −log exp s⁺ / (exp s⁺ + Σ exp s⁻) (ColBERT); `scores` as for `pairwise_margin`."""
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.int64, device=scores.device))
+
+
+def listwise_distillation(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Mean over lists of KL(softmax(teacher / T) ‖ softmax(scores / T)) (RocketQAv2; T: Hinton et al., 2015).
+
+    Args:
+        scores: [g, l], the student's scores of a query's passages in each row, with gradient.
+        teacher: [g, l], the teacher's scores of the same passages; −inf: the list is shorter. A row without any
+            passage is no list.
+        temperature: T. A larger T makes both distributions flatter.
+    """
+    missing, least = teacher.isneginf(), torch.finfo(torch.float32).min  # not −inf, whose differences are NaN
+    student, wanted = (
+        (values.float() / temperature).masked_fill(missing, least).log_softmax(dim=1) for values in (scores, teacher)
+    )
+    lists = (~missing).any(dim=1).sum().clamp(min=1)
+    return kl_div(student, wanted, reduction="sum", log_target=True) / lists
+
+
+def list_scores(queries: Tensor, passages: Tensor, listed: Tensor, scale: float, *, cached: bool = False) -> Tensor:
+    """Scores [b, l] of each of `queries` [b, d] with its passages, rows `listed` [b, l] of `passages` [c, d].
+
+    A score is scale · dot product. `cached`: computed in parts, see `embed`.
+    """
+
+    def scores(part: Tensor, start: int) -> Tensor:
+        with torch.autocast(queries.device.type, enabled=False):  # as in `contrastive_loss`
+            own = passages.float()[listed[start : start + len(part)]]
+            return scale * torch.einsum("bd,bld->bl", part.float(), own)
+
+    return by_rows(scores, queries, max(1, SCORED // listed.shape[1] // queries.shape[1]), cached=cached)
