@@ -10,10 +10,11 @@ import components
 
 
 @dsl.pipeline(name="gnn-encoder-rerank", description="Trains re-rankers and compares them on queries they never saw.")
-def rerank(ingest: str, bm25_retrieve: str, systems: list, evaluate: str, report: str) -> None:
+def rerank(ingest: str, bm25_retrieve: str, first_stage: str, systems: list, evaluate: str, report: str) -> None:
     """From raw text to one table of all re-rankers."""
     dataset = components.ingest(arguments=ingest).output
-    first_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    bm25_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    first_run = components.first_stage(arguments=first_stage, dataset=dataset, bm25_run=bm25_run).output
     with dsl.ParallelFor(systems) as system:
         reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
         run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output

@@ -42,9 +42,27 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     # The same again is cached; another system alone is trained, and the order is the user's.
     assert rerank(trained, "--systems", "colbert,bert_dmn", "--set", "train_reranker.episodes=2") == 0
     shown = capsys.readouterr().out
-    assert shown.count("  cached  ") == 4  # ingest, BM25, and ColBERT, which has no episodes
+    assert shown.count("  cached  ") == 5  # ingest, BM25, the first stage, and ColBERT, which has no episodes
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN"] and again["candidate"] == "BERT-DMN"
+
+
+def test_another_content_of_a_run_file_is_another_first_stage(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cached() -> tuple[int, list[str]]:
+        assert rerank(trained, "--systems", "colbert", "--first-stage", str(path)) == 0
+        shown = capsys.readouterr().out
+        metrics = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
+        assert metrics["baseline"] == "mine"
+        return shown.count("  cached  "), list(metrics["results"]["test"])
+
+    path = tmp_path / "mine.trec"
+    path.write_text("".join(f"q{q} Q0 p{(q * 7 + k) % 100} 1 {-k} t\n" for q in range(100) for k in range(20)))
+    systems = ["mine", "ColBERT"]
+    assert cached()[1] == systems
+    path.write_text("".join(f"q{q} Q0 p{(q * 3 + k) % 100} 1 {-k} t\n" for q in range(100) for k in range(20)))
+    assert cached() == (2, systems)  # ingest and BM25
 
 
 def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
@@ -82,6 +100,21 @@ def test_settings_that_do_not_fit_are_one_line(
     change: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerank(trained, "--set", f"train_reranker.{change}") == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("nothing", "no first stage 'nothing': give bm25, pool"), ("ColBERT.trec", "rename"), (".", "not a complete art")],
+)
+def test_an_unusable_first_stage_is_one_line(
+    source: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "ColBERT.trec").write_text("q0 Q0 p1 1 1 t\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert rerank(trained, "--first-stage", source) == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
 

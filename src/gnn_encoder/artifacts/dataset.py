@@ -1,8 +1,9 @@
-"""The canonical dataset: three Parquet tables. The package uses row numbers in place of text ids.
+"""The canonical dataset: Parquet tables. The package uses row numbers in place of text ids.
 
 corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
+pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
 """
 
 import re
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
 
-CORPUS, QUERIES, QRELS = "corpus.parquet", "queries.parquet", "qrels.parquet"
+CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 ROW_GROUP = 10_000
 """Rows that a reader holds in memory at a time."""
 
@@ -28,6 +29,7 @@ SCHEMAS = {
     CORPUS: pa.schema({"passage_id": TEXT, "title": TEXT, "text": TEXT}),
     QUERIES: pa.schema({"query_id": TEXT, "text": TEXT, "split": TEXT, "answers": pa.list_(TEXT), "group": NUMBER}),
     QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
+    POOL: pa.schema({"query": NUMBER, "passage": NUMBER}),
 }
 SPLITS = ("train", "dev", "test")
 Column: TypeAlias = list[Any] | np.ndarray | pa.ChunkedArray
@@ -171,6 +173,15 @@ class Dataset:
         """Labels of all splits, as row numbers."""
         return Qrels(*read_columns(self.path / QRELS, "query", "passage", "relevance"))
 
+    @property
+    def pool(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rows int32 [c] of queries and of their candidates, sorted by both; None: the data have no pool."""
+        file = self.path / POOL
+        if not file.is_file():
+            return None
+        query, passage = read_columns(file, "query", "passage")
+        return query, passage
+
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""
         return self.qrels.where(np.isin(self.qrels.query, self.query_rows(split)))
@@ -185,10 +196,10 @@ class DatasetWriter:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._writers = {
-            name: pq.ParquetWriter(draft / name, schema, compression="zstd") for name, schema in SCHEMAS.items()
-        }
-        self._rows = dict.fromkeys(self._writers, 0)
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        self._rows: dict[str, int] = {}
+        for name in (CORPUS, QUERIES, QRELS):
+            self._open(name)
         self._thread = ThreadPoolExecutor(1, "parquet")
         self._writing: Future[None] | None = None
 
@@ -207,6 +218,15 @@ class DatasetWriter:
     def qrels(self, query_ids: Column, passage_ids: Column, relevance: Column, query: Column, passage: Column) -> None:
         """Append labels, with the row numbers of query and passage."""
         self._write(QRELS, query_ids, passage_ids, relevance, query, passage)
+
+    def pool(self, query: Column, passage: Column) -> None:
+        """Write the pool, as `Dataset.pool`."""
+        self._open(POOL)
+        self._write(POOL, query, passage)
+
+    def _open(self, name: str) -> None:
+        self._writers[name] = pq.ParquetWriter(self._draft / name, SCHEMAS[name], compression="zstd")
+        self._rows[name] = 0
 
     def _write(self, name: str, *columns: Column) -> None:
         schema = SCHEMAS[name]

@@ -58,6 +58,14 @@ class Run:
         return cls(np.repeat(queries[order], k).astype(np.int32), passage, rank, score)._part(passage >= 0)
 
     @classmethod
+    def by_score(cls, query: np.ndarray, passage: np.ndarray, score: np.ndarray) -> "Run":
+        """Make a run from scored pairs [r] in any order; equal scores keep the order of the pairs."""
+        order = np.lexsort((-score, query))
+        query = query[order].astype(np.int32)
+        rank = np.arange(1, len(query) + 1) - np.searchsorted(query, query)
+        return cls(query, passage[order].astype(np.int32), rank.astype(np.int32), score[order].astype(np.float32))
+
+    @classmethod
     def concatenate(cls, runs: list["Run"]) -> "Run":
         """Join several runs over disjoint queries."""
         whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))

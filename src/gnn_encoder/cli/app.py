@@ -102,11 +102,19 @@ def rerank(
     systems: Annotated[
         str, typer.Option(metavar="SYSTEM,…", help="Re-rankers, in the order of the table; the last is the headline's.")
     ] = "cross_encoder,bert_dmn,colbert",
+    first_stage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Hits to re-rank: bm25 (the default), pool (given with the data), a TREC run file, or a finished run, "
+            "such as ROOT/latest.",
+        ),
+    ] = None,
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Train re-rankers of BM25's first hits, side by side, and compare them."""
+    """Train re-rankers of a first stage's hits, side by side, and compare them."""
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
@@ -114,8 +122,8 @@ def rerank(
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
     titles = [f"{step}: {SYSTEMS[name].title}" for name in system_names(names) for step in ("train_reranker", "rerank")]
-    job = partial(pipelines.rerank, preset, dataset, overrides or [], names, root)
-    show_table(results_table, follow(("ingest", "bm25_retrieve", *titles, "evaluate", "report"), job))
+    job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
+    show_table(results_table, follow(("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report"), job))
 
 
 @app.command()

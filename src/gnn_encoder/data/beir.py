@@ -1,4 +1,7 @@
-"""BEIR folders: corpus.jsonl, queries.jsonl (each plain or .gz) and qrels/<split>.tsv with a header line."""
+"""BEIR folders: corpus.jsonl, queries.jsonl (each plain or .gz) and qrels/<split>.tsv with a header line.
+
+A folder may have a pool, too: candidates/<split>.tsv with the ids of a query and a passage in each line.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from gnn_encoder.data.delimited import read_labels
+from gnn_encoder.data.delimited import read_candidates, read_labels
 from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
-from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
+from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("validation", "valid", "dev"), "test": ("test",)}
@@ -24,17 +27,14 @@ class Beir(FolderSource):
     format = "beir"
 
     def __init__(self, folder: Path) -> None:
-        self.qrels = {
-            split: path
-            for split, names in SPLIT_NAMES.items()
-            for name in names
-            if (path := find(folder / "qrels", f"{name}.tsv"))
-        }
+        self.qrels, self.pools = _splits(folder / "qrels"), _splits(folder / "candidates")
         corpus, queries = find(folder, "corpus.jsonl"), find(folder, "queries.jsonl")
-        super().__init__(folder, [corpus], [queries, *self.qrels.values()])
-        others = {path for path in (folder / "qrels").glob("*") if path.is_file()} - set(self.qrels.values())
+        read = {*self.qrels.values(), *self.pools.values()}
+        super().__init__(folder, [corpus], [queries, *sorted(read)])
+        others = {path for name in ("qrels", "candidates") for path in (folder / name).glob("*") if path.is_file()}
         self.remarks = [
-            f"{f'qrels/{path.name}'!r} was not read: splits are train, dev and test" for path in sorted(others)
+            f"{f'{path.parent.name}/{path.name}'!r} was not read: splits are train, dev and test"
+            for path in sorted(others - read)
         ]
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
@@ -60,6 +60,18 @@ class Beir(FolderSource):
             problems.add(Kind.MISSING_FILE, str(self.folder / "qrels" / "train.tsv"), detail="(dev and test too)")
         for split, qrels in self.qrels.items():
             yield from read_labels(qrels, split, problems, trec=False, name=f"qrels/{qrels.name}")
+
+    def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
+        """The files in `candidates`. A query's split is that of its labels, whichever file names it."""
+        for path in self.pools.values():
+            yield from read_candidates(path, problems, f"{path.parent.name}/{path.name}")
+
+
+def _splits(folder: Path) -> dict[str, Path]:
+    """Returns {split: its file NAME.tsv or NAME.tsv.gz}."""
+    return {
+        split: path for split, names in SPLIT_NAMES.items() for name in names if (path := find(folder, f"{name}.tsv"))
+    }
 
 
 def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter, Draft
 from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.data.pool import Pool
 from gnn_encoder.data.questions import Questions
 from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
 from gnn_encoder.data.validation import DataReport, Kind, Problems, refusal
@@ -47,6 +48,7 @@ def canonicalize(
         if not len(corpus.ids) and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.EMPTY_CORPUS, corpus.file or source.name)
         questions = Questions(source, corpus.ids, settings, problems)
+        pool = Pool(source, questions, corpus.ids, problems)
         report = DataReport(
             source=source.name,
             format=source.format,
@@ -55,12 +57,13 @@ def canonicalize(
             passage_words=corpus.mean_words,
             problems=problems.all(),
             remarks=[*source.remarks, *questions.remarks],
-            facts=source.facts,
+            facts=source.facts | pool.facts,
         )
         if draft and report.problems and (report.fatal or not drop):
             raise UserError(refusal(source.name, report.problems))
         if writer:
             questions.write(writer)
+            pool.write(writer)
     finally:
         if writer:
             writer.close()

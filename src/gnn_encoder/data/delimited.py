@@ -9,11 +9,13 @@ import pyarrow.csv
 
 from gnn_encoder.artifacts.dataset import relevance_of
 from gnn_encoder.data.lines import Block, read_blocks, read_lines
-from gnn_encoder.data.rows import Label, PassageRows
+from gnn_encoder.data.rows import CandidateRows, Label, PassageRows
 from gnn_encoder.data.validation import Kind, Problems
 
 HEADERS = {"id", "_id", "pid", "docid", "doc_id", "passage_id"}
 """Names of the first column in header lines; no passage has such an id."""
+QUERY_HEADERS = {"query-id", "query_id", "qid"}
+"""As `HEADERS`, where the first column has the query's id."""
 
 
 def read_fields(
@@ -51,6 +53,16 @@ def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
     return [column.combine_chunks() for column in table.columns] if len(table) == len(block.numbers) else None
 
 
+def _columns(block: Block, columns: range, problems: Problems, name: str) -> tuple[Sequence[int], list[pa.Array]]:
+    """The block's line numbers and columns, string [n] each; a column that only some lines have is empty in others."""
+    if arrays := tab_separated(block, columns):
+        return block.numbers, arrays
+    rows = list(read_fields(block.lines(problems), columns, problems, name))
+    padded = [(*fields, *[""] * (columns.stop - 1 - len(fields))) for _, fields in rows]
+    arrays = [pa.array([fields[i] for fields in padded], pa.string()) for i in range(columns.stop - 1)]
+    return [number for number, _ in rows], arrays
+
+
 def _unquoted(fields: pa.Array) -> pa.Array:
     """CSV fields [n] without their quotes."""
     quoted = pc.match_substring_regex(fields, '^".*"$')
@@ -60,14 +72,8 @@ def _unquoted(fields: pa.Array) -> pa.Array:
 
 def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Iterator[PassageRows]:
     """Reads rows of id, text and an optional title; `dpr`: with a header line, and texts quoted as in CSV."""
-    columns = range(2, 4)
     for block in read_blocks(path, problems):
-        numbers: Sequence[int] = block.numbers
-        arrays = tab_separated(block, columns)
-        if arrays is None:
-            rows = list(read_fields(block.lines(problems), columns, problems, path.name))
-            numbers = [number for number, _ in rows]
-            arrays = [pa.array([(*fields, "")[i] for _, fields in rows], pa.string()) for i in range(3)]
+        numbers, arrays = _columns(block, range(2, 4), problems, path.name)
         ids, texts = arrays[:2]
         titles = arrays[2] if len(arrays) > 2 else pa.repeat("", len(ids))
         if dpr:
@@ -77,6 +83,14 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
                 problems.add(Kind.BAD_ROW, path.name, 1, "a header line, which MS MARCO's files do not have")
             ids, titles, texts, numbers = ids[1:], titles[1:], texts[1:], numbers[1:]
         yield PassageRows(ids, titles, texts, path.name, numbers, block.consumed)
+
+
+def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
+    """Reads rows of query, passage and up to two more columns (a rank, a score), with or without a header line."""
+    for block in read_blocks(path, problems, name):
+        numbers, (queries, passages, *_) = _columns(block, range(2, 5), problems, name)
+        begin = int(len(queries) > 0 and numbers[0] == 1 and queries[0].as_py() in QUERY_HEADERS)
+        yield CandidateRows(queries[begin:], passages[begin:], name, numbers[begin:])
 
 
 def read_labels(path: Path, split: str, problems: Problems, *, trec: bool, name: str = "") -> Iterator[Label]:

@@ -31,6 +31,7 @@ class Questions:
     every draw, and figures of two draws are comparable. Queries that are left out take no place in a draw.
 
     queries   a table of `QUERIES`, labels   a table of `LABELS`
+    known_ids ids of all queries with a text, those that were left out included
     split     int8 [queries]: index of the final split in `SPLITS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
     groups    int [queries]: as `Dataset.groups`
@@ -41,6 +42,7 @@ class Questions:
         self.remarks: list[str] = []
         queries, self.labels = _tables(source, problems)
         self.queries = _usable(queries, problems)
+        self.known_ids = self.queries["id"].combine_chunks()
         query = pc.index_in(self.labels["query_id"], value_set=self.queries["id"].combine_chunks())
         passage_id = self.labels["passage_id"].cast(pa.large_string())
         passage = pc.index_in(passage_id, value_set=passage_ids.combine_chunks())

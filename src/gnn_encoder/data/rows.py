@@ -49,6 +49,16 @@ class Label(NamedTuple):
     line: int
 
 
+@dataclass
+class CandidateRows:
+    """Some candidates of a pool: text ids of query and passage [n]; `lines[i]` is the line of row i in `file`."""
+
+    query_ids: pa.Array
+    passage_ids: pa.Array
+    file: str
+    lines: Sequence[int]
+
+
 class Source(ABC):
     """A data set in its own format. Readers count bad rows in `problems` and do not yield them."""
 
@@ -73,6 +83,10 @@ class Source(ABC):
     @abstractmethod
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries and labels, in any order."""
+
+    def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
+        """The pool that is given with the data; by default none."""
+        yield from ()
 
     @abstractmethod
     def digest(self) -> str:

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     UNKNOWN_QUERY = "label of an unknown query"
     UNKNOWN_PASSAGE = "label of an unknown passage"
     SHARED_QUERY = "query in two splits"
+    POOL_QUERY = "candidate of an unknown query"
+    POOL_PASSAGE = "candidate that is an unknown passage"
 
 
 FATAL = frozenset({Kind.MISSING_FILE, Kind.UNREADABLE, Kind.EMPTY_CORPUS, Kind.NO_TRAINING})

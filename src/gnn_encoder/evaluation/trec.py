@@ -22,15 +22,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Qrels, Run, pair_keys
+from gnn_encoder.artifacts import Dataset, Qrels, Run, pair_keys
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE, relevance_of
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import UserError, printable
 
 RUN_FORM, QRELS_FORM = "query Q0 passage rank score tag", "query 0 passage relevance"
 LONGEST_LINE = 1 << 20
 """Longest line in bytes. A longer line is not a TREC line, and could fill the memory."""
 LINES = 100_000
 """Number of lines written at a time."""
+SHOWN = 3
+"""Number of unknown ids in an error."""
+SPACE = r"[\s\pZ\x0b\x1c-\x1f\x85]"
+"""White space, as Arrow's regular expressions know it: their `\\s` is ASCII's."""
 
 
 class Ids(dict[bytes, int]):
@@ -66,21 +70,46 @@ def read_qrels(path: Path, queries: Ids, passages: Ids) -> Qrels:
     return Qrels(*(np.delete(column, again) for column in (query, passage, relevance.astype(np.int32))))
 
 
-def read_run(path: Path, queries: Ids, passages: Ids) -> Run:
+def read_run(path: Path, queries: Ids, passages: Ids, *, every: bool = False) -> Run:
     """Returns the hits of a run file for the queries in `queries`; hits of other queries are left out.
 
     Hits are ranked by score, equal scores in the order of the file (`measures` orders equal scores as trec_eval does).
 
+    Args:
+        every: read the hits of all queries, and add the queries to `queries`.
+
     Raises:
         UserError: malformed line, or a passage twice for one query; the error names file and line.
     """
-    query, passage, score, lines = _columns(path, RUN_FORM, _score, queries, passages, only=queries)
+    query, passage, score, lines = _columns(path, RUN_FORM, _score, queries, passages, only=None if every else queries)
     for one, other in zip(*_repeated(query, passage), strict=True):
         raise UserError(f"{path} line {lines[other]}: the same query and passage as in line {lines[one]}")
-    order = np.lexsort((-score, query))
-    query = query[order]
-    rank = np.arange(1, len(query) + 1) - np.searchsorted(query, query)
-    return Run(query, passage[order], rank.astype(np.int32), score[order])
+    return Run.by_score(query, passage, score)
+
+
+def read_run_of(path: Path, data: Dataset) -> Run:
+    """Returns all hits of a run file as rows of a dataset.
+
+    Raises:
+        UserError: as `read_run`, no hit at all, or an id that the dataset lacks.
+    """
+    ids = Ids(), Ids()
+    run = read_run(path, *ids, every=True)
+    if not len(run.query):
+        raise UserError(f"{path} holds no hit: write each line as {RUN_FORM}")
+    rows, unknown = [], []
+    known = {"queries": data.queries.column("query_id"), "passages": data.passages.ids()}
+    for (kind, column), found in zip(known.items(), ids, strict=True):
+        names = found.column()
+        row = pc.index_in(names, value_set=_without_space(column))
+        if missing := names.filter(row.is_null()).to_pylist():
+            shown = ", ".join(repr(printable(name)[:40]) for name in missing[:SHOWN])
+            unknown.append(f"{len(missing):,} of {kind} ({shown}{', …' * (len(missing) > SHOWN)})")
+        rows.append(row.to_numpy())
+    if unknown:
+        lacks = f"has ids that are not in the dataset, {' and '.join(unknown)}"
+        raise UserError(f"{path} {lacks}: leave their lines out, or make the run on this dataset")
+    return Run.by_score(rows[0][run.query], rows[1][run.passage], run.score)
 
 
 def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray, tag: str) -> None:
@@ -201,8 +230,14 @@ def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa
 def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """Returns the text ids of some rows, without white space."""
     distinct, inverse = np.unique(rows, return_inverse=True)
-    names = [_quoted(name) for name in ids.take(pa.array(distinct)).to_pylist()]
-    return pa.array(names, pa.string()).take(pa.array(inverse))
+    return _without_space(ids.take(pa.array(distinct))).take(pa.array(inverse))
+
+
+def _without_space(ids: pa.ChunkedArray) -> pa.Array:
+    """Returns text ids as in a file."""
+    whole = ids.combine_chunks()
+    spaced = pc.match_substring_regex(whole, SPACE)
+    return pc.replace_with_mask(whole, spaced, pa.array(map(_quoted, whole.filter(spaced).to_pylist()), pa.string()))
 
 
 def _quoted(name: str) -> str:

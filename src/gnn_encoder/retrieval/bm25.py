@@ -83,19 +83,23 @@ class Bm25:
         """
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
         rows = np.full((len(queries), k), -1, dtype=np.int32)
-        # `update_vocab=False` still maps an unseen word to a known stem.
-        tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
-        for query, per_part in enumerate(zip(*tokens, strict=True)):
-            of_parts = [
-                index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
-            ]
-            if of_parts:
-                total: np.ndarray = np.stack(of_parts).sum(axis=0, dtype=np.float32)
+        for query, total in enumerate(self.totals(queries)):
+            if total is not None:
                 best = top_positive(total, k)
                 scores[query, : len(best)], rows[query, : len(best)] = total[best], best
             if progress:
                 progress.advance()
         return scores, rows
+
+    def totals(self, queries: Sequence[str]) -> Iterator[np.ndarray | None]:
+        """Each query's scores fp32 [m] of all passages; None: the index knows no term of the query."""
+        # `update_vocab=False` still maps an unseen word to a known stem.
+        tokens = (t.streaming_tokenize(queries, update_vocab=False, allow_empty=False) for t, _ in self._parts)
+        for per_part in zip(*tokens, strict=True):
+            of_parts = [
+                index.get_scores_from_ids(ids) for ids, (_, index) in zip(per_part, self._parts, strict=True) if ids
+            ]
+            yield np.stack(of_parts).sum(axis=0, dtype=np.float32) if of_parts else None
 
 
 def top_positive(scores: np.ndarray, k: int) -> np.ndarray:

@@ -149,12 +149,20 @@ def ablate(
 
 
 def rerank(
-    preset: str, dataset: str | None, overrides: Iterable[str], systems: Sequence[str], root: Path, show: Show
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    systems: Sequence[str],
+    first_stage: str | None,
+    root: Path,
+    show: Show,
 ) -> Outcome:
     """Runs the re-ranking pipeline for some systems; the last one is the one in the headline."""
-    settings, names = load_settings(preset, [*overrides, *dataset_override(dataset)]), system_names(systems)
+    given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
+    settings, names = load_settings(preset, [*overrides, *given]), system_names(systems)
     root = _writable(root)
-    made = call_arguments(calls(settings, ("ingest", "bm25_retrieve")) | reranking_calls(settings, names))
+    before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
+    made = call_arguments(before | reranking_calls(settings, names))
     looped = [{step: made.pop(f"{step}.{name}") for step in ("train", "rerank")} for name in names]
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
@@ -170,13 +178,18 @@ def check_heads(settings: Settings) -> None:
 
 
 def dataset_override(dataset: str | None) -> list[str]:
-    """Returns `--dataset` as an override of the settings; an existing path becomes absolute."""
-    if dataset is None:
+    """Returns `--dataset` as an override of the settings."""
+    return path_override("ingest.dataset", dataset)
+
+
+def path_override(key: str, value: str | None) -> list[str]:
+    """Returns an option's value as an override of the settings; an existing path becomes absolute."""
+    if value is None:
         return []
-    path = expanded(dataset)
+    path = expanded(value)
     # YAML's escapes, because JSON writes an emoji as two surrogates.
-    quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else dataset, default_style='"', width=math.inf)
-    return [f"ingest.dataset={quoted}"]
+    quoted = yaml.safe_dump(str(path.resolve()) if path.exists() else value, default_style='"', width=math.inf)
+    return [f"{key}={quoted}"]
 
 
 def dated(title: str) -> str:

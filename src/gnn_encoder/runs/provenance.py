@@ -15,7 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
-from gnn_encoder.errors import without_password
+from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.values import StepSettings
@@ -86,10 +87,23 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
     if previous := getattr(values, "previous", ""):
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
+    if isinstance(values, FirstStage):
+        digests |= _first_stage_digest(values)
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)
     return digests
+
+
+def _first_stage_digest(values: FirstStage) -> dict[str, str]:
+    if values.source in (BM25, POOL):
+        return {}
+    if values.bundle:
+        return {"first_stage": read_manifest(values.bundle, "bundle").digest}
+    if not Path(values.source).is_file():
+        known = f"{BM25}, {POOL}, a TREC run file, or the folder of a finished run, such as ROOT/latest"
+        raise UserError(f"no first stage {values.source!r}: give {known}")
+    return {"first_stage": sha256(Path(values.source))}
 
 
 def package_digest() -> str:

@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings import foundation, graph, outcome, reranking
-from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, LEXICAL, UNTRAINED, Fuse, Rank
+from gnn_encoder.settings.first_stage import FirstStage
+from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
 from gnn_encoder.settings.shared import Backbone
 from gnn_encoder.settings.values import StepSettings
 
@@ -32,6 +34,7 @@ class Settings(StepSettings):
     encode_queries: graph.EncodeQueries = graph.EncodeQueries()
     try_variant: graph.TryVariant = graph.TryVariant()
     compare_variants: graph.CompareVariants = graph.CompareVariants()
+    first_stage: FirstStage = FirstStage()
     train_reranker: reranking.TrainReranker = reranking.TrainReranker()
 
     def _problems(self) -> Iterator[str]:
@@ -40,7 +43,7 @@ class Settings(StepSettings):
                 "generate_queries.negative_below and select_training_set.negative_below must be equal: "
                 "set it under shared"
             )
-        for step in ("bm25_retrieve", "dense_retrieve"):
+        for step in ("bm25_retrieve", "dense_retrieve", "first_stage"):
             if getattr(self, step).eval_depth < self.evaluate.depth:
                 yield (
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
@@ -77,7 +80,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
     "update": ("ingest", "build_graph", "encode_corpus"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
-    "rerank": ("ingest", "bm25_retrieve", "train_reranker"),
+    "rerank": ("ingest", "bm25_retrieve", "first_stage", "train_reranker"),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 ORIGIN = ("run.data", "run.settings", "run.code")
@@ -154,18 +157,20 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
 
 
 def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Call]:
-    """Returns {name: call} of the steps that train re-rankers and compare them with BM25.
+    """Returns {name: call} of the steps that train re-rankers and compare them with the first stage.
 
     The names of the calls in the pipeline's loop are `train.SYSTEM` and `rerank.SYSTEM`. The last system is the
-    candidate.
+    candidate. Raises UserError if the first stage has the name of a re-ranker.
     """
-    evaluate, found = settings.evaluate, {}
+    evaluate, first, found = settings.evaluate, settings.first_stage.system, {}
+    if first in (reranking.SYSTEMS[name].title for name in systems):
+        raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
     for name in systems:
         train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
         found[f"train.{name}"] = Call("train_reranker", train, title)
         found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=title, depth=depth, **evaluate.speed), title)
-    roles = {"baseline": LEXICAL, "candidate": reranking.SYSTEMS[systems[-1]].title}
+    roles = {"baseline": first, "candidate": reranking.SYSTEMS[systems[-1]].title}
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
         "report": Call("report", outcome.Report(**evaluate.speed)),

@@ -1,8 +1,8 @@
 """Presets: YAML files that fill the settings, and overrides on top of them.
 
 A preset has one section per step and a section `shared`. A value in `shared` is the default of every section that has
-a setting of that name. `bm25_retrieve` sets BM25's parameters for `encode_corpus`, too. A mistake in a preset is an
-error of one line that names the key.
+a setting of that name. `bm25_retrieve` sets BM25's parameters for `encode_corpus`, and these and the depths for
+`first_stage`. A mistake in a preset is an error of one line that names the key.
 """
 
 import json
@@ -15,7 +15,6 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.pipeline import PIPELINES, STEP_SETTINGS, Settings
 from gnn_encoder.settings.values import known_names
@@ -106,13 +105,14 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     anywhere = {field for step in PIPELINES["train"] for field in STEP_SETTINGS[step].model_fields}
     _refuse_unknown(source, "setting shared.{}", shared, anywhere)
     _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
-    own_encoding = sections.get("encode_corpus", {})
+    chosen = {step: sections.get(step, {}) for step in ("encode_corpus", "first_stage")}
     for step in Settings.model_fields:
         own, fields = sections.get(step, {}), settable(step)
         _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
         sections[step] = {name: value for name, value in shared.items() if name in fields} | own
-    lexical = {name: value for name, value in sections["bm25_retrieve"].items() if name in Lexical.model_fields}
-    sections["encode_corpus"] |= lexical | own_encoding
+    for step, own in chosen.items():
+        fields = settable(step)
+        sections[step] |= {name: value for name, value in sections["bm25_retrieve"].items() if name in fields} | own
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:

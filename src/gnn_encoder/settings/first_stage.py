@@ -1,0 +1,41 @@
+"""Settings of the step that gives the hits to re-rank."""
+
+from pathlib import Path
+
+from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.outcome import GNN_ENCODER, LEXICAL
+from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.values import PositiveInt
+
+BM25, POOL = "bm25", "pool"
+
+
+class FirstStage(Inference, Lexical):
+    """Gives the hits that are re-ranked, and from which negatives are drawn.
+
+    Where a run file or a pool has no query of train, or of dev, BM25's hits take their place. `bm25_retrieve` sets
+    BM25's parameters, which order a pool, and both depths, unless they are set here, too.
+    """
+
+    source: str = BM25
+    """`bm25`; `pool`: the candidates given with the data, in BM25's order; a TREC run file, plain or .gz; or the folder
+    of a finished run, such as ROOT/latest: its bundle is searched, without BM25."""
+    train_depth: PositiveInt = 100
+    """As in `bm25_retrieve`, for a bundle. A run file and a pool are used as they are."""
+    eval_depth: PositiveInt = 1000
+    """As `train_depth`."""
+
+    @property
+    def bundle(self) -> Path | None:
+        """The bundle to search; None for another source."""
+        folder = Path(self.source)
+        if self.source in (BM25, POOL) or not folder.is_dir():
+            return None
+        return folder / "bundle" if (folder / "bundle").exists() else folder
+
+    @property
+    def system(self) -> str:
+        """The name of the first stage in all tables."""
+        if self.source in (BM25, POOL):
+            return LEXICAL if self.source == BM25 else "Pool"
+        return GNN_ENCODER if self.bundle else Path(self.source.removesuffix(".gz")).stem

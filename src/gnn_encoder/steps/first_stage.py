@@ -1,0 +1,84 @@
+"""Gives the hits that are re-ranked: BM25's, a bundle's, a run file's, or the pool of the data."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
+from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.collected import shown_split
+from gnn_encoder.evaluation.trec import read_run_of
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
+
+
+@step(run="run")
+def first_stage(context: Context, settings: FirstStage, dataset: Path, bm25_run: Path, run: Draft) -> Metrics:
+    """Writes the hits of the source, and BM25's for a split of which the source has no query.
+
+    Raises:
+        UserError: the source does not fit the dataset, or has no query of the split in the report's headline.
+    """
+    data, lexical, name = Dataset(dataset), Run.read(bm25_run), settings.system
+    if settings.bundle:
+        found = _searched(context, settings, data, settings.bundle)
+    elif settings.source == POOL:
+        found = _ordered_pool(context, settings, data)
+    else:
+        found = lexical if settings.source == BM25 else read_run_of(Path(settings.source), data)
+    note = ""
+    if settings.source != BM25:
+        rows = {split: data.query_rows(split) for split in SPLITS}
+        missing = [split for split in SPLITS if len(rows[split]) and not np.isin(rows[split], found.query).any()]
+        if (shown := shown_split(data)) in missing:
+            raise UserError(f"{settings.source} has no hit of a {shown} query, so there is nothing to re-rank")
+        if missing:
+            note = f", BM25's hits for {' and '.join(missing)}"
+            print(f"first_stage: {name} has no {' and no '.join(missing)} query{note}", file=sys.stderr)
+            found = Run.concatenate([found, lexical.of(np.concatenate([rows[split] for split in missing]))])
+    found.write(run, name)
+    figures = dev_figures(data, found)
+    quality = f", dev R@100 {figures['dev/R_at_100']:.3f}" if figures else ""
+    return {"hits": len(found.query), **figures, "headline": f"{name}{note}{quality}"}
+
+
+def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Path) -> Run:
+    """Returns the hits of a bundle for all queries."""
+    bundle = Bundle.read(folder)
+    if bundle.passages.digest != data.passages.digest:
+        raise UserError(
+            f"{folder} has other passages than the dataset: give the dataset of that run, or bring the bundle to this "
+            "dataset by gnn-encoder update"
+        )
+    index, encoder = load_index(bundle.index_path, bundle.vectors.shape), TextEncoder.load(bundle.query_encoder_path)
+    progress = context.progress("encoding", data.queries.num_rows, "queries")
+
+    def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        vectors = encode_texts(encoder, data.query_texts(queries), progress=progress, **settings.speed)
+        return search_index(index, vectors, k)
+
+    return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
+
+
+def _ordered_pool(context: Context, settings: FirstStage, data: Dataset) -> Run:
+    """Returns all candidates in BM25's order, ties by ascending row; the order of a file may tell the labels."""
+    if data.pool is None:
+        raise UserError("the data have no candidates/<split>.tsv, so no pool: choose another first stage")
+    query, passage = data.pool
+    asked, starts = np.unique(query, return_index=True)
+    indexing = context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages")
+    index = Bm25.build(data.passages, settings, indexing)
+    scoring = context.progress("scoring", len(asked), "queries")
+    score, stops = np.zeros(len(query), np.float32), [*starts[1:].tolist(), len(query)]
+    for start, stop, total in zip(starts.tolist(), stops, index.totals(data.query_texts(asked)), strict=True):
+        if total is not None:
+            score[start:stop] = total[passage[start:stop]]
+        scoring.advance()
+    return Run.by_score(query, passage, score)
