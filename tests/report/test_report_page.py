@@ -31,6 +31,7 @@ def fabricated_metrics() -> dict:
     statistics = {"permutations": 200, "resamples": 100, "seed": 0}
     answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
     judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
+    first = {system: figures[:200, :1] for system, figures in values.items()}
     took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
     return {
         **block({"dev": values, "test": values}, NAMES, baseline=BASELINE, **statistics),
@@ -47,6 +48,10 @@ def fabricated_metrics() -> dict:
             reciprocal: {"method": RECIPROCAL, **parts, "k": 60},
         },
         "judged": block(judged, ("Judged@10",), baseline=BASELINE, **{**statistics, "permutations": 0}),
+        "strata": {
+            "warm": block({"dev": first}, ("RR@10",), baseline=BASELINE, **statistics),
+            "cold": block({"dev": first, "test": first}, ("RR@10",), baseline=BASELINE, **statistics),
+        },
         "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), baseline=BASELINE, **statistics),
         "latency": {
             "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
@@ -131,8 +136,8 @@ def test_page_shows_data_as_text() -> None:
 
 def test_page_marks_significant_differences_by_direction() -> None:
     page = render()
-    # BM25 and the convex fusion, dev and test, and both in the answers' table.
-    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3
+    # BM25 and the convex fusion, dev and test, both in the answers' table, and both on the cold test queries.
+    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3 + 2
     assert "▲</td>" not in page  # a mark is followed by its p-value
     assert "▼<small>p 0.0" in page
     assert "7 without a positive label left out" in page
@@ -154,6 +159,7 @@ def test_page_tells_how_it_was_made() -> None:
     assert page.count("a plot of") == 2 * 3  # each in its place, with its words read out
     assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
     assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
+    assert "cold: 200 test queries whose relevant passages no training" in page and "warm:" not in page
     assert "77 triples" in page and "<td>40.00</td><td>20.17</td>" in page
     assert "25 % of the passages are not" in page and "<td>51.2</td>" in page
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from evaluation_inputs import reported, write_inputs
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
@@ -267,6 +267,44 @@ def one_passage_dataset(path: Path, split: str, relevance: int, text: str = "a s
         writer.qrels(["q"], ["p"], [relevance], [0], [0])
         writer.close()
     return Dataset(path)
+
+
+def test_queries_are_warm_where_a_training_query_has_one_of_their_passages(tmp_path: Path) -> None:
+    # Query → {passage: relevance}; p5 has a training query that it is not relevant to.
+    labels = [{0: 1}, {1: 1, 5: 0}, {0: 1}, {5: 1}, {1: 1, 4: 1}, {4: 1}, {0: 0, 3: 1}]
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages([f"p{i}" for i in range(6)], [""] * 6, [f"the old stone {i}" for i in range(6)])
+        texts, splits = [f"a stone {i}" for i in range(7)], ["train"] * 2 + ["test"] * 5
+        writer.queries([f"q{i}" for i in range(7)], texts, splits, [[]] * 7)
+        for query, of in enumerate(labels):
+            for passage, relevance in of.items():
+                writer.qrels([f"q{query}"], [f"p{passage}"], [relevance], [query], [passage])
+        writer.close()
+    queries, ranks = np.arange(2, 7), {"first": [1, 1, 1, 2, 3], "second": [2, 4, 2, 1, 1]}
+    for system, rank in ranks.items():
+        hits = np.stack([np.roll(np.arange(6), r - 1 - max(labels[q])) for q, r in zip(queries, rank, strict=True)])
+        with drafting(tmp_path / system, "run") as draft:
+            Run.from_hits(queries, hits, np.tile(-np.arange(6.0), (5, 1))).write(draft, system)
+    settings = Evaluate(baseline="first", candidate="second", permutations=50, resamples=50, measures="RR(rel=1)@10 AP")
+    evaluate(
+        settings, dataset=tmp_path / "dataset", runs=[tmp_path / s for s in ranks], evaluation=tmp_path / "evaluation"
+    )
+    found = Evaluation.read(tmp_path / "evaluation")
+    for name, places in (("warm", [0, 2]), ("cold", [1, 3, 4])):
+        block = found.metrics["strata"][name]
+        assert block["queries"] == {"test": len(places)} and block["measures"] == ["RR(rel=1)@10"]
+        for system, rank in ranks.items():
+            expected = np.mean([1 / reciprocal(labels[queries[i]], rank[i]) for i in places])
+            assert block["results"]["test"][system]["RR(rel=1)@10"] == pytest.approx(expected)
+            assert found.manifest.metrics[f"test/{system}/{name}/RR(rel=1)@10"] == pytest.approx(expected)
+    assert set(found.metrics["strata"]["cold"]["p_holm"]["test"]) == {"second"}
+
+
+def reciprocal(labels: dict[int, int], rank: int) -> int:
+    """The rank of the first relevant passage, where the last one has `rank` and the others follow by number."""
+    last = max(labels)
+    return min((passage - last + rank - 1) % 6 + 1 for passage, relevance in labels.items() if relevance)
 
 
 def test_data_without_labelled_queries_is_refused(inputs: dict[str, Path], tmp_path: Path) -> None:

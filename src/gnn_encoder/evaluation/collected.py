@@ -9,7 +9,7 @@ from gnn_encoder.artifacts import Dataset, Evaluation, Run
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.measures import labelled_queries, per_query, warm_queries
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.trec import write_qrels, write_run
 
@@ -65,6 +65,20 @@ class Collected:
             split: {system: figures[:, columns] for system, figures in systems.items()}
             for split, systems in self._figures.items()
         }
+
+    def strata(self, names: Sequence[str]) -> dict[str, dict[str, PerQuery]]:
+        """Returns `figures` of the `warm` and of the `cold` queries, without splits that have no such query.
+
+        A query is warm if one of its relevant passages has a training query. Of a cold query's passages, training knows
+        only what other passages teach.
+        """
+        found: dict[str, dict[str, PerQuery]] = {"warm": {}, "cold": {}}
+        for split, systems in self.figures(names).items():
+            warm = warm_queries(self.queries[split], self.qrels[split], self.data.split_qrels("train"))
+            for name, inside in (("warm", warm), ("cold", ~warm)):
+                if inside.any():
+                    found[name][split] = {system: figures[inside] for system, figures in systems.items()}
+        return found
 
     def answer_figures(self) -> dict[str, PerQuery]:
         """Returns {split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""

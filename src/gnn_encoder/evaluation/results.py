@@ -109,9 +109,12 @@ def split_digest(dataset: Dataset, split: str) -> str:
 
 
 def flat(metrics: dict[str, Any]) -> dict[str, float]:
-    """Returns means as `test/GNN-encoder/RR@10` and uncorrected p-values as `test/GNN-encoder/p/RR@10`."""
+    """Returns means as `test/GNN-encoder/RR@10`, those of a stratum as `test/GNN-encoder/cold/RR@10`, and uncorrected
+    p-values as `test/GNN-encoder/p/RR@10`.
+    """
     blocks = [metrics, metrics["judged"], *filter(None, [metrics["answers"]])]
     figures = [("", found["results"]) for found in blocks] + [("p/", metrics["p_values"])]
+    figures += [(f"{name}/", found["results"]) for name, found in metrics["strata"].items()]
     return {
         f"{split}/{system}/{kind}{measure}": value
         for kind, splits in figures

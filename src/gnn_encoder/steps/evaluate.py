@@ -62,6 +62,10 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
             baseline=settings.baseline,
             **{**statistics, "permutations": 0},
         ),
+        "strata": {
+            name: block(figures, names[:1], baseline=settings.baseline, **statistics)
+            for name, figures in collected.strata(names[:1]).items()
+        },
         "answers": block(answered, answers.MEASURES, baseline=settings.baseline, **statistics) if answered else None,
         **statistics,
     }
