@@ -59,6 +59,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/propagate.py --rounds 5
 	$(BIN)/python benchmarks/bm25.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/max_similarity.py
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/ingest.py --passages 200000
 	$(BIN)/python benchmarks/update.py

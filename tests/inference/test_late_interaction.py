@@ -1,13 +1,24 @@
-"""Late interaction over a data set: token vectors and scores against a plain loop over single texts."""
+"""Late interaction over a data set: vectors and scores against plain loops, and against sentence-transformers."""
 
+import string
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
-from gnn_encoder.inference.late_interaction import encode_passages, late_scores, query_arrays, query_tokens
+from gnn_encoder.inference import late_interaction
+from gnn_encoder.inference.late_interaction import (
+    TokenVectors,
+    encode_passages,
+    encode_queries,
+    late_scores,
+    max_similarities,
+    query_arrays,
+    query_tokens,
+)
 from gnn_encoder.inference.scorers import LateInteractionScorer
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 
@@ -97,3 +108,92 @@ def test_the_shares_of_the_tokens_add_up_to_the_score(dataset: Dataset, tiny_bac
     )
     assert [part.amount for part in parts] == sorted((part.amount for part in parts), reverse=True)
     assert len(parts) == 12 and any(part.source.startswith("river ~ ") for part in parts)
+
+
+def random_vectors(lengths: list[int]) -> TokenVectors:
+    """Vectors whose products with positive vectors are negative, so that a padded token would have the maximum."""
+    values = -np.random.default_rng(1).random((sum(lengths), 8)).astype(np.float16)
+    return TokenVectors(values, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def test_max_similarities_are_those_of_a_loop_over_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    passages, queries = random_vectors([3, 1, 7, 2, 5, 1, 4]), generator.random((5, 4, 8)).astype(np.float32)
+    queries[1, 2:] = 0  # a query of two tokens
+    query, passage = (each.ravel()[generator.permutation(35)[:30]] for each in np.indices((5, 7)))
+
+    def loop(padding: int) -> list[float]:
+        texts = [t.astype(np.float64) for t in np.split(passages.values, passages.offsets[1:-1])]
+        texts = [np.concatenate([t, np.zeros((padding, 8))]) for t in texts]
+        asked = [q[: 2 if i == 1 else 4].astype(np.float64) for i, q in enumerate(queries)]
+        return [sum(max(t @ p for p in texts[j]) for t in asked[i]) for i, j in zip(query, passage, strict=True)]
+
+    expected = loop(padding=0)
+    for passages_per_chunk, queries_per_product in ((64, 64), (2, 3)):
+        monkeypatch.setattr(late_interaction, "PASSAGES_PER_CHUNK", passages_per_chunk)
+        monkeypatch.setattr(late_interaction, "QUERIES_PER_PRODUCT", queries_per_product)
+        np.testing.assert_allclose(max_similarities(queries, passages, query, passage), expected, atol=1e-5)
+    # Control: a padded token would have every maximum.
+    assert np.abs(np.array(expected) - loop(padding=1)).min() > 0.1
+
+
+def peer_of(folder: Path, layout: LateInteractionLayout, skipped: list[str]) -> Any:
+    """sentence-transformers' late interaction with the weights that a `LateInteraction` wrote into a folder."""
+    from safetensors.torch import load_file
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    expansion = {"strategy": "fixed", "attend": layout.attend_to_masks, "length": layout.query_length}
+    lengths = {"query_length": layout.query_length, "document_length": layout.passage_length}
+    encoder = Transformer(str(folder), query_expansion=expansion if layout.expand_queries else None, **lengths)
+    weight = load_file(folder / "projection.safetensors")["weight"]
+    projection = Dense(
+        weight.shape[1], weight.shape[0], bias=False, activation_function=None, init_weight=weight,
+        module_input_name="token_embeddings",
+    )  # fmt: skip
+    modules = [encoder, projection, MultiVectorMask(skipped), Normalize(module_input_name="token_embeddings")]
+    return MultiVectorEncoder(modules=modules, prompts={"query": "[Q] ", "document": "[D] "}, device="cpu")
+
+
+@pytest.fixture
+def backbone_with_marks(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """A tiny random BERT whose vocabulary has punctuation."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = (tiny_backbone / "vocab.txt").read_text("utf-8").split()
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, *string.punctuation]), encoding="utf-8")
+    BertTokenizerFast(vocab=str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "backbone")
+    config = BertConfig.from_pretrained(tiny_backbone, vocab_size=len(words) + len(string.punctuation))
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(tmp_path / "backbone")
+    return tmp_path / "backbone"
+
+
+@pytest.mark.parametrize(
+    "layout", [{}, {"attend_to_masks": True}, {"expand_queries": False}], ids=["masks", "attended masks", "no masks"]
+)
+def test_vectors_and_scores_are_those_of_sentence_transformers(
+    layout: dict[str, bool], dataset: Dataset, backbone_with_marks: Path, tmp_path: Path
+) -> None:
+    model = LateInteraction.from_backbone(str(backbone_with_marks), LateInteractionLayout(16, 12, 20, **layout)).eval()
+    torch.nn.init.normal_(model.projection.weight)
+    model.save(tmp_path / "model")
+    peer = peer_of(tmp_path / "model", model.layout, list(string.punctuation))
+    questions, texts = dataset.query_texts(np.arange(3)), dataset.passages.take(np.arange(6)).full_texts()
+    asked, answering = peer.encode_query(questions), peer.encode_document(texts)
+
+    queries = encode_queries(model, questions, "fp32")
+    passages = encode_passages(model, dataset.passages, np.arange(6), precision="fp32")
+    for own, other in zip(queries, asked, strict=True):
+        np.testing.assert_allclose(own[: len(other)], other.numpy(), atol=1e-5)
+        assert not own[len(other) :].any()
+    assert np.diff(passages.offsets).tolist() == [len(text) for text in answering]
+    np.testing.assert_allclose(passages.values, torch.cat(answering).numpy(), atol=5e-4)  # fp16
+    query, passage = (each.ravel() for each in np.indices((3, 6)))
+    scores = late_scores(model, dataset, query, passage, precision="fp32")
+    expected = peer.similarity(asked, answering).numpy().ravel()
+    np.testing.assert_allclose(scores, expected, atol=5e-3)
+    # Control: punctuation counts.
+    every = peer_of(tmp_path / "model", model.layout, []).encode_document(texts)
+    assert np.abs(scores - peer.similarity(asked, every).numpy().ravel()).max() > 5e-2

@@ -10,10 +10,14 @@ from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
 from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
+from gnn_encoder.tracking.progress import Progress
 
 QUERIES_PER_BATCH = 128
+PASSAGES_PER_CHUNK, QUERIES_PER_PRODUCT = 64, 64
+"""Of `max_similarities`. With 32 tokens a query, and 84 a passage, a product has 0.7 MB."""
 
 
 class TokenVectors(NamedTuple):
@@ -61,8 +65,8 @@ def _marked(model: LateInteraction, tokens: Tokens, rows: np.ndarray, side: int)
     return np.insert(ids, 1, model.markers[side], axis=1), np.insert(mask, 1, 1, axis=1)
 
 
-def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors fp32 [n, l, d] of queries, and bool [n, l]: the tokens that are summed over."""
+def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> np.ndarray:
+    """Vectors fp32 [n, l, d] of queries; 0 at tokens that are not summed over."""
     tokens = query_tokens(model, texts)
     ids, mask, asks = query_arrays(model, tokens, np.arange(len(texts)))
     vectors = np.empty((*ids.shape, model.width), np.float32)
@@ -71,7 +75,8 @@ def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> 
             part = slice(start, start + QUERIES_PER_BATCH)
             given = (torch.from_numpy(array[part]).to(device()) for array in (ids, mask))
             vectors[part] = ready(*given).cpu().numpy()
-    return vectors, asks
+    vectors[~asks] = 0
+    return vectors
 
 
 def encode_passages(
@@ -108,18 +113,43 @@ def _encode(model: LateInteraction, tokens: Tokens, values: np.ndarray, offsets:
     read_rows(model, lengths, lambda batch: _marked(model, tokens, batch, 1), store, **options)
 
 
-def max_similarities(query: np.ndarray, passages: TokenVectors, rows: np.ndarray) -> np.ndarray:
-    """Scores fp32 [k] of one query with the passages at `rows` [k].
+def max_similarities(
+    queries: np.ndarray,
+    passages: TokenVectors,
+    query: np.ndarray,
+    passage: np.ndarray,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Scores fp32 [r] of the pairs of queries `query` [r] and passages `passage` [r]; `progress` counts pairs.
 
-    The score is the sum over query tokens of the largest inner product with a passage token. No passage is padded.
+    The score is the sum over query tokens of the largest inner product with a passage token. No passage is padded. Each
+    passage is read once, for all its queries. This takes a fifth of the time of the other order, which reads a passage
+    again for each of its queries: in a first stage's hits, queries share passages (`benchmarks/max_similarity.py`).
 
     Args:
-        query: vectors fp32 [l, d] of the tokens that are summed over.
+        queries: vectors fp32 [n, l, d]; 0 at tokens that are not summed over, so that these add 0.
     """
-    starts, ends = passages.offsets[rows], passages.offsets[rows + 1]
-    products = query @ passages.values[ranges(starts, ends)].astype(np.float32).T  # [l, tokens]
-    begins = np.concatenate([[0], np.cumsum(ends - starts)[:-1]])
-    scores: np.ndarray = np.maximum.reduceat(products, begins, axis=1).sum(axis=0)
+    scores, where = np.empty(len(query), np.float32), device()
+    order = np.argsort(passage, kind="stable")
+    present, begins = np.unique(passage[order], return_index=True)
+    bounds = np.append(begins, len(order))
+    asking, (_, length, width) = torch.from_numpy(queries).to(where), queries.shape
+
+    def score(start: int) -> int:
+        end = min(start + PASSAGES_PER_CHUNK, len(present))
+        with torch.inference_mode():
+            for number in range(start, end):
+                values = passages.values[slice(*passages.offsets[present[number] :][:2])]
+                tokens = torch.from_numpy(values).to(where, torch.float32)
+                pairs = order[bounds[number] : bounds[number + 1]]
+                for begin in range(0, len(pairs), QUERIES_PER_PRODUCT):
+                    some = pairs[begin : begin + QUERIES_PER_PRODUCT]
+                    asked = asking.index_select(0, torch.from_numpy(query[some]).to(where))
+                    best = (tokens @ asked.view(-1, width).T).amax(dim=0)  # products: [tokens, pairs · l]
+                    scores[some] = best.view(-1, length).sum(dim=1).cpu().numpy()
+        return int(bounds[end] - bounds[start])
+
+    chunk_by_core(score, range(0, len(present), PASSAGES_PER_CHUNK), where, progress)
     return scores
 
 
@@ -130,14 +160,6 @@ def late_scores(
     asked, first = np.unique(query, return_inverse=True)
     answering, second = np.unique(passage, return_inverse=True)
     progress = options.pop("progress", None)  # of pairs; `encode_passages` would count passages
-    vectors, asks = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
+    queries = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
     passages = encode_passages(model, data.passages, answering, **options)
-    scores = np.empty(len(query), np.float32)
-    order = np.argsort(first, kind="stable")
-    bounds = np.searchsorted(first[order], np.arange(len(asked) + 1))
-    for number in range(len(asked)):
-        rows = order[bounds[number] : bounds[number + 1]]
-        scores[rows] = max_similarities(vectors[number][asks[number]], passages, second[rows])
-        if progress:
-            progress.advance(len(rows))
-    return scores
+    return max_similarities(queries, passages, first, second, progress)
