@@ -10,6 +10,7 @@ from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.cli import app
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
 from gnn_encoder.settings.reranking import SYSTEMS, TrainReranker
 
@@ -40,11 +41,13 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert parent.data.metrics["test/ColBERT/RR_at_10"] == metrics["results"]["test"]["ColBERT"]["RR@10"]
 
     # The same again is cached; another system alone is trained, and the order is the user's.
-    assert rerank(trained, "--systems", "colbert,bert_dmn", "--set", "train_reranker.episodes=2") == 0
+    assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2") == 0
     shown = capsys.readouterr().out
     assert shown.count("  cached  ") == 5  # ingest, BM25, the first stage, and ColBERT, which has no episodes
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
-    assert list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN"] and again["candidate"] == "BERT-DMN"
+    assert (
+        list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
+    )
 
 
 def test_another_content_of_a_run_file_is_another_first_stage(
@@ -71,17 +74,21 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         return {name: call.settings for name, call in reranking_calls(chosen, list(SYSTEMS)).items() if "train" in name}
 
     before = trained()
-    changed = {"depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3}
+    changed = {
+        "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
+        "learning_rate": 1e-3, "cache": "fp16",
+    }  # fmt: skip
     again = {
         name: [
             call.removeprefix("train.") for call, values in trained(**{name: value}).items() if values != before[call]
         ]
         for name, value in changed.items()
     }
-    pairs = ["cross_encoder", "bert_dmn"]
+    full, lite = ["cross_encoder", "bert_dmn"], ["cross_encoder_lite", "bert_dmn_lite"]
+    pairs = [*full, *lite]
     assert again == {
-        "depth": [], "margin": pairs, "episodes": ["bert_dmn"], "pair_length": pairs, "token_width": ["colbert"],
-        "epochs": [*pairs, "colbert"],
+        "depth": [], "margin": pairs, "episodes": ["bert_dmn", "bert_dmn_lite"], "pair_length": pairs,
+        "token_width": ["colbert"], "epochs": [*pairs, "colbert"], "learning_rate": [*full, "colbert"], "cache": lite,
     }  # fmt: skip
 
 
@@ -89,6 +96,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     ("change", "words"),
     [
         ("kind=colbert", "setting train_reranker.kind"),
+        ("lite=true", "setting train_reranker.lite"),
         ("loss=pointwise", "which colbert lacks"),
         ("dev_queries=0", "set keep to last"),
         ("query_length=2", "query_length"),
@@ -102,6 +110,13 @@ def test_settings_that_do_not_fit_are_one_line(
     assert rerank(trained, "--set", f"train_reranker.{change}") == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
+
+
+def test_a_lite_re_ranker_has_the_same_pairs_in_each_epoch() -> None:
+    settings = TrainReranker(redraw_negatives=True)
+    assert settings.for_system("bert_dmn").redraw_negatives
+    with pytest.raises(UserError, match="redraw_negatives = true needs"):
+        settings.for_system("bert_dmn_lite")
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,20 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from conftest import first_stage
 from safetensors.numpy import load_file
+from safetensors.torch import save_file
 
-from gnn_encoder.artifacts import Dataset, Run, TrainingSet, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, KnownPositives, Run, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.settings.reranking import RerankerKind, TrainReranker
+from gnn_encoder.settings.reranking import SYSTEMS, RerankerKind, TrainReranker
 from gnn_encoder.steps import train_reranker as module
 from gnn_encoder.steps.train_reranker import train_reranker
 from gnn_encoder.tracking.context import CHECKPOINTS
-from gnn_encoder.training import loop
+from gnn_encoder.training import checkpoint, lite, loop
 from gnn_encoder.training.dev import average_precision
 from gnn_encoder.training.pairs import PairBatch
 from gnn_encoder.training.rerankers import new_reranker
@@ -35,12 +37,14 @@ def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return {"dataset": tiny_dataset.path, "first_run": tmp_path / "first_run"}
 
 
-def train(inputs: dict[str, Path], out: Path, backbone: Path, kind: str, **settings: Any) -> dict[str, np.ndarray]:
-    """All weights of the trained re-ranker."""
+def train(inputs: dict[str, Path], out: Path, backbone: Path, name: str, **settings: Any) -> dict[str, np.ndarray]:
+    """All weights of the trained re-ranker of a system."""
+    system = SYSTEMS[name]
     values = {
-        "kind": kind, "backbone": str(backbone), "pair_length": 48, "batch_size": 24, "negatives": 2, "epochs": 2,
-        "learning_rate": 3e-3, "head_learning_rate": 3e-3, "precision": "fp32", "dev_queries": 20, "memory_width": 16,
-        "token_width": 16, "query_length": 24, "passage_length": 40, "loss": "pairwise_softmax",
+        "kind": system.kind, "backbone": str(backbone), "pair_length": 48, "batch_size": 24, "negatives": 2,
+        "epochs": 2, "learning_rate": 3e-3, "head_learning_rate": 3e-3, "precision": "fp32", "dev_queries": 20,
+        "memory_width": 16, "token_width": 16, "query_length": 24, "passage_length": 40, "loss": "pairwise_softmax",
+        **system.changes,
     }  # fmt: skip
     train_reranker(TrainReranker.model_validate(values | settings), **inputs, reranker=out)
     return {name: array for file in sorted(out.glob("*.safetensors")) for name, array in load_file(file).items()}
@@ -72,7 +76,7 @@ def test_every_kind_learns_and_scores_as_it_did_when_it_is_loaded(
     assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SYSTEMS)
 def test_resumed_equals_undisturbed(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +96,89 @@ def test_resumed_equals_undisturbed(
     assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
     other = train(inputs, tmp_path / "other", tiny_backbone, kind, seed=1)
     assert not all(np.array_equal(whole[name], other[name]) for name in whole)
+
+
+LITE = [name for name, system in SYSTEMS.items() if system.changes.get("lite")]
+
+
+def epochs(inputs: dict[str, Path], out: Path, backbone: Path, name: str, **settings: Any) -> list[np.ndarray]:
+    """The learned weights, the losses and the dev figures of a lite training of two epochs."""
+    weights = train(inputs, out, backbone, name, **settings)
+    curves = read_history(out)["train_reranker"].curves
+    head = [weights[key] for key in sorted(set(weights) - set(load_file(out / "model.safetensors")))]
+    return [*head, np.array(curves["loss"]), np.array(curves["dev/reranked_AP"])]
+
+
+def equal(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", LITE)
+def test_kept_outputs_train_the_weights_that_outputs_of_each_batch_train(
+    name: str, precision: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    kept, again, half = (
+        epochs(inputs, tmp_path / cache, tiny_backbone, name, cache=cache, precision=precision)
+        for cache in ("fp32", "none", "fp16")
+    )
+    assert equal(kept, again)
+    # A bf16 number fits into fp16. The mean of a sentence's outputs does not.
+    assert equal(kept, half) == ((name, precision) == ("cross_encoder_lite", "bf16"))
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_control_an_encoder_in_train_mode_would_be_noticed(
+    name: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "eval", torch.nn.Module.train)
+    kept, again = (
+        epochs(inputs, tmp_path / cache, tiny_backbone, name, cache=cache, memory_dropout=0.0)
+        for cache in ("fp32", "none")
+    )
+    assert not equal(kept, again)
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_a_frozen_encoder_is_read_once_and_only_the_head_learns(
+    name: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pairs, checkpoints = lite.read_outputs, [], []
+    monkeypatch.setattr(
+        lite, "read_outputs", lambda *given, **more: (pairs.append(len(given[2])), real(*given, **more))[1]
+    )
+    monkeypatch.setattr(
+        checkpoint,
+        "save_file",
+        lambda tensors, *rest, **more: (checkpoints.append(tensors), save_file(tensors, *rest, **more)),
+    )
+    weights = train(
+        inputs, tmp_path / "out", tiny_backbone, name, epochs=10, head_learning_rate=0.05, memory_dropout=0.0
+    )
+    assert pairs == [180, 160]  # of training, each with two negatives, and of dev
+    curve = [value for _, value in read_history(tmp_path / "out")["train_reranker"].curves["loss"]]
+    assert np.mean(curve[-4:]) < np.mean(curve[:4])
+    backbone = load_file(tmp_path / "out" / "model.safetensors")
+    before = load_file(tiny_backbone / "model.safetensors")
+    assert all(np.array_equal(backbone[key], before[key]) for key in backbone)
+    assert sum(value.numel() for key, value in checkpoints[-1].items() if key.startswith("model.")) == sum(
+        value.size for key, value in weights.items() if key not in backbone
+    )
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_a_lite_scorer_ranks_as_its_training_did(
+    name: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    train(inputs, tmp_path / "out", tiny_backbone, name, head_learning_rate=0.05)
+    data, run = Dataset(inputs["dataset"]), Run.read(inputs["first_run"])
+    dev = np.isin(run.query, data.query_rows("dev"))
+    scores = load_scorer(tmp_path / "out").score(data, run.query[dev], run.passage[dev], precision="fp32")
+    labels = data.split_qrels("dev").positive()
+    hits = KnownPositives(labels.query, labels.passage).contains(run.query[dev], run.passage[dev]).reshape(20, 8)
+    order = np.argsort(-scores.reshape(20, 8), axis=1, kind="stable")
+    found = average_precision(np.take_along_axis(hits, order, axis=1), np.ones(20))
+    assert found == pytest.approx(read_manifest(tmp_path / "out").metrics["dev/reranked_AP"])
 
 
 def test_all_kinds_are_trained_on_the_same_pairs(

@@ -59,6 +59,8 @@ def train(
     with mlflow_runs.step_log("test", params={}, tags={}) as run:
         context = Context("test", run, "key")
         result = fit(Objective(net, Batches(), loss), SETTINGS.model_copy(update={"workers": workers}), context)
+    speed = context.curves.pop("batches_per_second")
+    assert all(rate > 0 for _, rate in speed)
     curves = {f"curve of {name}": torch.tensor(points) for name, points in context.curves.items()}
     return net.state_dict() | {"loss": torch.tensor(result["final_loss"])} | curves
 

@@ -79,7 +79,7 @@ class BertDmn(nn.Module):
         question, memory = self.memory(read.query, read.query_length, read.sentences, read.sentence_count)
         with torch.autocast(memory.device.type, enabled=False):
             facts = torch.cat([read.cls.float(), question, memory], dim=-1)
-            scores: Tensor = self.answer(dropout(facts, self.memory.config.dropout, self.training)).squeeze(-1)
+            scores: Tensor = self.answer(dropout(facts, self.memory.config.dropout, self.memory.training)).squeeze(-1)
         return scores
 
     def save(self, folder: Path) -> None:

@@ -35,14 +35,15 @@ class CrossEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""
         types = {"token_type_ids": token_type_ids} if self._has_token_types else {}
-        return self._scored(self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0])
+        return self.scored(self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types)[0][:, 0])
 
     def packed(self, row: Row) -> tuple[Tensor, Tensor]:
         """Scores [b] and [CLS] vectors [b, d_e] of the pairs of a row, as `forward`."""
         row = row if self._has_token_types else replace(row, types=None)
-        return self._scored(row.first(row.hidden(self.backbone)))
+        return self.scored(row.first(row.hidden(self.backbone)))
 
-    def _scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
+    def scored(self, cls: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of [CLS] vectors. The lite model begins here."""
         cls = cls.float()
         # The head is always fp32: in bf16 many scores of a query would be tied.
         with torch.autocast(cls.device.type, enabled=False):

@@ -123,7 +123,7 @@ def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
     elsewhere = {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"} if step == "try_variant" else set()
     if step == "train_reranker":
-        elsewhere = {"kind"}  # the pipeline's systems
+        elsewhere = {"kind", "lite"}  # the pipeline's systems
     return set(STEP_SETTINGS[step].model_fields) - elsewhere
 
 

@@ -25,6 +25,8 @@ class System(NamedTuple):
 SYSTEMS: dict[str, System] = {
     "cross_encoder": System("Cross-encoder", "cross_encoder"),
     "bert_dmn": System("BERT-DMN", "bert_dmn"),
+    "cross_encoder_lite": System("Cross-encoder lite", "cross_encoder", {"lite": True}),
+    "bert_dmn_lite": System("BERT-DMN lite", "bert_dmn", {"lite": True}),
     "colbert": System("ColBERT", "colbert"),
 }
 
@@ -47,6 +49,12 @@ class TrainReranker(MeasuredTraining):
     kind: RerankerKind = "cross_encoder"
     """`cross_encoder`: a linear layer over [CLS] (BERT). `bert_dmn`: a memory network over the token outputs.
     `colbert`: late interaction. The pipeline sets it for each of its systems."""
+    lite: bool = False
+    """cross_encoder, bert_dmn: the backbone is frozen, and its outputs are computed once, in the first epoch (BERT-DMN
+    5.1). The pipeline sets it for each of its systems."""
+    cache: Literal["fp32", "fp16", "none"] = "fp32"
+    """lite: how the backbone's outputs are kept on the disk. `fp16` needs half the space. `none`: they are computed
+    again for each batch; on a CPU the trained weights equal those of `fp32`, bit for bit."""
     backbone: str = "bert-base-uncased"
     learning_rate: PositiveFloat = 3e-5
     """Of the backbone (BERT-DMN 5.2)."""
@@ -107,15 +115,20 @@ class TrainReranker(MeasuredTraining):
         """Returns the settings that the training of a system depends on; all others have their defaults.
 
         So a change of another kind's settings, or of `depth`, trains nothing again. Raises UserError for a loss that
-        the kind does not have.
+        the kind does not have, and for a lite re-ranker with changing pairs.
         """
         kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
         if (kind, self.loss) == ("colbert", "pointwise"):
             raise UserError("train_reranker.loss = pointwise needs logits, which colbert lacks: choose a pairwise loss")
+        if changes.get("lite") and self.redraw_negatives:
+            raise UserError(
+                f"train_reranker.redraw_negatives = true needs a full re-ranker: {name} keeps what it reads"
+            )
         own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
         own |= dict.fromkeys(_TOKENS, ("colbert",)) | {"depth": ()}
         if self.model_copy(update={"kind": kind}).resolved_loss != "pairwise_margin":
             own["margin"] = ()
+        own |= {"learning_rate": (), "dropout": ()} if changes.get("lite") else {"cache": ()}
         unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
         return self.model_copy(update={"kind": kind, **unused, **changes})
 

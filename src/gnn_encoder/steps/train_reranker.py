@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
@@ -13,6 +13,7 @@ from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.dev import DevCandidates
+from gnn_encoder.training.lite import with_frozen_encoder
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss, with_examples
 from gnn_encoder.training.rerankers import new_reranker
@@ -43,6 +44,9 @@ def train_reranker(
         labels, pool, generated = with_examples(labels, pool, _added(training_set, settings.triples), queries)
     scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
     trained = new_reranker(settings, data, scored[scored >= 0], generated)
+    plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
+    if settings.lite:
+        trained = with_frozen_encoder(trained, settings, plan.pairs, dev.pairs, context.progress)
     known = KnownPositives.of(data, "train")
     probabilities = trained.logits and settings.resolved_loss == "pairwise_margin"
 
@@ -59,17 +63,14 @@ def train_reranker(
         found = dev.measure(trained.rank)
         return {"dev/reranked_AP": found.pop("dev/reranked_AP"), **found}  # the first figure chooses the epoch
 
-    groups = [
-        group
-        for part, rate in [
-            (trained.model.backbone, settings.learning_rate),
-            *((head, settings.head_learning_rate) for head in trained.heads),
-        ]
-        for group in parameter_groups(part, rate, settings.weight_decay)
-    ]
+    rates = [(head, settings.head_learning_rate) for head in trained.heads]
+    if not settings.lite:
+        rates.insert(0, (trained.model.backbone, settings.learning_rate))
+    groups = [group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay)]
+    # `fit` does not know a frozen encoder, so it stays in eval mode, and no checkpoint has it.
+    learner = nn.ModuleList(trained.heads) if settings.lite else trained.model
     measure = figures if len(dev) else None
-    plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
-    result = fit(Objective(trained.model, plan, loss, groups, measure, settings.keep), settings, context)
+    result = fit(Objective(learner, plan, loss, groups, measure, settings.keep), settings, context)
     save_scorer(settings.kind, trained.model, reranker.path)
     last = measure() if measure else {}
     return {

@@ -63,14 +63,19 @@ class DevCandidates:
     def __len__(self) -> int:
         return len(self.queries)
 
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Dataset rows of the queries [r] and of their candidates [r]."""
+        query, place = np.nonzero(self.candidates >= 0)
+        return self.queries[query], self.candidates[query, place]
+
     def measure(self, score: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> dict[str, float]:
         """Figures of the first `CANDIDATES` candidates after re-ranking by `score` (query, passage rows [r] → [r]).
 
         They are the mean reciprocal rank at 10, after and before re-ranking, and the mean average precision after.
         """
-        exists = self.candidates >= 0
-        ranked = np.full(exists.shape, -np.inf, dtype=np.float32)
-        ranked[exists] = score(np.repeat(self.queries, CANDIDATES)[exists.ravel()], self.candidates[exists])
+        ranked = np.full(self.candidates.shape, -np.inf, dtype=np.float32)
+        ranked[self.candidates >= 0] = score(*self.pairs)
         hits = np.take_along_axis(self.relevant, np.argsort(-ranked, axis=1, kind="stable"), axis=1)
         return {
             "dev/reranked_RR_at_10": reciprocal_rank(hits),

@@ -117,6 +117,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
 
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
+        started, before = time.monotonic(), step
         with closing(batches_of(plan, epoch, skip=skip, workers=settings.workers)) as batches:
             for index, batch in enumerate(batches, skip):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -148,6 +149,8 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
                 if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                     save(epoch, index + 1)
                     saved = time.monotonic()
+        if step > before:
+            context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
         if measure and leads:
             model.eval()
             figures = measure()

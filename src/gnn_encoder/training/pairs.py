@@ -55,6 +55,13 @@ class PairBatches(ShuffledBatches):
         self.query, self.passage, self.pool = positives.query[usable], positives.passage[usable], pool[usable]
         self.negatives = settings.negatives
 
+    @property
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Dataset rows of the queries [r] and passages [r] that any batch may have."""
+        row, place = np.nonzero(self.pool >= 0)
+        queries, passages = self.query[row], self.pool[row, place]
+        return np.concatenate([self.query, queries]), np.concatenate([self.passage, passages])
+
     def draw(self, rows: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Rows [g] of the labelled pairs, and candidates [g, negatives]."""
         return rows, draw_negatives(self.pool[rows], self.negatives, generator)

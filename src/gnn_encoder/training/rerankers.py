@@ -39,6 +39,8 @@ class Reranker:
     logits: bool = True
     table: Callable[[np.ndarray, np.ndarray], Tensor] | None = None
     """Scores [g, c], with gradient, of all pairs of queries [g] and passages [c]; None: each pair would be read."""
+    read: tuple[PairTokens, np.ndarray] | None = None
+    """The pairs, for a kind that reads a pair as one text, and the dataset rows of their passages, ascending."""
 
     @property
     def heads(self) -> list[nn.Module]:
@@ -95,7 +97,7 @@ def _reading_pairs(model: Any, pairs: PairTokens, rows: np.ndarray, precision: s
     def rank(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         return logits_of(model, pairs, query, np.searchsorted(rows, passage), precision=precision)
 
-    return Reranker(model, score, lengths, rank)
+    return Reranker(model, score, lengths, rank, read=(pairs, rows))
 
 
 def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -> Reranker:
