@@ -26,15 +26,16 @@ def rerank(trained: Trained, *more: str) -> int:
 
 
 def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rerank(trained) == 0
+    assert rerank(trained, "--systems", ",".join(SYSTEMS)) == 0
     shown = capsys.readouterr().out
     for title in ("train_reranker: BERT-DMN", "rerank: ColBERT", "evaluate", "report"):
         assert title in shown
     page = Path(shown.split("report ")[-1].strip())
     metrics = Report.read(page.parent).metrics
-    assert list(metrics["results"]["test"]) == ["BM25", "Cross-encoder", "BERT-DMN", "ColBERT"]
-    assert (metrics["baseline"], metrics["candidate"]) == ("BM25", "ColBERT")
-    assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 4
+    titles = [system.title for system in SYSTEMS.values()]
+    assert list(metrics["results"]["test"]) == ["BM25", *titles]
+    assert (metrics["baseline"], metrics["candidate"]) == ("BM25", titles[-1])
+    assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 1 + len(titles)
     assert "BERT-DMN" in page.read_text()
     (parent,) = (run for run in trained.runs() if run.info.run_name.startswith("rerank-tiny"))
     assert parent.info.status == "FINISHED"
@@ -76,7 +77,8 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     before = trained()
     changed = {
         "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
-        "learning_rate": 1e-3, "cache": "fp16",
+        "learning_rate": 1e-3, "cache": "fp16", "kernels": 5, "lstm_width": 8, "vocabulary": 99, "word_width": 8,
+        "backbone": "x",
     }  # fmt: skip
     again = {
         name: [
@@ -85,11 +87,25 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         for name, value in changed.items()
     }
     full, lite = ["cross_encoder", "bert_dmn"], ["cross_encoder_lite", "bert_dmn_lite"]
-    pairs = [*full, *lite]
+    pairs, words = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"]
     assert again == {
-        "depth": [], "margin": pairs, "episodes": ["bert_dmn", "bert_dmn_lite"], "pair_length": pairs,
-        "token_width": ["colbert"], "epochs": [*pairs, "colbert"], "learning_rate": [*full, "colbert"], "cache": lite,
+        "depth": [], "margin": [*pairs, *words], "episodes": ["bert_dmn", "bert_dmn_lite", "dmn"],
+        "pair_length": [*pairs, *words], "token_width": ["colbert"], "epochs": list(SYSTEMS),
+        "learning_rate": [*full, "colbert"], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
+        "vocabulary": words, "word_width": [], "backbone": list(SYSTEMS),
     }  # fmt: skip
+    before = trained(word_vectors="trained")
+    for name, systems in {"word_width": words, "backbone": [*pairs, "colbert"]}.items():
+        after = trained(word_vectors="trained", **{name: changed[name]})
+        assert [call.removeprefix("train.") for call in after if after[call] != before[call]] == systems
+
+
+def test_a_kind_has_its_papers_numbers_unless_the_user_sets_others() -> None:
+    own = TrainReranker(head_learning_rate=1e-4).for_system("k_nrm")
+    assert (own.batch_size, own.adam_epsilon, own.weight_decay, own.head_learning_rate) == (16, 1e-5, 0.0, 1e-4)
+    assert TrainReranker().for_system("k_nrm").head_learning_rate == 1e-3
+    assert TrainReranker(batch_size=32).for_system("k_nrm").batch_size == 32  # the default, but the user's
+    assert TrainReranker().for_system("qa_lstm").batch_size == 32
 
 
 @pytest.mark.parametrize(
@@ -98,6 +114,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         ("kind=colbert", "setting train_reranker.kind"),
         ("lite=true", "setting train_reranker.lite"),
         ("loss=pointwise", "which colbert lacks"),
+        ("word_vectors=nowhere.txt", "word_vectors = nowhere.txt: no such file"),
         ("dev_queries=0", "set keep to last"),
         ("query_length=2", "query_length"),
         ("negative_depth=500", "bm25_retrieve.train_depth must be at least"),
@@ -107,7 +124,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
 def test_settings_that_do_not_fit_are_one_line(
     change: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert rerank(trained, "--set", f"train_reranker.{change}") == 2
+    assert rerank(trained, "--systems", ",".join(SYSTEMS), "--set", f"train_reranker.{change}") == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
 

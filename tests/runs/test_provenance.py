@@ -38,6 +38,17 @@ def test_a_stores_password_is_no_part_of_a_digest() -> None:
     assert first == other != elsewhere
 
 
+def test_a_changed_file_of_word_vectors_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "glove.txt"
+    settings = Settings().train_reranker.model_copy(update={"word_vectors": str(file)})
+
+    def digest(text: str) -> str:
+        file.write_text(text)
+        return provenance.source_digests("train_reranker", settings)["word_vectors"]
+
+    assert digest("river 1 2") == digest("river 1 2") != digest("river 1 3")
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_no_step_imports_kfp_or_the_launcher(step: str) -> None:
     modules, packages = provenance.closure(f"gnn_encoder.steps.{step}")

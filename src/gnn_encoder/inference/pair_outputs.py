@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.inference.encoding import ReadOptions, read_rows
-from gnn_encoder.inference.scoring import PairTokens
+from gnn_encoder.inference.scoring import Pairs
 from gnn_encoder.models.bert_dmn import Reading
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.packed import Row
@@ -66,7 +66,7 @@ class PairOutputs(NamedTuple):
 
 def read_outputs(
     encoder: FrozenEncoder,
-    pairs: PairTokens,
+    pairs: Pairs,
     first: np.ndarray,
     second: np.ndarray,
     dtype: Any,

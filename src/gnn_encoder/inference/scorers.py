@@ -12,13 +12,15 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
-from gnn_encoder.inference.scoring import PairTokens, logits_of
+from gnn_encoder.inference.scoring import Pairs, PairTokens, logits_of
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
+from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 
 LAYOUT = "scorer.json"
 """The file of a scorer's folder that names its kind."""
@@ -62,7 +64,7 @@ class CrossEncoderScorer:
         pairs, places = self._pairs(questions, data, rows)
         return logits_of(self.model, pairs, first, places[second], **options)
 
-    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[PairTokens, np.ndarray]:
+    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""
         tokenizer, length = self.model.tokenizer, self.model.max_length
         texts, places = tokens_at(tokenizer, data.passages, rows, length)
@@ -81,10 +83,38 @@ class CrossEncoderScorer:
 class BertDmnScorer(CrossEncoderScorer):
     """BERT-DMN; the scores are logits (BERT-DMN 3.2)."""
 
-    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[PairTokens, np.ndarray]:
+    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length
         passages = Sentences(tokenizer, data.passages, rows, length)
         return SentencePairs(tokenizer, questions, passages, length), np.arange(len(rows))
+
+
+class WordScorer(CrossEncoderScorer):
+    """A Dynamic Memory Network on word vectors; the scores are logits. See `WordModel` for its precision."""
+
+    def score(
+        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
+    ) -> np.ndarray:
+        """See `Scorer`."""
+        options["precision"] = "fp32"
+        return super().score(data, query, passage, **options)
+
+    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+        tokenizer, length = self.model.tokenizer, self.model.max_length
+        if self.model.reads_sentences:
+            passages = Sentences(tokenizer, data.passages, rows, length)
+            return WordPairs(questions, passages.tokens, passages.number), np.arange(len(rows))
+        texts, places = tokens_at(tokenizer, data.passages, rows, length)
+        return WordPairs(questions, texts), places
+
+
+class BoundedScorer(WordScorer):
+    """QA-LSTM and K-NRM; the scores are in [-1, 1]."""
+
+    def probability(self, scores: np.ndarray) -> np.ndarray:
+        """The scores, moved to [0, 1]; they are not calibrated."""
+        shares: np.ndarray = (scores.astype(np.float64).clip(-1, 1) + 1) / 2
+        return shares
 
 
 class LateInteractionScorer:
@@ -128,6 +158,9 @@ class LateInteractionScorer:
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
     "bert_dmn": lambda folder: BertDmnScorer(BertDmn.load(folder)),
+    "qa_lstm": lambda folder: BoundedScorer(QaLstm.load(folder)),
+    "k_nrm": lambda folder: BoundedScorer(Knrm.load(folder)),
+    "dmn": lambda folder: WordScorer(WordDmn.load(folder)),
     "colbert": lambda folder: LateInteractionScorer(LateInteraction.load(folder)),
 }
 """Kind → function that loads a scorer from a folder. A new kind is a new entry."""

@@ -5,7 +5,7 @@ read, so n·k pairs never exist as text.
 """
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 from torch import nn
@@ -14,6 +14,16 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.encoding import ReadOptions, read_rows
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.cross_encoder import CrossEncoder
+
+
+class Pairs(Protocol):
+    """Pairs of two texts, as arrays for a model."""
+
+    def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Tokens of each pair, int64 [r]."""
+
+    def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The model's arguments for the pairs (first[i], second[i]), int64 [b, ...]."""
 
 
 class PairTokens:
@@ -70,7 +80,7 @@ def pair_tokens(model: CrossEncoder, dataset: Dataset, generated: Sequence[str] 
 
 def score_pairs(
     model: nn.Module,
-    pairs: PairTokens,
+    pairs: Pairs,
     first: np.ndarray,
     second: np.ndarray,
     scores: np.ndarray | None,
@@ -92,7 +102,7 @@ def score_pairs(
 
 
 def logits_of(
-    model: nn.Module, pairs: PairTokens, first: np.ndarray, second: np.ndarray, **options: Unpack[ReadOptions]
+    model: nn.Module, pairs: Pairs, first: np.ndarray, second: np.ndarray, **options: Unpack[ReadOptions]
 ) -> np.ndarray:
     """Scores fp32 [r] (logits) of the pairs (first[i], second[i])."""
     scores = np.empty(len(first), dtype=np.float32)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer
-from gnn_encoder.models.dynamic_memory import DynamicMemory, MemoryConfig
+from gnn_encoder.models.dynamic_memory import DynamicMemory, MemoryConfig, sentence_means
 
 LAYOUT, WEIGHTS = "bert_dmn.json", "memory.safetensors"
 
@@ -39,14 +39,8 @@ def reading(outputs: Tensor, segments: Tensor) -> Reading:
             `[CLS]`, `[SEP]` and padding.
     """
     query_length = (segments == 0).sum(dim=1)
-    sentence_count = segments.amax(dim=1).clamp(min=0)
-    longest, most = (max(int(lengths.amax()), 1) for lengths in (query_length, sentence_count))
-    numbers = torch.arange(1, most + 1, device=segments.device)
-    # A product instead of a scatter: on a GPU a scatter adds in any order.
-    members = (segments[:, None] == numbers[:, None]).float()  # [b, m, t]
-    with torch.autocast(outputs.device.type, enabled=False):
-        sentences = members @ outputs.float() / members.sum(dim=-1, keepdim=True).clamp(min=1)
-    return Reading(outputs[:, 0], outputs[:, 1 : longest + 1], query_length, sentences, sentence_count)
+    longest = max(int(query_length.amax()), 1)
+    return Reading(outputs[:, 0], outputs[:, 1 : longest + 1], query_length, *sentence_means(outputs, segments))
 
 
 class BertDmn(nn.Module):

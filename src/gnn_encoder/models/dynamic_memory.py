@@ -115,6 +115,21 @@ class DynamicMemory(nn.Module):
             return question, self.memory(torch.stack(memories, dim=1))[1][0]
 
 
+def sentence_means(vectors: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean vector of each sentence, fp32 [b, m, d], then padding, and the number of sentences, int64 [b].
+
+    Args:
+        vectors: [b, t, d] of a text's tokens.
+        number: int64 [b, t], the number of each token's sentence, from 1; tokens with 0 and -1 are in no sentence.
+    """
+    count = number.amax(dim=1).clamp(min=0)
+    numbers = torch.arange(1, max(int(count.amax()), 1) + 1, device=number.device)
+    # A product instead of a scatter: on a GPU a scatter adds in any order.
+    members = (number[:, None] == numbers[:, None]).float()  # [b, m, t]
+    with torch.autocast(vectors.device.type, enabled=False):
+        return members @ vectors.float() / members.sum(dim=-1, keepdim=True).clamp(min=1), count
+
+
 def _last_state(gru: nn.GRU, inputs: Tensor, lengths: Tensor) -> Tensor:
     """State [b, d] after the last real input; 0 where there is none."""
     packed = pack_padded_sequence(inputs, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)

@@ -89,6 +89,10 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
     if isinstance(values, FirstStage):
         digests |= _first_stage_digest(values)
+    if (vectors := getattr(values, "word_vectors", "backbone")) not in ("backbone", "trained"):
+        if not (path := Path(vectors)).is_file():
+            raise UserError(f"word_vectors = {vectors}: no such file; give a GloVe text file, backbone, or trained")
+        digests["word_vectors"] = sha256(path)
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)

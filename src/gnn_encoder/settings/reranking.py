@@ -9,7 +9,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import MeasuredTraining
 from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt
 
-RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert"]
+RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
 
@@ -28,7 +28,14 @@ SYSTEMS: dict[str, System] = {
     "cross_encoder_lite": System("Cross-encoder lite", "cross_encoder", {"lite": True}),
     "bert_dmn_lite": System("BERT-DMN lite", "bert_dmn", {"lite": True}),
     "colbert": System("ColBERT", "colbert"),
+    "qa_lstm": System("QA-LSTM", "qa_lstm"),
+    "k_nrm": System("K-NRM", "k_nrm"),
+    "dmn": System("DMN", "dmn"),
 }
+NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
+    "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
+}
+"""Kind → numbers of BERT-DMN 5 for this kind alone. They are defaults: a preset's or a user's value replaces them."""
 
 
 def system_names(names: Sequence[str]) -> list[str]:
@@ -43,12 +50,14 @@ class TrainReranker(MeasuredTraining):
     """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
-    with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN.
+    with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN. `NUMBERS` has the
+    defaults of single kinds.
     """
 
     kind: RerankerKind = "cross_encoder"
     """`cross_encoder`: a linear layer over [CLS] (BERT). `bert_dmn`: a memory network over the token outputs.
-    `colbert`: late interaction. The pipeline sets it for each of its systems."""
+    `colbert`: late interaction. On word vectors: `qa_lstm`; `k_nrm`; `dmn`, a memory network. The pipeline sets it for
+    each of its systems."""
     lite: bool = False
     """cross_encoder, bert_dmn: the backbone is frozen, and its outputs are computed once, in the first epoch (BERT-DMN
     5.1). The pipeline sets it for each of its systems."""
@@ -59,9 +68,12 @@ class TrainReranker(MeasuredTraining):
     learning_rate: PositiveFloat = 3e-5
     """Of the backbone (BERT-DMN 5.2)."""
     head_learning_rate: PositiveFloat = 3e-5
-    """Of the weights that start at random. BERT-DMN has one rate for all weights."""
+    """Of the weights that start at random, and of all weights of kinds on word vectors. BERT-DMN has one rate for all
+    weights; `k_nrm` has 1e-3."""
+    adam_epsilon: PositiveFloat = 1e-8
+    """AdamW's ε. `k_nrm` has 1e-5, with a `weight_decay` of 0: Adam (BERT-DMN 5)."""
     batch_size: PositiveInt = 32
-    """Pairs in a batch, positives and negatives together."""
+    """Pairs in a batch, positives and negatives together. `k_nrm` has 16."""
     negatives: PositiveInt = 1
     """Negatives per positive."""
     redraw_negatives: bool = False
@@ -76,24 +88,25 @@ class TrainReranker(MeasuredTraining):
     """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
     `pairwise_margin` for the other kinds (BERT-DMN eq. 4)."""
     margin: PositiveFloat = 0.2
-    """Of `pairwise_margin`. The scores of `cross_encoder` and `bert_dmn` are probabilities then (BERT-DMN 3.2)."""
+    """Of `pairwise_margin`. Scores that are logits, of `cross_encoder`, `bert_dmn` and `dmn`, are probabilities then
+    (BERT-DMN 3.2)."""
     keep: Literal["last", "best"] = "best"
     """As in `train_cross_encoder`, by MAP (BERT-DMN 5.2)."""
     depth: PositiveInt | Literal["auto"] = "auto"
     """Hits of each dev and test query that are re-ranked. `auto`: 1000 for `colbert` (SS-BERT 4.1), 100 for the other
     kinds, which read each pair."""
     pair_length: PositiveInt = 512
-    """cross_encoder, bert_dmn: tokens of `[CLS] query [SEP] passage [SEP]`."""
+    """cross_encoder, bert_dmn: tokens of `[CLS] query [SEP] passage [SEP]`. On word vectors: words of each text."""
     memory_width: PositiveInt = 256
-    """bert_dmn: d, the width of all states."""
+    """bert_dmn, dmn: d, the width of all states."""
     episodes: PositiveInt = 4
     memory_dropout: Fraction = 0.1
-    """bert_dmn: at the memory network's input, on the gates and before the output. `dropout` does not change it."""
+    """bert_dmn, dmn: at the memory network's input, on the gates and before the output, whatever `dropout` is."""
     shared_episodes: bool = True
     bidirectional: bool = False
-    """bert_dmn: the sentences' GRU reads in both directions. The paper does not say."""
+    """bert_dmn, dmn: the sentences' GRU reads in both directions. The paper does not say."""
     memory_includes_question: bool = False
-    """bert_dmn: the last GRU reads the question before the memories."""
+    """bert_dmn, dmn: the last GRU reads the question before the memories."""
     token_width: PositiveInt = 128
     """colbert: length of a token's vector."""
     query_length: TextLength = 32
@@ -104,6 +117,32 @@ class TrainReranker(MeasuredTraining):
     in_batch_negatives: bool = False
     """colbert: a positive is compared with all passages of the batch, not with its own negatives alone (ColBERT trains
     without). Known positives of the query are left out. Needs the loss `pairwise_softmax`."""
+    word_vectors: str = "backbone"
+    """On word vectors: the vectors at the start. `backbone`: the input embeddings of the backbone, whose words are its
+    tokens. `trained`: skip-gram vectors of the corpus, by gensim. Or the path of a GloVe text file (the paper has GloVe
+    of width 300). With these two, words are runs of letters and digits in lower case, and a word without a vector gets
+    a random one. `backbone` is the default because it needs no further package and no file."""
+    train_word_vectors: bool = True
+    """The vectors change in training, as in K-NRM. BERT-DMN does not say."""
+    vocabulary: Annotated[int, Field(ge=3, strict=True)] = 200_000
+    """Of `trained` and GloVe: so many words, the most frequent of corpus and queries, have vectors of their own; all
+    others share one."""
+    word_width: PositiveInt = 300
+    """Of `trained`: the length of a vector."""
+    word_epochs: PositiveInt = 5
+    """Of `trained`."""
+    lstm_width: PositiveInt = 256
+    """qa_lstm: hidden units of each direction (BERT-DMN 5)."""
+    lstm_pooling: Literal["max", "mean"] = "max"
+    """qa_lstm: BERT-DMN names both."""
+    lstm_dropout: Fraction = 0.5
+    """qa_lstm: of the two vectors that are compared."""
+    kernels: Annotated[int, Field(ge=2, strict=True)] = 11
+    """k_nrm: with μ = 1, and evenly spaced from 0.9 to -0.9."""
+    kernel_width: PositiveFloat = 0.1
+    """k_nrm: σ."""
+    exact_kernel_width: PositiveFloat = 1e-3
+    """k_nrm: σ of the kernel with μ = 1."""
 
     def _problems(self) -> Iterator[str]:
         if self.keep == "best" and not self.dev_queries:
@@ -118,19 +157,23 @@ class TrainReranker(MeasuredTraining):
         the kind does not have, and for a lite re-ranker with changing pairs.
         """
         kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
-        if (kind, self.loss) == ("colbert", "pointwise"):
-            raise UserError("train_reranker.loss = pointwise needs logits, which colbert lacks: choose a pairwise loss")
+        if self.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
+            raise UserError(f"train_reranker.loss = pointwise needs logits, which {kind} lacks: choose a pairwise loss")
         if changes.get("lite") and self.redraw_negatives:
             raise UserError(
                 f"train_reranker.redraw_negatives = true needs a full re-ranker: {name} keeps what it reads"
             )
-        own = {"pair_length": ("cross_encoder", "bert_dmn"), **dict.fromkeys(_MEMORY, ("bert_dmn",))}
-        own |= dict.fromkeys(_TOKENS, ("colbert",)) | {"depth": ()}
+        unused = {name for name, kinds in _OWN.items() if kind not in kinds}
+        unused |= {"learning_rate", "dropout"} if changes.get("lite") else {"cache"}
         if self.model_copy(update={"kind": kind}).resolved_loss != "pairwise_margin":
-            own["margin"] = ()
-        own |= {"learning_rate": (), "dropout": ()} if changes.get("lite") else {"cache": ()}
-        unused = {name: type(self).model_fields[name].default for name, kinds in own.items() if kind not in kinds}
-        return self.model_copy(update={"kind": kind, **unused, **changes})
+            unused.add("margin")
+        if kind in WORD_KINDS and self.word_vectors != "backbone":
+            unused.add("backbone")
+        if self.word_vectors != "trained":
+            unused |= {"word_width", "word_epochs"}
+        own = {name: number for name, number in NUMBERS.get(kind, {}).items() if name not in self.model_fields_set}
+        defaults = {name: type(self).model_fields[name].default for name in unused}
+        return self.model_copy(update={"kind": kind, **own, **defaults, **changes})
 
     @property
     def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:
@@ -146,7 +189,18 @@ class TrainReranker(MeasuredTraining):
         return self.depth
 
 
-_MEMORY = (
-    "memory_width", "episodes", "memory_dropout", "shared_episodes", "bidirectional", "memory_includes_question",
-)  # fmt: skip
-_TOKENS = ("token_width", "query_length", "passage_length", "expand_queries", "in_batch_negatives")
+WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")
+_PAIR_KINDS: tuple[RerankerKind, ...] = ("cross_encoder", "bert_dmn")
+_OWN: dict[str, tuple[RerankerKind, ...]] = {
+    **dict.fromkeys(("learning_rate", "dropout"), (*_PAIR_KINDS, "colbert")),
+    "pair_length": (*_PAIR_KINDS, *WORD_KINDS),
+    **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
+    **dict.fromkeys(("bidirectional", "memory_includes_question"), ("bert_dmn", "dmn")),
+    **dict.fromkeys(("token_width", "query_length", "passage_length"), ("colbert",)),
+    **dict.fromkeys(("expand_queries", "in_batch_negatives"), ("colbert",)),
+    **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
+    **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
+    **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width"), ("k_nrm",)),
+    "depth": (),
+}
+"""Setting → the kinds that depend on it; a setting without an entry is every kind's."""

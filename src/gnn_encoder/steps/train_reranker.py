@@ -14,7 +14,7 @@ from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.lite import with_frozen_encoder
-from gnn_encoder.training.loop import Objective, fit, parameter_groups
+from gnn_encoder.training.loop import Objective, fit
 from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss, with_examples
 from gnn_encoder.training.rerankers import new_reranker
 
@@ -63,16 +63,12 @@ def train_reranker(
         found = dev.measure(trained.rank)
         return {"dev/reranked_AP": found.pop("dev/reranked_AP"), **found}  # the first figure chooses the epoch
 
-    rates = [(head, settings.head_learning_rate) for head in trained.heads]
-    if not settings.lite:
-        rates.insert(0, (trained.model.backbone, settings.learning_rate))
-    groups = [group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay)]
     # `fit` does not know a frozen encoder, so it stays in eval mode, and no checkpoint has it.
     learner = nn.ModuleList(trained.heads) if settings.lite else trained.model
-    measure = figures if len(dev) else None
-    result = fit(Objective(learner, plan, loss, groups, measure, settings.keep), settings, context)
+    objective = Objective(learner, plan, loss, trained.groups(settings), figures if len(dev) else None, settings.keep)
+    result = fit(objective, settings, context)
     save_scorer(settings.kind, trained.model, reranker.path)
-    last = measure() if measure else {}
+    last = figures() if len(dev) else {}
     return {
         "pairs": len(labels.query),
         **result,

@@ -1,7 +1,7 @@
 """The re-rankers in training: for each kind its model, its scores with gradient, and its scores of dev candidates."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,20 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
-from gnn_encoder.inference.scoring import PairTokens, logits_of, pair_tokens
+from gnn_encoder.inference.scoring import Pairs, logits_of, pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
+from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
+from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking import WORD_KINDS, TrainReranker
 from gnn_encoder.training.embed import passes
+from gnn_encoder.training.loop import parameter_groups
+from gnn_encoder.training.word_vectors import word_vectors
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,21 @@ class Reranker:
     logits: bool = True
     table: Callable[[np.ndarray, np.ndarray], Tensor] | None = None
     """Scores [g, c], with gradient, of all pairs of queries [g] and passages [c]; None: each pair would be read."""
-    read: tuple[PairTokens, np.ndarray] | None = None
+    read: tuple[Pairs, np.ndarray] | None = None
     """The pairs, for a kind that reads a pair as one text, and the dataset rows of their passages, ascending."""
 
     @property
     def heads(self) -> list[nn.Module]:
         """The modules that start at random."""
         return [module for name, module in self.model.named_children() if name != "backbone"]
+
+    def groups(self, settings: TrainReranker) -> list[dict[str, Any]]:
+        """AdamW's parameter groups; a backbone has a rate of its own, and none where it is frozen."""
+        rates = [(head, settings.head_learning_rate) for head in self.heads]
+        if not settings.lite and hasattr(self.model, "backbone"):
+            rates.insert(0, (self.model.backbone, settings.learning_rate))
+        groups = (group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay))
+        return [{**group, "eps": settings.adam_epsilon} for group in groups]
 
 
 def new_reranker(
@@ -56,6 +68,8 @@ def new_reranker(
     `passages`: the dataset rows that it will score, ascending. `generated`: queries that the dataset does not have.
     """
     torch.manual_seed(settings.seed)  # the new weights are random
+    if settings.kind in WORD_KINDS:
+        return _on_words(settings, data, passages, generated)
     if settings.kind == "bert_dmn":
         return _bert_dmn(settings, data, passages, generated)
     return (_colbert if settings.kind == "colbert" else cross_encoder)(settings, data, generated)
@@ -70,12 +84,15 @@ def cross_encoder(
     return _reading_pairs(model, pairs, np.arange(len(data.passages)), settings.precision)
 
 
+def _memory(settings: TrainReranker) -> dict[str, Any]:
+    """The fields of `MemoryConfig` but its source."""
+    names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question")
+    own = {name: getattr(settings, name) for name in names}
+    return {"width": settings.memory_width, "dropout": settings.memory_dropout, **own}
+
+
 def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
-    model = BertDmn.from_backbone(
-        settings.backbone, settings.pair_length, width=settings.memory_width, episodes=settings.episodes,
-        dropout=settings.memory_dropout, shared_episodes=settings.shared_episodes,
-        bidirectional=settings.bidirectional, memory_includes_question=settings.memory_includes_question,
-    )  # fmt: skip
+    model = BertDmn.from_backbone(settings.backbone, settings.pair_length, **_memory(settings))
     texts = [*data.queries.column("text").to_pylist(), *generated]
     questions = Tokens.of(model.tokenizer, texts, model.max_length)
     passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
@@ -83,8 +100,31 @@ def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
     return _reading_pairs(model, pairs, rows, settings.precision)
 
 
-def _reading_pairs(model: Any, pairs: PairTokens, rows: np.ndarray, precision: str) -> Reranker:
-    """The re-ranker of a model that reads a pair as one text; `pairs` has the passages at `rows`, ascending."""
+def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
+    texts = [*data.queries.column("text").to_pylist(), *generated]
+    tokenizer, words = word_vectors(settings, data.passages, texts)
+    width, exact_width = settings.kernel_width, settings.exact_kernel_width
+    lstm = {"width": settings.lstm_width, "pooling": settings.lstm_pooling, "rate": settings.lstm_dropout}
+    networks: dict[str, tuple[type[WordModel], dict[str, Any]]] = {
+        "qa_lstm": (QaLstm, lstm),
+        "k_nrm": (Knrm, {"kernels": settings.kernels, "width": width, "exact_width": exact_width}),
+        "dmn": (WordDmn, _memory(settings)),
+    }
+    network, options = networks[settings.kind]
+    model = network(words, tokenizer, settings.pair_length, **options)
+    model.words.requires_grad_(settings.train_word_vectors)
+    questions = Tokens.of(tokenizer, texts, model.max_length)
+    if model.reads_sentences:
+        passages = Sentences(tokenizer, data.passages, rows, model.max_length)
+        pairs = WordPairs(questions, passages.tokens, passages.number)
+    else:
+        pairs = WordPairs(questions, passage_tokens(tokenizer, data.passages, model.max_length))
+        rows = np.arange(len(data.passages))
+    return replace(_reading_pairs(model, pairs, rows, "fp32"), logits=settings.kind == "dmn")
+
+
+def _reading_pairs(model: Any, pairs: Pairs, rows: np.ndarray, precision: str) -> Reranker:
+    """The re-ranker of a model that reads pairs as arrays; `pairs` has the passages at `rows`, ascending."""
 
     def score(query: np.ndarray, passage: np.ndarray) -> Tensor:
         read = model(*_tensors(pairs.padded(query, np.searchsorted(rows, passage))))
