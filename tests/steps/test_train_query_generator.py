@@ -30,7 +30,7 @@ def settings_for(generator: Path, **changes: object) -> TrainQueryGenerator:
     return TrainQueryGenerator.model_validate({**values, "passage_length": 24, "query_length": 24, **changes})
 
 
-@pytest.mark.parametrize("kind", ["tiny_backbone", "tiny_seq2seq"])
+@pytest.mark.parametrize("kind", ["tiny_backbone", "tiny_seq2seq", "tiny_causal"])
 def test_learns_and_reports(tmp_path: Path, tiny_dataset: Dataset, kind: str, request: pytest.FixtureRequest) -> None:
     settings = settings_for(request.getfixturevalue(kind), epochs=12, learning_rate=1e-2)
     train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "generator")
@@ -43,6 +43,19 @@ def test_learns_and_reports(tmp_path: Path, tiny_dataset: Dataset, kind: str, re
     model = QueryGenerator.load(tmp_path / "generator")
     assert (model.passage_length, model.query_length) == (24, 24)
     assert generate(model, passage_ids(model, ["the old river"]))[0].startswith("what is the")
+
+
+def test_a_batch_in_parts_has_the_same_gradient(tmp_path: Path, tiny_dataset: Dataset, tiny_causal: Path) -> None:
+    options = {"epochs": 1, "max_pairs": 24, "dropout": 0.0}
+    for tokens in (1, 60, 10_000):
+        settings = settings_for(tiny_causal, tokens_per_pass=tokens, **options)
+        train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / str(tokens))
+    one, some, whole = (weights(tmp_path / name) for name in ("1", "60", "10000"))
+    start = load_file(tiny_causal / "model.safetensors")
+    for name in whole:
+        np.testing.assert_allclose(one[name], whole[name], atol=2e-5)
+        np.testing.assert_allclose(some[name], whole[name], atol=2e-5)
+    assert max(abs(start[name] - whole[name]).max() for name in start) > 5e-3, "the control"
 
 
 class Killed(BaseException):
@@ -105,6 +118,16 @@ def test_no_held_out_passage_is_trained_on() -> None:
     assert len(small.query) == 7 and len(few.query) == 5
     assert set(small.query) <= set(train.query) and set(few.query) <= set(held_out.query)
     assert split_pairs(pairs, 0.25, 0, 1000, seed=4)[1].query.tolist() != held_out.query.tolist()
+
+
+def test_no_held_out_query_is_trained_on() -> None:
+    generator = np.random.default_rng(0)
+    pairs = Qrels(np.repeat(np.arange(100), 2), generator.permutation(200), np.ones(200, int))
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, seed=3)
+    apart = set(held_out.passage)
+    assert len(apart) == len(held_out.query) == 50 and not set(train.query) & set(held_out.query)
+    dropped = sum(p not in apart and q in set(held_out.query) for q, p in zip(pairs.query, pairs.passage, strict=True))
+    assert dropped > 20 and len(train.query) == 150 - dropped
 
 
 def test_rouge_is_the_mean_in_percent() -> None:

@@ -1,6 +1,7 @@
 """The settings of the steps that lead from raw text to the initial dual encoder, in their order."""
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.shared import (
@@ -96,7 +97,10 @@ class TrainQueryGenerator(Optimization):
     """Positive passage → query (SS-BERT: BART-base, 5 epochs, batch 64, dropout 0.1)."""
 
     generator: str = "facebook/bart-base"
-    """A Hugging Face seq2seq model, or an encoder (`minilm`), which becomes an encoder–decoder pair."""
+    """A Hugging Face seq2seq model or causal language model, `smollm2` (SmolLM2-135M-Instruct, a Python package), or an
+    encoder (`minilm`), which becomes an encoder–decoder pair."""
+    separator: str = "\nQuestion:"
+    """Text between passage and query of a causal model."""
     passage_length: PositiveInt = 256
     query_length: PositiveInt = 32
     max_pairs: Count = 0
@@ -105,6 +109,9 @@ class TrainQueryGenerator(Optimization):
     """Share of the positive passages that are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are one)."""
     rouge_pairs: PositiveInt = 200
     """Held-out pairs that ROUGE is computed on."""
+    tokens_per_pass: Count = 0
+    """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
+    GPU."""
 
 
 class Negatives(StepSettings):
@@ -126,9 +133,24 @@ class GenerateQueries(Inference, Negatives):
     max_passages: Count = 0
     """Most distinct negatives that get a query, by a seeded draw. 0: all."""
     beams: PositiveInt = 1
+    """Beams of the search. 1: greedy decoding."""
+    top_k: Count = 0
+    """Sample each token from this many likeliest ones. 0: no sampling."""
+    temperature: PositiveFloat = 1.0
+    """Of sampling: logits are divided by it."""
     sentence_encoder: str = MINILM
     """sim(q, q_G) is the cosine of this model's sentence embeddings."""
     seed: Count = 0
+    """Of the draws of negatives, and of sampling."""
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """How queries are written, as keyword arguments of `generate`."""
+        return self.model_dump(include={"beams", "top_k", "temperature", "seed"})
+
+    def _problems(self) -> Iterator[str]:
+        if self.top_k and self.beams > 1:
+            yield "generate_queries samples (top_k) or searches (beams): set one of them"
 
 
 class SelectTrainingSet(Negatives):

@@ -1,7 +1,7 @@
 """Trains a query generator; a generated query shows which query a negative passage answers (SS-BERT 3.2).
 
-The pairs held out for ROUGE have passages that no training pair has. ROUGE is the F-measure in percent of stemmed
-words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
+The pairs held out for ROUGE have passages and queries that no training pair has. ROUGE is the F-measure in percent of
+stemmed words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
 """
 
 from pathlib import Path
@@ -15,7 +15,6 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import autocast
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
 from gnn_encoder.inference.tokens import Tokens
-from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import TrainQueryGenerator
@@ -36,24 +35,29 @@ def train_query_generator(
     if len(train.query) == 0:
         raise UserError("no labelled training pairs, so the query generator cannot be trained")
     torch.manual_seed(settings.seed)  # before the model, because its new weights are random
-    model = QueryGenerator.from_pretrained(settings.generator, settings.passage_length, settings.query_length)
+    model = QueryGenerator.from_pretrained(
+        settings.generator, settings.passage_length, settings.query_length, settings.separator
+    )
     questions = data.query_texts(held_out.query)
     passages = passage_ids(model, data.passages.take(train.passage).full_texts())
     queries = query_ids(model, data.query_texts(train.query))
     seen = passage_ids(model, data.passages.take(held_out.passage).full_texts())
     wanted = query_ids(model, questions)
 
-    def loss(rows: np.ndarray) -> Tensor:
-        return token_loss(model, passages, queries, rows)
+    def parts(rows: np.ndarray) -> list[tuple[np.ndarray, int]]:
+        return token_parts(passages, queries, rows, settings.tokens_per_pass)
+
+    def loss(part: tuple[np.ndarray, int]) -> Tensor:
+        return token_loss(model, passages, queries, *part)
 
     def measure() -> dict[str, float]:
-        if not len(wanted):
-            return {}
+        every = token_parts(seen, wanted, np.arange(len(wanted)), settings.tokens_per_pass)
         with torch.inference_mode(), autocast(settings.precision):
-            return {"held_out/loss": token_loss(model, seen, wanted, np.arange(len(wanted))).item()}
+            total = sum(token_loss(model, seen, wanted, *part).item() for part in every)
+        return {"held_out/loss": total} if every else {}
 
     plan = ShuffledBatches(len(queries), settings.batch_size, settings.seed)
-    result = fit(Objective(model, plan, loss, measure=measure), settings, context)
+    result = fit(Objective(model, plan, loss, parts=parts, measure=measure), settings, context)
     model.save(query_generator.path)
     figures = measure()
     writing = context.progress("writing held-out queries", len(seen), "queries")
@@ -69,19 +73,25 @@ def train_query_generator(
     }
 
 
-def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray) -> Tensor:
-    """Returns the mean cross-entropy (nats) over the query tokens of some pairs.
+def token_parts(
+    passages: Tokens, queries: Tokens, rows: np.ndarray, tokens_per_pass: int
+) -> list[tuple[np.ndarray, int]]:
+    """Returns some pairs in length-sorted parts, each with the number of query tokens of all of these pairs."""
+    tokens = int(queries.lengths[rows].sum())
+    lengths = passages.lengths[rows] + queries.lengths[rows]
+    return [(rows[part], tokens) for part in passes(lengths, tokens_per_pass)]
 
-    The model reads the pairs in length-sorted parts, to save padding.
-    """
-    total = torch.zeros((), device=device())
-    for part in passes(passages.lengths[rows]):
-        total = total + model(*pair_batch(model, passages, queries, rows[part])).sum()
-    return total / int(queries.lengths[rows].sum())
+
+def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray, tokens: int) -> Tensor:
+    """Returns the cross-entropy (nats) of the queries of some pairs, divided by `tokens`: a part of a batch's mean."""
+    losses: Tensor = model(*pair_batch(model, passages, queries, rows))  # [b]
+    return losses.sum() / tokens
 
 
 def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int) -> tuple[Qrels, Qrels]:
     """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of distinct passages.
+
+    A query with several positives may be in both parts by its passages; such training pairs are dropped.
 
     Args:
         pairs: labelled pairs.
@@ -93,7 +103,8 @@ def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int,
     generator = np.random.default_rng(seed)
     passages = generator.permutation(np.unique(pairs.passage))
     apart = np.isin(pairs.passage, passages[: round(held_out * len(passages))])
-    train = generator.permutation(np.flatnonzero(~apart))[: max_pairs or None]
+    trained = ~apart & ~np.isin(pairs.query, pairs.query[apart])
+    train = generator.permutation(np.flatnonzero(trained))[: max_pairs or None]
     kept_back = generator.permutation(np.flatnonzero(apart))[:rouge_pairs]
     return pairs.where(np.sort(train)), pairs.where(np.sort(kept_back))
 

@@ -33,9 +33,12 @@ TRIMMED = 32
 _parts = count(1)
 
 
-def passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Row numbers of a batch's texts of `lengths` [b] tokens, in length-sorted parts: saves padding and memory."""
-    return budget_batches(lengths, TOKENS_PER_PASS[device().type])
+def passes(lengths: np.ndarray, tokens: int = 0) -> Iterator[np.ndarray]:
+    """Row numbers of a batch's texts of `lengths` [b] tokens, in length-sorted parts: saves padding and memory.
+
+    A part has at most `tokens` tokens, padding included (0: `TOKENS_PER_PASS`).
+    """
+    return budget_batches(lengths, tokens or TOKENS_PER_PASS[device().type])
 
 
 def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: bool = False) -> Tensor:

@@ -5,7 +5,7 @@ the epoch. So resuming is exact: finished batches are skipped, and the state is 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -33,13 +33,16 @@ class Objective:
     model: nn.Module
     plan: BatchPlan
     loss: Callable[[Any], Tensor]
-    """Mean loss of a batch of the plan."""
+    """Mean loss of a batch of the plan, or of one of its parts, divided by the size of the batch."""
     groups: list[dict[str, Any]] | None = None
     """AdamW's parameter groups; None: `parameter_groups` of the model at the settings' learning rate."""
     measure: Callable[[], dict[str, float]] | None = None
     """Figures after an epoch, which become curves; called in eval mode, by the leader alone."""
     keep: str = "last"
     """The epoch that is kept: `last`, or `best`, the earliest one whose first figure of `measure` is highest."""
+    parts: Callable[[Any], Iterable[Any]] = lambda batch: (batch,)
+    """Parts of a batch whose losses add up to the batch's. Each runs backward alone: it takes the memory of one part
+    (gradient accumulation)."""
 
 
 def linear_schedule(step: int, steps: int, warmup: float) -> float:
@@ -124,19 +127,22 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
                     group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
                 if not leads:
                     seed_follower(settings.seed, step)
-                with autocast(settings.precision):
-                    value = objective.loss(batch)
-                if not torch.isfinite(value):
-                    raise FloatingPointError(
-                        f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
-                    )
-                value.backward()
+                total = 0.0
+                for part in objective.parts(batch):
+                    with autocast(settings.precision):
+                        value = objective.loss(part)
+                    if not torch.isfinite(value):
+                        raise FloatingPointError(
+                            f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
+                        )
+                    value.backward()
+                    total += value.item()
                 average_gradients(parameters)
                 norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 step += 1
-                window.append(value.item())
+                window.append(total)
                 if step % every == 0 or step == steps:
                     shown = sum(window) / len(window)
                     window.clear()
