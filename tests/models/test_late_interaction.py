@@ -53,6 +53,35 @@ def test_markers_are_tokens_of_their_own(model):
     assert len(marks) == 32 and {".", ",", "(", "#"} < set(marks)
 
 
+@pytest.mark.parametrize("style", ["RoBERTa", "SentencePiece"])
+def test_punctuation_of_tokenizers_with_a_space_in_the_token(style, tiny_backbone):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
+    if style == "RoBERTa":
+        bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    else:
+        marks = pre_tokenizers.Split(Regex(r" ?[,.;!()]"), "isolated")
+        bpe.pre_tokenizer = pre_tokenizers.Sequence([marks, pre_tokenizers.Metaspace(prepend_scheme="first")])
+        bpe.decoder = decoders.Metaspace()
+    special = ["<unk>", "<mask>", "<pad>", "[Q]", "[D]"]
+    text = "the old river, the stone . (the cloud) ! the letter ;"
+    bpe.train_from_iterator([text] * 9, trainers.BpeTrainer(vocab_size=300, special_tokens=special))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, unk_token="<unk>", mask_token="<mask>", pad_token="<pad>",
+        additional_special_tokens=special[3:],
+    )  # fmt: skip
+    backbone = BertModel(BertConfig.from_pretrained(tiny_backbone, vocab_size=len(tokenizer)))
+    model = LateInteraction(backbone, tokenizer, LateInteractionLayout(width=6))
+    ids = tokenizer(text)["input_ids"]
+    kept = [tokenizer.decode([i]).strip() for i in ids if i not in model.punctuation]
+    assert kept == ["the", "old", "river", "the", "stone", "the", "cloud", "the", "letter"]
+    # Control: the tokens of a mark alone are not all.
+    alone = [tokenizer(mark)["input_ids"] for mark in ",.;!()"]
+    assert {*ids} & model.punctuation > {*ids} & {each[0] for each in alone if len(each) == 1}
+
+
 def test_a_tokenizer_without_mask_is_refused(model):
     model.tokenizer.mask_token = None
     with pytest.raises(UserError, match=r"\[MASK\], which this backbone's tokenizer lacks"):

@@ -53,8 +53,7 @@ class LateInteraction(nn.Module):
         if layout.expand_queries and tokenizer.mask_token_id is None:
             raise UserError("late interaction fills queries up with [MASK], which this backbone's tokenizer lacks")
         self.markers = _markers(backbone, tokenizer)
-        ids = (tokenizer(mark, add_special_tokens=False)["input_ids"] for mark in string.punctuation)
-        self.punctuation = frozenset(i[0] for i in ids if len(i) == 1 and i[0] != tokenizer.unk_token_id)
+        self.punctuation = _punctuation(tokenizer)
         """Tokens of a passage that are left out of the score."""
 
     @classmethod
@@ -92,6 +91,13 @@ class LateInteraction(nn.Module):
         model = cls.from_backbone(str(folder), layout)
         model.projection.load_state_dict(load_file(folder / PROJECTION))
         return model
+
+
+def _punctuation(tokenizer: Any) -> frozenset[int]:
+    """Tokens that are one punctuation mark each. Other tokenizers than BERT's have a second token, with the space."""
+    texts = [before + mark for mark in string.punctuation for before in ("", " ", "a", "a ")]
+    ids = {i for each in tokenizer(texts, add_special_tokens=False)["input_ids"] for i in each}
+    return frozenset(i for i in ids if tokenizer.decode([i]).strip() in {*string.punctuation})
 
 
 def _markers(backbone: Any, tokenizer: Any) -> tuple[int, int]:
