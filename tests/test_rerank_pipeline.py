@@ -70,15 +70,15 @@ def test_another_content_of_a_run_file_is_another_first_stage(
 
 
 def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
-    def trained(**settings: Any) -> dict[str, Any]:
+    def trained(step: str = "train", **settings: Any) -> dict[str, Any]:
         chosen = Settings(train_reranker=TrainReranker(**settings))
-        return {name: call.settings for name, call in reranking_calls(chosen, list(SYSTEMS)).items() if "train" in name}
+        return {name: call.settings for name, call in reranking_calls(chosen, list(SYSTEMS)).items() if step in name}
 
     before = trained()
     changed = {
         "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
         "learning_rate": 1e-3, "cache": "fp16", "kernels": 5, "lstm_width": 8, "vocabulary": 99, "word_width": 8,
-        "backbone": "x",
+        "backbone": "x", "token_vectors": "int8",
     }  # fmt: skip
     again = {
         name: [
@@ -93,7 +93,10 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         "pair_length": [*pairs, *words], "token_width": ["colbert"], "epochs": list(SYSTEMS),
         "learning_rate": [*full, "colbert"], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
         "vocabulary": words, "word_width": [], "backbone": list(SYSTEMS),
+        "token_vectors": [],
     }  # fmt: skip
+    ranked = trained("rerank").items() ^ trained("rerank", token_vectors="int8").items()
+    assert {name for name, _ in ranked} == {"rerank.colbert"}
     before = trained(word_vectors="trained")
     for name, systems in {"word_width": words, "backbone": [*pairs, "colbert"]}.items():
         after = trained(word_vectors="trained", **{name: changed[name]})

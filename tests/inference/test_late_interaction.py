@@ -197,3 +197,24 @@ def test_vectors_and_scores_are_those_of_sentence_transformers(
     # Control: punctuation counts.
     every = peer_of(tmp_path / "model", model.layout, []).encode_document(texts)
     assert np.abs(scores - peer.similarity(asked, every).numpy().ravel()).max() > 5e-2
+
+
+def test_vectors_of_8_bits(dataset: Dataset, tiny_backbone: Path) -> None:
+    model, where = model_of(tiny_backbone), torch.device("cpu")
+    exact, small = (
+        encode_passages(model, dataset.passages, np.arange(6), token_vectors=kind, precision="fp32")
+        for kind in ("fp16", "int8")
+    )
+    assert (small.values.dtype, exact.values.dtype) == (np.int8, np.float16)
+    assert small.offsets.tolist() == exact.offsets.tolist()
+    for row in range(6):
+        # Half of a step of the largest component in 127 steps, and fp16's rounding.
+        step = exact.of(row, where).abs().amax(dim=1, keepdim=True) / 127
+        error = (small.of(row, where) - exact.of(row, where)).abs()
+        assert (error <= step / 2 + 5e-4).all() and (error > 5e-4).any()
+    query, passage = (each.ravel() for each in np.indices((3, 6)))
+    scores, rounded = (
+        late_scores(model, dataset, query, passage, token_vectors=kind, precision="fp32") for kind in ("fp16", "int8")
+    )
+    np.testing.assert_allclose(rounded, scores, atol=0.05)
+    assert (rounded != scores).any()

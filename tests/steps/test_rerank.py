@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.inference.scorers import CrossEncoderScorer
+from gnn_encoder.artifacts import Dataset, Run, drafting
+from gnn_encoder.inference.scorers import CrossEncoderScorer, save_scorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.steps.rerank import reranked
+from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.settings.outcome import Rerank
+from gnn_encoder.steps.rerank import rerank, reranked
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +55,22 @@ def test_first_hits_are_ordered_by_the_cross_encoder_and_the_rest_kept(
         assert (np.diff(kept) <= 0).all()
         changed += after != before
     assert changed >= 4  # the control: it is another order
+
+
+def test_token_vectors_are_stored_as_the_settings_say(
+    run: Run, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with drafting(tmp_path / "scorer", "model") as draft:
+        colbert = LateInteraction.from_backbone(str(tiny_backbone), LateInteractionLayout(16))
+        save_scorer("colbert", colbert, draft.path)
+    with drafting(tmp_path / "run", "run") as draft:
+        run.write(draft, "BM25")
+    scores = {}
+    for kind in ("fp16", "int8"):
+        settings = Rerank(system="ColBERT", depth=12, token_vectors=kind, precision="fp32")
+        inputs = {"dataset": tiny_dataset.path, "first_run": tmp_path / "run", "scorer": tmp_path / "scorer"}
+        rerank(settings, **inputs, run=tmp_path / kind)
+        found = Run.read(tmp_path / kind)
+        scores[kind] = found.score[np.lexsort((found.passage, found.query))]
+    difference = np.abs(scores["fp16"] - scores["int8"]).max()
+    assert 1e-5 < difference < 0.1

@@ -157,6 +157,13 @@ def reverse_csr(edges: np.ndarray, passages: int) -> tuple[np.ndarray, np.ndarra
     return indptr, order.astype(np.int64)
 
 
+def eight_bits(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors [n, d] as integers int8 [n, d] and scales fp32 [n]: round(x / s) and s = max|x| / 127 for a vector x."""
+    wide = vectors.astype(np.float32)
+    scales = np.maximum(np.abs(wide).max(axis=1, initial=0), np.finfo(np.float32).tiny) / np.float32(127)
+    return np.rint(wide / scales[:, None]).astype(np.int8), scales
+
+
 def ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """Concatenates arange(start, stop) of all pairs of `starts` [n] and `stops` [n]: int64 [Σ (stop − start)]."""
     counts = stops - starts

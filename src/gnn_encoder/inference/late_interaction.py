@@ -4,9 +4,10 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, PassageTable
-from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.arrays import eight_bits, ranges
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
 from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
@@ -24,9 +25,19 @@ class TokenVectors(NamedTuple):
     """Vectors of the tokens of n texts, one text after the other."""
 
     values: np.ndarray
-    """fp16 [t, d], unit length, memory-mapped."""
+    """fp16 [t, d], or int8 with scales; memory-mapped."""
     offsets: np.ndarray
     """int64 [n + 1]: text i has the vectors `offsets[i]` to `offsets[i + 1]`."""
+    scales: np.ndarray | None = None
+    """fp32 [t]: a vector is values[i] · scales[i]."""
+
+    def of(self, row: int, where: torch.device) -> Tensor:
+        """Vectors fp32 [k, d] of a text on a device."""
+        part = slice(self.offsets[row], self.offsets[row + 1])
+        vectors = torch.from_numpy(self.values[part]).to(where, torch.float32)
+        if self.scales is not None:
+            vectors *= torch.from_numpy(self.scales[part]).to(where)[:, None]
+        return vectors
 
 
 def query_tokens(model: LateInteraction, texts: list[str]) -> Tokens:
@@ -80,18 +91,29 @@ def encode_queries(model: LateInteraction, texts: list[str], precision: str) -> 
 
 
 def encode_passages(
-    model: LateInteraction, passages: PassageTable, rows: np.ndarray, **options: Unpack[ReadOptions]
+    model: LateInteraction,
+    passages: PassageTable,
+    rows: np.ndarray,
+    *,
+    token_vectors: str = "fp16",
+    **options: Unpack[ReadOptions],
 ) -> TokenVectors:
-    """Token vectors of the passages at `rows` [n], title and text, without punctuation; in a temporary file."""
+    """Token vectors of the passages at `rows` [n], title and text, without punctuation; in temporary files.
+
+    Args:
+        token_vectors: `fp16`, or `int8`, which takes half of the space.
+    """
     tokens, places = tokens_at(model.tokenizer, passages, rows, model.layout.passage_length - 1)
     starts = range(0, len(rows), SHARD)
     kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
     counts = [np.diff(np.concatenate([[0], np.cumsum(each)])[ends]) for each, ends in kept]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])
-    values = scratch(int(offsets[-1]), model.width, dtype=np.float16)
+    total, small = int(offsets[-1]), token_vectors == "int8"
+    values = scratch(total, model.width, dtype=np.int8 if small else np.float16)
+    found = TokenVectors(values, offsets, scratch(total) if small else None)
     for start in starts:
-        _encode(model, tokens.take(places[start : start + SHARD]), values, offsets[start:], options)
-    return TokenVectors(values, offsets)
+        _encode(model, tokens.take(places[start : start + SHARD]), found._replace(offsets=offsets[start:]), options)
+    return found
 
 
 def _kept(model: LateInteraction, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +122,7 @@ def _kept(model: LateInteraction, tokens: Tokens) -> tuple[np.ndarray, np.ndarra
     return kept, tokens.offsets + np.arange(len(tokens) + 1)
 
 
-def _encode(model: LateInteraction, tokens: Tokens, values: np.ndarray, offsets: np.ndarray, options: Any) -> None:
+def _encode(model: LateInteraction, tokens: Tokens, out: TokenVectors, options: Any) -> None:
     kept, places = _kept(model, tokens)
     lengths = np.diff(places)
 
@@ -108,7 +130,11 @@ def _encode(model: LateInteraction, tokens: Tokens, values: np.ndarray, offsets:
         if vectors.ndim == 3:  # padded
             vectors = vectors[np.arange(vectors.shape[1]) < lengths[batch][:, None]]
         compared = kept[ranges(places[batch], places[batch + 1])]
-        values[ranges(offsets[batch], offsets[batch + 1])] = vectors[: len(compared)][compared]
+        vectors, at = vectors[: len(compared)][compared], ranges(out.offsets[batch], out.offsets[batch + 1])
+        if out.scales is None:
+            out.values[at] = vectors
+        else:
+            out.values[at], out.scales[at] = eight_bits(vectors)
 
     read_rows(model, lengths, lambda batch: _marked(model, tokens, batch, 1), store, **options)
 
@@ -139,8 +165,7 @@ def max_similarities(
         end = min(start + PASSAGES_PER_CHUNK, len(present))
         with torch.inference_mode():
             for number in range(start, end):
-                values = passages.values[slice(*passages.offsets[present[number] :][:2])]
-                tokens = torch.from_numpy(values).to(where, torch.float32)
+                tokens = passages.of(present[number], where)
                 pairs = order[bounds[number] : bounds[number + 1]]
                 for begin in range(0, len(pairs), QUERIES_PER_PRODUCT):
                     some = pairs[begin : begin + QUERIES_PER_PRODUCT]
@@ -154,12 +179,18 @@ def max_similarities(
 
 
 def late_scores(
-    model: LateInteraction, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
+    model: LateInteraction,
+    data: Dataset,
+    query: np.ndarray,
+    passage: np.ndarray,
+    *,
+    token_vectors: str = "fp16",
+    **options: Unpack[ReadOptions],
 ) -> np.ndarray:
     """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]. Each text is encoded once."""
     asked, first = np.unique(query, return_inverse=True)
     answering, second = np.unique(passage, return_inverse=True)
     progress = options.pop("progress", None)  # of pairs; `encode_passages` would count passages
     queries = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
-    passages = encode_passages(model, data.passages, answering, **options)
+    passages = encode_passages(model, data.passages, answering, token_vectors=token_vectors, **options)
     return max_similarities(queries, passages, first, second, progress)

@@ -120,6 +120,9 @@ class BoundedScorer(WordScorer):
 class LateInteractionScorer:
     """ColBERT; a score is the sum, over the query's tokens, of the best similarity with a passage's token."""
 
+    token_vectors = "fp16"
+    """Storage type of the passages' vectors: `fp16` or `int8`."""
+
     def __init__(self, model: LateInteraction) -> None:
         self.model = model
 
@@ -127,7 +130,7 @@ class LateInteractionScorer:
         self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
         """See `Scorer`. Each text is encoded once."""
-        return late_scores(self.model, data, query, passage, **options)
+        return late_scores(self.model, data, query, passage, token_vectors=self.token_vectors, **options)
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """The mean similarity per token of a full query, at least 0. It is not calibrated."""

@@ -1,7 +1,4 @@
-"""Edge features: fp32 for the GNN; on disk fp16 or, to halve the bytes read, 8-bit integers with a scale per edge.
-
-The 8-bit form of a vector x is round(x / s) with s = max|x| / 127.
-"""
+"""Edge features: fp32 for the GNN; on disk fp16 or, to halve the bytes read, 8-bit integers with a scale per edge."""
 
 import warnings
 
@@ -9,6 +6,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Draft, Graph
+from gnn_encoder.artifacts.arrays import eight_bits
 
 # The tensors over memory-mapped arrays are only read here, so torch's warning about them does not apply.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -27,10 +25,7 @@ class EdgeFeatureWriter:
         if self._scales is None:
             flat[places] = vectors
             return
-        wide = vectors.astype(np.float32)
-        scales = np.maximum(np.abs(wide).max(axis=1, initial=0), np.finfo(np.float32).tiny) / np.float32(127)
-        flat[places] = np.rint(wide / scales[:, None])
-        self._scales.reshape(-1)[places] = scales
+        flat[places], self._scales.reshape(-1)[places] = eight_bits(vectors)
 
     def flush(self) -> None:
         """Write everything to the disk."""

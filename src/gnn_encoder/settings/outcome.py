@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference
+from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 LEXICAL, UNTRAINED, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "Dual encoder", "GNN-encoder"
@@ -104,6 +104,8 @@ class Rerank(Inference):
     """Name of the re-ranked run in every table."""
     depth: Count = 0
     """Hits of each query that are scored. 0: the run is empty, and the tables leave it out."""
+    token_vectors: TokenVectorType = "fp16"
+    """As in `train_reranker`."""
 
 
 class MeasureLatency(StepSettings):

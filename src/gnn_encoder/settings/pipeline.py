@@ -168,8 +168,10 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
     for name in systems:
         train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
+        stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
+        rerank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **evaluate.speed)
         found[f"train.{name}"] = Call("train_reranker", train, title)
-        found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=title, depth=depth, **evaluate.speed), title)
+        found[f"rerank.{name}"] = Call("rerank", rerank, title)
     roles = {"baseline": first, "candidate": reranking.SYSTEMS[systems[-1]].title}
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),

@@ -11,6 +11,7 @@ MINILM = "minilm"
 SMOLLM2 = "smollm2"
 """Name of the causal language model that comes as a Python package (SmolLM2-135M-Instruct). Its digest is checked."""
 Precision = Literal["auto", "fp32", "bf16"]
+TokenVectorType = Literal["fp16", "int8"]
 
 
 class Speed(TypedDict):

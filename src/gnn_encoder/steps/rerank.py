@@ -22,12 +22,15 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     if not settings.depth:
         ranking.of(evaluated_queries(data), 0).write(run, settings.system)
         return {"pairs": 0, "headline": "not asked for"}
-    from gnn_encoder.inference.scorers import load_scorer  # imports torch
+    from gnn_encoder.inference.scorers import LateInteractionScorer, load_scorer  # imports torch
 
+    model = load_scorer(scorer)
+    if isinstance(model, LateInteractionScorer):
+        model.token_vectors = settings.token_vectors
     ranking = ranking.of(evaluated_queries(data))
     pairs = int((ranking.rank <= settings.depth).sum())
     progress = context.progress("scoring", pairs, "pairs")
-    result = reranked(load_scorer(scorer), data, ranking, settings.depth, progress=progress, **settings.speed)
+    result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)
     result.write(run, settings.system)
     return {"pairs": pairs, "headline": f"{pairs:,} pairs, {progress.rate:,.0f} pairs/s"}
 
