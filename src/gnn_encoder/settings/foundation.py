@@ -111,7 +111,7 @@ class TrainQueryGenerator(Optimization):
     """Held-out pairs that ROUGE is computed on."""
     tokens_per_pass: Count = 0
     """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
-    GPU."""
+    GPU. With bf16 on a CPU, `smollm2` needs about 4.4 GB with 1,024 and 3.8 GB with 512."""
 
 
 class Negatives(StepSettings):
