@@ -78,7 +78,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     changed = {
         "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
         "learning_rate": 1e-3, "cache": "fp16", "kernels": 5, "lstm_width": 8, "vocabulary": 99, "word_width": 8,
-        "backbone": "x", "token_vectors": "int8",
+        "backbone": "x", "token_vectors": "int8", "split_sentences": "pysbd",
     }  # fmt: skip
     again = {
         name: [
@@ -93,7 +93,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         "pair_length": [*pairs, *words], "token_width": ["colbert"], "epochs": list(SYSTEMS),
         "learning_rate": [*full, "colbert"], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
         "vocabulary": words, "word_width": [], "backbone": list(SYSTEMS),
-        "token_vectors": [],
+        "token_vectors": [], "split_sentences": ["bert_dmn", "bert_dmn_lite", "dmn"],
     }  # fmt: skip
     ranked = trained("rerank").items() ^ trained("rerank", token_vectors="int8").items()
     assert {name for name, _ in ranked} == {"rerank.colbert"}

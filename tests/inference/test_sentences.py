@@ -1,15 +1,22 @@
 """The sentences of token pairs against a loop over one pair at a time."""
 
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from transformers import BertTokenizerFast
 
-from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts import Dataset, DatasetWriter, PassageTable, drafting
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference import sentences as sentences_module
+from gnn_encoder.inference.scorers import load_scorer, save_scorer
 from gnn_encoder.inference.sentences import SentencePairs, Sentences, sentence_starts
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.bert_dmn import BertDmn
+from gnn_encoder.models.word_models import WordDmn
 
 TEXTS = [
     "the old river. the stone! is the cloud bright? yes",
@@ -54,6 +61,43 @@ def test_sentences_end_at_punctuation_before_white_space() -> None:
     assert sentence_starts("one sentence. ").tolist() == [0]
     assert sentence_starts("你好。世界很大。再见！").tolist() == [0, 3, 8]
     assert sentence_starts("a heading\nits text").tolist() == [0, 10]
+
+
+def test_pysbd_knows_abbreviations(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "The rivers, e.g. the old one. Art. 5.2 of Dr. Stone! A heading\nIts text. the end. the end."
+    starts = [*sentence_starts(text, "pysbd").tolist(), None]
+    assert [text[a:b].strip() for a, b in pairwise(starts)] == [
+        "The rivers, e.g. the old one.", "Art. 5.2 of Dr. Stone!", "A heading", "Its text.", "the end.", "the end.",
+    ]  # fmt: skip
+    assert len(sentence_starts(text)) > 6, "control: the rules end a sentence after e.g."
+    assert [sentence_starts(each, "pysbd").tolist() for each in ("", TEXTS[1])] == [[0], [0]]
+    monkeypatch.setitem(sys.modules, "pysbd", None)
+    sentences_module._pysbd.cache_clear()
+    with pytest.raises(UserError, match=r"needs the package pysbd: pip install 'gnn-encoder\[pysbd\]', or set rules"):
+        sentence_starts(text, "pysbd")
+
+
+@pytest.mark.parametrize("kind", ["bert_dmn", "dmn"])
+def test_a_scorer_divides_passages_as_its_training_did(kind: str, tiny_backbone: Path, tmp_path: Path) -> None:
+    with drafting(tmp_path / "data", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["p0"], [""], ["the river, e.g. the stone. a cloud"])
+        writer.queries(["q0"], ["what is the river"], ["test"], [[]])
+        writer.qrels(["q0"], ["p0"], [1], [0], [0])
+        writer.close()
+    scores, row = [], np.zeros(1, np.int64)
+    for split in ("rules", "pysbd"):
+        torch.manual_seed(0)
+        options = {"width": 8, "dropout": 0.0, "split_sentences": split}
+        if kind == "bert_dmn":
+            model = BertDmn.from_backbone(str(tiny_backbone), 64, **options)
+        else:
+            tokenizer = BertTokenizerFast.from_pretrained(tiny_backbone)
+            model = WordDmn(torch.randn(len(tokenizer), 16), tokenizer, 64, **options)
+        (tmp_path / split).mkdir()
+        save_scorer(kind, model, tmp_path / split)
+        scores.append(float(load_scorer(tmp_path / split).score(Dataset(tmp_path / "data"), row, row)[0]))
+    assert abs(scores[0] - scores[1]) > 1e-5
 
 
 def test_each_token_has_its_sentence_and_special_tokens_none(

@@ -85,7 +85,7 @@ class BertDmnScorer(CrossEncoderScorer):
 
     def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length
-        passages = Sentences(tokenizer, data.passages, rows, length)
+        passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
         return SentencePairs(tokenizer, questions, passages, length), np.arange(len(rows))
 
 
@@ -102,7 +102,7 @@ class WordScorer(CrossEncoderScorer):
     def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length
         if self.model.reads_sentences:
-            passages = Sentences(tokenizer, data.passages, rows, length)
+            passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
             return WordPairs(questions, passages.tokens, passages.number), np.arange(len(rows))
         texts, places = tokens_at(tokenizer, data.passages, rows, length)
         return WordPairs(questions, texts), places

@@ -1,11 +1,13 @@
 """Token pairs whose passage is divided into sentences, as BERT-DMN reads them (BERT-DMN 3.2)."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import regex
 
 from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scoring import PairTokens
 from gnn_encoder.inference.tokens import Tokens
 
@@ -17,10 +19,27 @@ TEXTS = 2_000
 """Passages whose places of tokens in the text are in memory at a time: 163 bytes a token, as Python objects."""
 
 
-def sentence_starts(text: str) -> np.ndarray:
-    """Positions int64 [m] of the sentences' first characters, ascending; a text without any end is one sentence."""
+def sentence_starts(text: str, split: str = "rules") -> np.ndarray:
+    """Positions int64 [m] of the sentences' first characters, ascending; a text without any end is one sentence.
+
+    Args:
+        split: `rules`, at every `END`; or `pysbd`, whose English rules know abbreviations, and need 100 times as long.
+    """
+    if split == "pysbd":
+        return np.array(sorted({0, *(sentence.start for sentence in _pysbd().segment(text))}), dtype=np.int64)
     starts = [0, *(end.end() for end in END.finditer(text) if end.end() < len(text))]
     return np.array(starts, dtype=np.int64)
+
+
+@cache
+def _pysbd() -> Any:
+    try:
+        from pysbd import Segmenter
+    except ImportError:
+        raise UserError(
+            "split_sentences = pysbd needs the package pysbd: pip install 'gnn-encoder[pysbd]', or set rules"
+        ) from None
+    return Segmenter(language="en", char_span=True)
 
 
 class Sentences:
@@ -31,14 +50,16 @@ class Sentences:
         number: int32 [total], as `tokens.ids`: from 1, and -1 at special tokens.
     """
 
-    def __init__(self, tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> None:
+    def __init__(
+        self, tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int, split: str = "rules"
+    ) -> None:
         shards = [rows[start : start + TEXTS] for start in range(0, len(rows), TEXTS)]
-        read = [_divided(tokenizer, passages.take(shard).full_texts(), max_length) for shard in shards]
+        read = [_divided(tokenizer, passages.take(shard).full_texts(), max_length, split) for shard in shards]
         self.tokens = Tokens.join([tokens for tokens, _ in read])
         self.number = np.concatenate([np.zeros(0, np.int32), *(number for _, number in read)])
 
 
-def _divided(tokenizer: Any, texts: list[str], max_length: int) -> tuple[Tokens, np.ndarray]:
+def _divided(tokenizer: Any, texts: list[str], max_length: int, split: str) -> tuple[Tokens, np.ndarray]:
     read = tokenizer(
         texts, truncation=True, max_length=max_length, return_offsets_mapping=True, return_special_tokens_mask=True
     )
@@ -46,7 +67,7 @@ def _divided(tokenizer: Any, texts: list[str], max_length: int) -> tuple[Tokens,
     for text, spans, special in zip(texts, read["offset_mapping"], read["special_tokens_mask"], strict=True):
         # The last character, because some tokenizers let a word's token begin at the space before it.
         last = np.array([max(end - 1, 0) for _, end in spans])
-        number, real = np.searchsorted(sentence_starts(text), last, side="right"), np.array(special) == 0
+        number, real = np.searchsorted(sentence_starts(text, split), last, side="right"), np.array(special) == 0
         # A sentence of characters that make no token has no number.
         number[real] = np.unique(number[real], return_inverse=True)[1] + 1
         numbers.append(np.where(real, number, -1).astype(np.int32))

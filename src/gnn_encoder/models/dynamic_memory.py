@@ -29,6 +29,8 @@ class MemoryConfig:
     """The sentences' GRU reads in both directions, and the states of both are added."""
     memory_includes_question: bool = False
     """The last GRU reads m⁰ = Q before the memories of the episodes."""
+    split_sentences: str = "rules"
+    """How the sentences that it reads were divided (`gnn_encoder.inference.sentences`)."""
 
 
 class AttentionGate(nn.Module):

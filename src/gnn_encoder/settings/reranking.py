@@ -107,6 +107,9 @@ class TrainReranker(MeasuredTraining):
     """bert_dmn, dmn: the sentences' GRU reads in both directions. The paper does not say."""
     memory_includes_question: bool = False
     """bert_dmn, dmn: the last GRU reads the question before the memories."""
+    split_sentences: Literal["rules", "pysbd"] = "rules"
+    """bert_dmn, dmn: how passages are divided into sentences. `rules`: at punctuation before white space and at line
+    ends. `pysbd`: by the package pysbd, for English; it knows abbreviations, and needs 100 times as long."""
     token_width: PositiveInt = 128
     """colbert: length of a token's vector."""
     query_length: TextLength = 32
@@ -198,7 +201,7 @@ _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("learning_rate", "dropout"), (*_PAIR_KINDS, "colbert")),
     "pair_length": (*_PAIR_KINDS, *WORD_KINDS),
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
-    **dict.fromkeys(("bidirectional", "memory_includes_question"), ("bert_dmn", "dmn")),
+    **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("token_width", "query_length", "passage_length"), ("colbert",)),
     **dict.fromkeys(("expand_queries", "in_batch_negatives"), ("colbert",)),
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),

@@ -86,7 +86,7 @@ def cross_encoder(
 
 def _memory(settings: TrainReranker) -> dict[str, Any]:
     """The fields of `MemoryConfig` but its source."""
-    names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question")
+    names = ("episodes", "shared_episodes", "bidirectional", "memory_includes_question", "split_sentences")
     own = {name: getattr(settings, name) for name in names}
     return {"width": settings.memory_width, "dropout": settings.memory_dropout, **own}
 
@@ -95,7 +95,7 @@ def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
     model = BertDmn.from_backbone(settings.backbone, settings.pair_length, **_memory(settings))
     texts = [*data.queries.column("text").to_pylist(), *generated]
     questions = Tokens.of(model.tokenizer, texts, model.max_length)
-    passages = Sentences(model.tokenizer, data.passages, rows, model.max_length)
+    passages = Sentences(model.tokenizer, data.passages, rows, model.max_length, settings.split_sentences)
     pairs = SentencePairs(model.tokenizer, questions, passages, model.max_length)
     return _reading_pairs(model, pairs, rows, settings.precision)
 
@@ -115,7 +115,7 @@ def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
     model.words.requires_grad_(settings.train_word_vectors)
     questions = Tokens.of(tokenizer, texts, model.max_length)
     if model.reads_sentences:
-        passages = Sentences(tokenizer, data.passages, rows, model.max_length)
+        passages = Sentences(tokenizer, data.passages, rows, model.max_length, settings.split_sentences)
         pairs = WordPairs(questions, passages.tokens, passages.number)
     else:
         pairs = WordPairs(questions, passage_tokens(tokenizer, data.passages, model.max_length))
