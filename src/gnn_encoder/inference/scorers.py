@@ -57,12 +57,19 @@ class CrossEncoderScorer:
     def score(
         self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
     ) -> np.ndarray:
-        """See `Scorer`. Only the passages of the pairs are tokenized."""
+        """See `Scorer`."""
+        return logits_of(self.model, *self.pairs(data, query, passage), **options)
+
+    def pairs(self, data: Dataset, query: np.ndarray, passage: np.ndarray) -> tuple[Pairs, np.ndarray, np.ndarray]:
+        """The tokens of pairs, and the places [r] in them of each query and of each passage.
+
+        Only the passages of the pairs are tokenized.
+        """
         asked, first = np.unique(query, return_inverse=True)
         rows, second = np.unique(passage, return_inverse=True)
         questions = Tokens.of(self.model.tokenizer, data.query_texts(asked), self.model.max_length)
         pairs, places = self._pairs(questions, data, rows)
-        return logits_of(self.model, pairs, first, places[second], **options)
+        return pairs, first, places[second]
 
     def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""

@@ -75,6 +75,12 @@ def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot]
     return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full)
 
 
+def render_study(metrics: dict[str, Any], *, headline: str, plots: Mapping[str, Plot]) -> str:
+    """Returns the page of a study of re-rankers (`report.study`); a table without an entry in `metrics` is left out."""
+    shared = {"is_best": is_best, "is_significant": is_significant}
+    return fill("study.html.j2", metrics=metrics, headline=headline, plots=plots, **shared)
+
+
 def fill(template: str, **values: Any) -> str:
     """Fills a template of this package. All values are escaped, and a missing value is an error."""
     environment = Environment(
@@ -85,4 +91,5 @@ def fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["mean_name"] = mean_name
     return environment.get_template(template).render(mean_name=mean_name, significant=SIGNIFICANT, **values)

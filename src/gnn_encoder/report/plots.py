@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import in_table
+from gnn_encoder.inference.diffusion import COSINES, Diffusion
 from gnn_encoder.report.profile import DataProfile
 
 COLOURS = ("#999999", "#56B4E9", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
@@ -22,6 +23,8 @@ SHAPES = ("s", "v", "^", "D", "o", "P", "X", "*")
 WON, LOST = "#0072B2", "#D55E00"
 DOTS_PER_INCH = 150
 BINS = 40
+CELLS = 50
+"""Cells of a distribution of cosines; a divisor of `diffusion.BINS`."""
 DEGREES = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, np.inf))
 """Ranges of degrees; each range has one bar."""
 LOSS, DEV = "loss", "dev_pool/RR_at_10"
@@ -103,6 +106,44 @@ def sweep_plot(
         axes.set_xlabel(axis)
         axes.set_title(mean_name(measure), fontsize="medium")
         axes.legend(frameon=False)
+    return png(figure)
+
+
+def thresholds_plot(points: dict[str, dict[str, float]], values: dict[str, float], measure: str) -> bytes:
+    """Draws a measure and the best step of a training against the threshold t_A (SS-BERT Fig. 4 and 5).
+
+    `points`, `values`: by system, `report.study.thresholds` and the measure's means.
+    """
+    figure = Figure(figsize=(7.0, 3.2), layout="constrained")
+    axis = [point["threshold"] for point in points.values()]
+    for axes, curve, name, colour, shape in zip(
+        figure.subplots(1, 2),
+        ([values[system] for system in points], [point["step"] for point in points.values()]),
+        (mean_name(measure), "step of the best dev figure"),
+        (WON, LOST),
+        ("o", "D"),
+        strict=True,
+    ):
+        axes.plot(axis, curve, color=colour, marker=shape)
+        axes.set(xlabel="t_A")
+        axes.set_title(name, fontsize="medium")
+    return png(figure)
+
+
+def diffusion_plot(found: dict[str, Diffusion]) -> bytes:
+    """Draws the distribution of each kind of cosine, with a line per encoder and its mean dotted (BERT-DMN Fig. 3)."""
+    figure = Figure(figsize=(7.0, 3.0), layout="constrained")
+    edges = np.linspace(-1.0, 1.0, CELLS + 1)
+    for kind, axes in enumerate(figure.subplots(1, len(COSINES), sharey=True)):
+        for i, (name, each) in enumerate(found.items()):
+            counts = each.counts[kind].reshape(CELLS, -1).sum(axis=1)
+            shares = counts / max(counts.sum(), 1)
+            axes.stairs(shares, edges, color=COLOURS[i + 2], label=name if kind == 0 else None)
+            axes.axvline(each.means[kind], color=COLOURS[i + 2], linestyle=":", linewidth=1)
+        axes.set(xlabel="cosine", xlim=(-1, 1))
+        axes.set_title(COSINES[kind], fontsize="medium")
+    figure.axes[0].set_ylabel("share of the cosines")
+    figure.legend(loc="outside upper center", ncols=len(found), frameon=False)
     return png(figure)
 
 

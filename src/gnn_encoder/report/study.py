@@ -1,0 +1,122 @@
+"""Tables and curves of a study of re-rankers (SS-BERT 4, BERT-DMN 6), from the artifacts of its run."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from gnn_encoder.artifacts import Evaluation
+from gnn_encoder.artifacts.history import History, Record
+from gnn_encoder.evaluation.results import OfEach, corrected, means, p_values
+from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.report.table import results_table
+
+SPEED, DEV = "batches_per_second", "dev/reranked_AP"
+"""Curves of the training of a re-ranker: a point after each epoch."""
+ROUGE = {"rouge1": ("ROUGE-1", 55.66), "rouge2": ("ROUGE-2", 31.28), "rougeL": ("ROUGE-L", 52.67)}
+"""Metric of the query generator's training → its name, and SS-BERT's figure (Table 4)."""
+WORDS = {
+    "what": (42.2, 43.8), "how": (15.3, 19.5), "where": (4.4, 4.3), "when": (2.0, 3.4), "why": (1.8, 1.1),
+    "who": (1.7, 4.9), "which": (1.4, 0.3),
+}  # fmt: skip
+"""Word → percent of MS MARCO's queries, and of the generated ones (SS-BERT Table 2)."""
+OTHERS = (31.2, 22.5)
+"""Of both, percent without these words."""
+FREQUENT = 5
+"""Number of the training queries' most frequent first words that are shown, too."""
+
+
+def gains(
+    evaluation: Evaluation, metrics: Mapping[str, Any], against: Mapping[str, str]
+) -> dict[str, dict[str, OfEach]]:
+    """Returns the mean gains of systems over others, `gains`, and their p-values, `gain_p_holm`, of each split.
+
+    `against`: system → the other. A row's name is `SYSTEM against OTHER`. Holm's correction is for the number of rows.
+    """
+    names = metrics["measures"]
+    found: dict[str, dict[str, OfEach]] = {"gains": {}, "gain_p_holm": {}}
+    for split in metrics["results"]:
+
+        def values(system: str, split: str = split) -> np.ndarray:
+            return np.stack([evaluation.figures(split, system, name) for name in names], axis=1)
+
+        differences = {f"{one} against {other}": values(one) - values(other) for one, other in against.items()}
+        nothing = {"": np.zeros((metrics["queries"][split], len(names)))}
+        p = p_values(nothing | differences, metrics["permutations"], metrics["seed"], names, baseline="")
+        found["gains"][split], found["gain_p_holm"][split] = means(differences, names), corrected(p)
+    return found
+
+
+def trainings(history: History) -> dict[str, Record]:
+    """Returns {system: record} of the trained re-rankers."""
+    step = "train_reranker: "
+    return {title.removeprefix(step): record for title, record in history.items() if title.startswith(step)}
+
+
+def efficiency(history: History) -> dict[str, dict[str, float]]:
+    """Returns batches per second of each training: of the `first` epoch, and of all `later` ones (BERT-DMN Table 3).
+
+    `gain`: `later` as a multiple of `first`. `full`: `later` of a lite system as a multiple of that of the full system
+    of its kind.
+    """
+    table: dict[str, dict[str, float]] = {}
+    trained = {system: record for system, record in trainings(history).items() if record.curves.get(SPEED)}
+    for system, record in trained.items():
+        first, *later = (rate for _, rate in record.curves[SPEED])
+        table[system] = {"first": first}
+        if later:  # every epoch has as many batches, so the time of a batch is averaged, not the rate
+            table[system] |= {"later": 1 / float(np.mean([1 / rate for rate in later]))}
+            table[system]["gain"] = table[system]["later"] / first
+    full = {record.settings["kind"]: system for system, record in trained.items() if not record.settings["lite"]}
+    for system, record in trained.items():
+        other = table.get(full.get(record.settings["kind"], ""), {})
+        if record.settings["lite"] and "later" in table[system].keys() & other.keys():
+            table[system]["full"] = table[system]["later"] / other["later"]
+    return table
+
+
+def first_words(texts: pa.Array | pa.ChunkedArray) -> dict[str, float]:
+    """Returns {first word: percent of the texts}, most frequent first; a text without a word has an empty one."""
+    words = pc.replace_substring_regex(pc.utf8_lower(texts), r"(?s)^[^\pL\pN]*([\pL\pN]*).*$", r"\1")
+    counted = sorted((-count["counts"], count["values"]) for count in words.value_counts().to_pylist())
+    return {word: -100 * count / len(texts) for count, word in counted}
+
+
+def words_table(real: dict[str, float], written: dict[str, float]) -> dict[str, list[float | None]]:
+    """Returns {word: percent of the real and of the generated queries, here and in SS-BERT} (`first_words`)."""
+    shown = dict.fromkeys([*WORDS, *list(real)[:FREQUENT]])
+    table: dict[str, list[float | None]] = {
+        word: [real.get(word, 0.0), written.get(word, 0.0), *WORDS.get(word, (None, None))] for word in shown
+    }
+    rest = [100 - sum(of.get(word, 0.0) for word in WORDS) for of in (real, written)]
+    return table | {"none of the paper's words": [*rest, *OTHERS]}
+
+
+def thresholds(history: History, systems: Collection[str]) -> dict[str, dict[str, float]]:
+    """Returns {system: t_A, and the training step with the best dev figure} of those systems that exist (SS-BERT 4.3).
+
+    The dev figure is known after each epoch. Systems are in the order of t_A.
+    """
+    table = {}
+    for system, record in trainings(history).items():
+        chosen, dev = history.get(f"select_training_set: {system}"), record.curves.get(DEV)
+        if system in systems and chosen and dev:
+            epoch, _ = max(dev, key=lambda point: point[1])
+            steps = record.metrics["steps"] * epoch / record.settings["epochs"]
+            table[system] = {"threshold": chosen.settings["augmentation_threshold"], "step": steps}
+    return dict(sorted(table.items(), key=lambda entry: entry[1]["threshold"]))
+
+
+def study_table(metrics: dict[str, Any]) -> Table:
+    """Returns the table of all systems, and below a split's systems their gains over each other."""
+    table = results_table(metrics)
+    for split, rows in metrics["gains"].items():
+        table.add_row(f"[dim]{split}, gains[/dim]")
+        for name, values in rows.items():
+            p = metrics["gain_p_holm"][split][name]
+            table.add_row(name, *(f"{values[m]:+.3f}{'*' if p[m] < SIGNIFICANT else ' '}" for m in metrics["measures"]))
+        table.add_section()
+    return table
