@@ -68,13 +68,14 @@ class AttentionGRU(nn.Module):
 
     def forward(self, facts: Tensor, gates: Tensor) -> Tensor:
         """The last state [b, d] after facts [b, m, source] with update gates [b, m]; the first state is 0."""
-        inputs, gates = self.input(facts), gates.unsqueeze(-1)
-        state: Tensor = inputs.new_zeros(len(inputs), inputs.shape[-1] // 2)
-        for t in range(inputs.shape[1]):
-            reset, candidate = inputs[:, t].chunk(2, dim=-1)
+        resets, candidates = self.input(facts).chunk(2, dim=-1)
+        state: Tensor = resets.new_zeros(len(resets), resets.shape[-1])
+        # Unbound, because the gradient of an index is an array of all sentences, for each sentence.
+        steps = (each.unbind(dim=1) for each in (resets, candidates, gates.unsqueeze(-1)))
+        for reset, candidate, gate in zip(*steps, strict=True):
             old_reset, old_candidate = self.state(state).chunk(2, dim=-1)
             candidate = (candidate + (reset + old_reset).sigmoid() * old_candidate).tanh()
-            state = gates[:, t] * candidate + (1 - gates[:, t]) * state
+            state = gate * candidate + (1 - gate) * state
         return state
 
 
