@@ -116,6 +116,10 @@ def test_a_kind_has_its_papers_numbers_unless_the_user_sets_others() -> None:
     [
         ("kind=colbert", "setting train_reranker.kind"),
         ("lite=true", "setting train_reranker.lite"),
+        ("systems={bert_dnm: {}}", "did you mean 'bert_dmn'?"),
+        ("systems={bert_dmn: {lite: true}}", "systems.bert_dmn cannot have lite"),
+        ("systems={bert_dmn: {epochs: 0}}", "systems.bert_dmn.epochs: Input should be greater"),
+        ("systems={bert_dmn: {epoch: 1}}", "systems.bert_dmn.epoch: Extra inputs"),
         ("loss=pointwise", "which colbert lacks"),
         ("word_vectors=nowhere.txt", "word_vectors = nowhere.txt: no such file"),
         ("dev_queries=0", "set keep to last"),
@@ -130,6 +134,16 @@ def test_settings_that_do_not_fit_are_one_line(
     assert rerank(trained, "--systems", ",".join(SYSTEMS), "--set", f"train_reranker.{change}") == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
+
+
+def test_a_system_may_have_settings_of_its_own() -> None:
+    own = {"k_nrm": {"batch_size": 8}, "bert_dmn_lite": {"epochs": 20, "head_learning_rate": 1e-2}}
+    settings, before = TrainReranker(epochs=2, systems=own), TrainReranker(epochs=2)
+    differ = {name for name in SYSTEMS if settings.for_system(name) != before.for_system(name)}
+    assert differ == set(own)
+    lite = settings.for_system("bert_dmn_lite")
+    assert (lite.epochs, lite.head_learning_rate, lite.lite, lite.systems) == (20, 1e-2, True, {})
+    assert (settings.for_system("k_nrm").batch_size, settings.for_system("k_nrm").adam_epsilon) == (8, 1e-5)
 
 
 def test_a_lite_re_ranker_has_the_same_pairs_in_each_epoch() -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.shared import MeasuredTraining, TokenVectorType
-from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt
+from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, known_names
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
@@ -150,11 +150,28 @@ class TrainReranker(MeasuredTraining):
     exact_kernel_width: PositiveFloat = 1e-3
     """k_nrm: σ of the kernel with μ = 1."""
 
+    systems: Mapping[str, Mapping[str, Any]] = {}
+    """System → its settings that differ from all others', such as {bert_dmn_lite: {epochs: 20}}: a head alone learns
+    with another rate than a whole network."""
+
     def _problems(self) -> Iterator[str]:
+        for name, own in self.systems.items():
+            yield from self._problems_of(name, own)
         if self.keep == "best" and not self.dev_queries:
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
             yield f"in_batch_negatives is a softmax over the batch: set loss to pairwise_softmax, not {self.loss}"
+
+    def _problems_of(self, name: str, own: Mapping[str, Any]) -> Iterator[str]:
+        if name not in SYSTEMS:
+            yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
+        if fixed := {"kind", "lite", "depth", "token_vectors", "systems"} & set(own):
+            yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"
+        try:
+            type(self).model_validate({**self.model_dump(exclude={"systems"}), **own})
+        except ValidationError as error:
+            first = error.errors()[0]
+            yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
 
     def for_system(self, name: str) -> "TrainReranker":
         """Returns the settings that the training of a system depends on; all others have their defaults.
@@ -162,6 +179,8 @@ class TrainReranker(MeasuredTraining):
         So a change of another kind's settings, of `depth` or of `token_vectors` trains nothing again. Raises UserError
         for a loss that the kind does not have, and for a lite re-ranker with changing pairs.
         """
+        if name in self.systems:
+            return self.model_copy(update={**self.systems[name], "systems": {}}).for_system(name)
         kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
         if self.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
             raise UserError(f"train_reranker.loss = pointwise needs logits, which {kind} lacks: choose a pairwise loss")
@@ -207,6 +226,6 @@ _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
     **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
     **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width"), ("k_nrm",)),
-    **dict.fromkeys(("depth", "token_vectors"), ()),
+    **dict.fromkeys(("depth", "token_vectors", "systems"), ()),
 }
 """Setting → the kinds that depend on it; a setting without an entry is every kind's."""
