@@ -1,18 +1,24 @@
 """The re-ranking pipeline on a tiny data set with tiny random models, as `gnn-encoder rerank` runs it."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from bundles import fill_bundle
 from trained_root import Trained
 
-from gnn_encoder.artifacts import Report
+from gnn_encoder.artifacts import Dataset, Report, drafting
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
 from gnn_encoder.settings.reranking import SYSTEMS, TrainReranker
+from gnn_encoder.steps.ingest import ingest
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,6 +73,26 @@ def test_another_content_of_a_run_file_is_another_first_stage(
     assert cached()[1] == systems
     path.write_text("".join(f"q{q} Q0 p{(q * 3 + k) % 100} 1 {-k} t\n" for q in range(100) for k in range(20)))
     assert cached() == (2, systems)  # ingest and BM25
+
+
+def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
+    trained: Trained, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = trained.command[trained.command.index("--dataset") + 1]
+    ingest(Ingest(dataset=source), dataset=tmp_path / "data")
+    data = Dataset(tmp_path / "data")
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    vectors = np.random.default_rng(0).normal(size=(100, encoder.width)).astype(np.float32)
+    with drafting(tmp_path / "latest" / "bundle", "bundle") as draft:
+        fill_bundle(draft, vectors, data, encoder.save)
+    assert rerank(trained, "--systems", "colbert", "--first-stage", str(tmp_path / "latest")) == 0
+    shown = capsys.readouterr().out
+    assert "choose_reranker" in shown and "ColBERT, dev MAP" in shown
+    report = Path(re.findall("report +(.*)", shown)[-1])
+    assert list(Report.read(report.parent).metrics["results"]["test"]) == ["GNN-encoder", "ColBERT"]
+    bundle = trained.root / "latest" / "bundle"
+    assert f"bundle     {bundle}" in shown and [path.name for path in bundle.parent.iterdir()] == ["bundle"]
+    assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "colbert"}
 
 
 def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:

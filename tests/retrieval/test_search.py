@@ -16,13 +16,19 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.search import Hit, Searcher, fused_search
+from gnn_encoder.retrieval.search import Hit, Searcher, fused_run
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.outcome import IndexKind
 
 
 def search_bundle(bundle: Bundle, question: str, k: int) -> list[Hit]:
     return Searcher(bundle).search(question, k)
+
+
+def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
+    searcher = Searcher(bundle)
+    run, weights = fused_run(searcher, question, k, weight)
+    return searcher.hits(run.score, run.passage), weights
 
 
 @pytest.fixture(scope="module")

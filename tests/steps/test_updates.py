@@ -1,5 +1,6 @@
 """An update equals a run from nothing, and does a part of its work."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Grap
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.reranking import BundleReranker
 from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.bundle_reranker import bundle_reranker
 from gnn_encoder.update.changes import find
 
 
@@ -79,8 +82,14 @@ def test_equal_to_a_run_from_nothing(
 
 
 def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:
-    update = encode(tiny_dataset.path, models, tmp_path, yesterday)
+    with drafting(tmp_path / "scorer", "model") as draft:
+        (draft / "scorer.json").write_text("{}")
+    before = Path(shutil.copytree(yesterday, tmp_path / "before"))
+    folders = {"first_stage": yesterday / "bundle", "reranker": tmp_path / "scorer", "bundle": before / "bundle"}
+    bundle_reranker(BundleReranker(), **folders)
+    update = encode(tiny_dataset.path, models, tmp_path, before)
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
+    assert (update / "bundle" / "reranker" / "scorer.json").is_file()
     worked = read_manifest(update / "bundle").metrics
     assert worked["encoded"] == worked["propagated"] == 0
 

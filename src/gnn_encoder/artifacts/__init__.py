@@ -2,7 +2,16 @@
 
 from gnn_encoder.artifacts.arrays import Contents, Encoding, Graph, create_vectors, read_vectors, reverse_csr
 from gnn_encoder.artifacts.bundle import Bundle
-from gnn_encoder.artifacts.dataset import Dataset, DatasetWriter, Passages, PassageTable, Qrels, passage_text
+from gnn_encoder.artifacts.dataset import (
+    Asked,
+    Dataset,
+    DatasetWriter,
+    Passages,
+    PassageTable,
+    Qrels,
+    Texts,
+    passage_text,
+)
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report
 from gnn_encoder.artifacts.tables import GeneratedQueries, KnownPositives, PairScores, Run, TrainingSet, pair_keys

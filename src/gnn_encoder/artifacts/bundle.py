@@ -5,6 +5,7 @@ index.faiss     inner-product index over the vectors; missing if the vectors the
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
+reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.inference.scorers`)
 bundle.json     describes these files for other programs
 """
 
@@ -18,10 +19,10 @@ import numpy as np
 
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
-from gnn_encoder.artifacts.folder import Artifact, Draft
+from gnn_encoder.artifacts.folder import Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.errors import UserError
 
-INDEX, QUERY_ENCODER, BM25, CARD = "index.faiss", "query_encoder", "bm25", "bundle.json"
+INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 
 
 class Bundle(Artifact):
@@ -76,6 +77,36 @@ class Bundle(Artifact):
     def bm25_path(self) -> Path | None:
         """The folder of the BM25 index; None without a BM25 index."""
         return folder if (folder := self.path / BM25).is_dir() else None
+
+    @property
+    def reranker_path(self) -> Path | None:
+        """The folder of the re-ranker; None without a re-ranker."""
+        return folder if (folder := self.path / RERANKER).is_dir() else None
+
+    @property
+    def searched(self) -> dict[str, FileFacts]:
+        """The files of the bundle without those of the re-ranker."""
+        files = self.manifest.files.items()
+        return {name: facts for name, facts in files if not name.startswith(f"{RERANKER}/")}
+
+    def copy_to(self, draft: Draft, reranker: Path) -> None:
+        """Copy the bundle into a draft, with the artifact `reranker` in place of any earlier re-ranker.
+
+        The copy has the bundle's origin: the artifacts beside the bundle explain the copy, and an update reads its
+        settings.
+        """
+        origin = self.manifest
+        sources = {name: self.path / name for name in self.searched}
+        sources |= {f"{RERANKER}/{name}": reranker / name for name in read_manifest(reranker, "model").files}
+        for name, source in sources.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, draft / name)
+        draft.rows(**origin.rows)
+        draft.manifest.step, draft.manifest.settings, draft.manifest.inputs = (
+            origin.step,
+            origin.settings,
+            origin.inputs,
+        )
 
     @cached_property
     def vectors(self) -> np.ndarray:

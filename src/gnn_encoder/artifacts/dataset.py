@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -132,6 +132,29 @@ def _column(rows: np.ndarray) -> pa.Array:
 
 def _passages(table: pa.Table | pa.RecordBatch) -> Passages:
     return Passages(*(table.column(name).to_pylist() for name in SCHEMAS[CORPUS].names))
+
+
+class Texts(Protocol):
+    """Queries and passages by row: a `Dataset`, or questions to a bundle (`Asked`)."""
+
+    @property
+    def passages(self) -> PassageTable:
+        """The corpus, m rows."""
+
+    def query_texts(self, rows: np.ndarray) -> list[str]:
+        """Texts of the queries at `rows`, in the order of `rows`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions that are in no dataset, and the passages of a bundle."""
+
+    questions: list[str]
+    passages: PassageTable
+
+    def query_texts(self, rows: np.ndarray) -> list[str]:
+        """As `Texts`."""
+        return [self.questions[row] for row in rows.tolist()]
 
 
 class Dataset:

@@ -114,7 +114,11 @@ def rerank(
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Train re-rankers of a first stage's hits, side by side, and compare them."""
+    """Train re-rankers of a first stage's hits, side by side, and compare them.
+
+    If the first stage is a finished run, its bundle gets the re-ranker that is best on dev, for search --rerank. The
+    other first stages have no bundle.
+    """
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
@@ -123,7 +127,8 @@ def rerank(
     names = [name.strip() for name in systems.split(",") if name.strip()]
     titles = [f"{step}: {SYSTEMS[name].title}" for name in system_names(names) for step in ("train_reranker", "rerank")]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
-    show_table(results_table, follow(("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report"), job))
+    steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
+    show_table(results_table, follow(steps, job))
 
 
 @app.command()

@@ -44,6 +44,10 @@ def search(
             help="Weight of the vectors' scores with --fuse; by default as tuned by the bundle's evaluation, or 0.5.",
         ),
     ] = None,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="Order the first hits by the bundle's re-ranker, if it has one.")
+    ] = False,
+    depth: Annotated[int, typer.Option(min=1, max=1_000_000, help="First hits that --rerank orders.")] = 100,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle; show the best passages with their scores."""
@@ -51,15 +55,20 @@ def search(
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.retrieval.search import Searcher, fused_search
+    from gnn_encoder.retrieval.reranking import reranked_hits
+    from gnn_encoder.retrieval.search import Searcher, fused_run
 
-    screen, opened = Console(), Bundle.read(_folder(bundle, root))
+    screen, searcher = Console(), Searcher(Bundle.read(_folder(bundle, root)))
+    found = max(k, depth) if rerank else k
     if fuse or weight is not None:
-        hits, weights = fused_search(opened, question, k, weight)
+        run, weights = fused_run(searcher, question, found, weight)
         screen.print(f"{weights}\n", style="dim")
     else:
-        hits = Searcher(opened).search(question, k)
-    for hit in hits:
+        run = searcher.run(question, found)
+    if rerank:
+        run = reranked_hits(searcher.bundle, question, run, depth)
+        screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker\n", style="dim")
+    for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
         screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)
 

@@ -187,6 +187,9 @@ def show_table(table: Callable[[dict[str, Any]], Table], outcome: Outcome) -> No
     screen.print()
     screen.print(table(report.metrics))
     screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
+    if bundle := outcome.outputs.get("bundle"):
+        command = f"gnn-encoder search --rerank --bundle {shlex.quote(str(bundle))} QUESTION"
+        screen.print(f"bundle     {bundle}\nsearch     {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_update(outcome: Outcome) -> None:

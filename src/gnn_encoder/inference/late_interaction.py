@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_encoder.artifacts import Dataset, PassageTable
+from gnn_encoder.artifacts import PassageTable, Texts
 from gnn_encoder.artifacts.arrays import eight_bits, ranges
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
 from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
@@ -180,7 +180,7 @@ def max_similarities(
 
 def late_scores(
     model: LateInteraction,
-    data: Dataset,
+    data: Texts,
     query: np.ndarray,
     passage: np.ndarray,
     *,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Unpack
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
@@ -36,10 +36,8 @@ class Contribution(NamedTuple):
 class Scorer(Protocol):
     """Scores query–passage pairs; a higher score means more relevant."""
 
-    def score(
-        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
-    ) -> np.ndarray:
-        """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]."""
+    def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
+        """Scores fp32 [r] of the pairs of rows `query` [r] and `passage` [r]."""
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities [r] of relevance from scores [r]."""
@@ -54,13 +52,11 @@ class CrossEncoderScorer:
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    def score(
-        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
-    ) -> np.ndarray:
+    def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
         """See `Scorer`."""
         return logits_of(self.model, *self.pairs(data, query, passage), **options)
 
-    def pairs(self, data: Dataset, query: np.ndarray, passage: np.ndarray) -> tuple[Pairs, np.ndarray, np.ndarray]:
+    def pairs(self, data: Texts, query: np.ndarray, passage: np.ndarray) -> tuple[Pairs, np.ndarray, np.ndarray]:
         """The tokens of pairs, and the places [r] in them of each query and of each passage.
 
         Only the passages of the pairs are tokenized.
@@ -71,7 +67,7 @@ class CrossEncoderScorer:
         pairs, places = self._pairs(questions, data, rows)
         return pairs, first, places[second]
 
-    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+    def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         """Pairs of the questions with the passages at `rows`, and the place of each row among the pairs' passages."""
         tokenizer, length = self.model.tokenizer, self.model.max_length
         texts, places = tokens_at(tokenizer, data.passages, rows, length)
@@ -90,7 +86,7 @@ class CrossEncoderScorer:
 class BertDmnScorer(CrossEncoderScorer):
     """BERT-DMN; the scores are logits (BERT-DMN 3.2)."""
 
-    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+    def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length
         passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
         return SentencePairs(tokenizer, questions, passages, length), np.arange(len(rows))
@@ -99,14 +95,12 @@ class BertDmnScorer(CrossEncoderScorer):
 class WordScorer(CrossEncoderScorer):
     """A Dynamic Memory Network on word vectors; the scores are logits. See `WordModel` for its precision."""
 
-    def score(
-        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
-    ) -> np.ndarray:
+    def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
         """See `Scorer`."""
         options["precision"] = "fp32"
         return super().score(data, query, passage, **options)
 
-    def _pairs(self, questions: Tokens, data: Dataset, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
+    def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length
         if self.model.reads_sentences:
             passages = Sentences(tokenizer, data.passages, rows, length, self.model.memory.config.split_sentences)
@@ -133,9 +127,7 @@ class LateInteractionScorer:
     def __init__(self, model: LateInteraction) -> None:
         self.model = model
 
-    def score(
-        self, data: Dataset, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]
-    ) -> np.ndarray:
+    def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
         """See `Scorer`. Each text is encoded once."""
         return late_scores(self.model, data, query, passage, token_vectors=self.token_vectors, **options)
 

@@ -21,9 +21,13 @@ DEPTH = 1000
 """Hits of each system to fuse: the default of `evaluate.depth`, because normalised scores depend on the lowest hit."""
 
 
+ASKED = np.zeros(1, np.int32)
+"""The query of a run for one question."""
+
+
 @dataclass(frozen=True)
 class Hit:
-    """A passage for a query; `rank` from 1, `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11)."""
+    """A passage for a query; `rank` from 1; `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11), or of fusion or a re-ranker."""
 
     rank: int
     score: float
@@ -56,8 +60,13 @@ class Searcher:
 
     def search(self, question: str, k: int = 10) -> list[Hit]:
         """The best `k` passages for a query, best first; fewer if the corpus is smaller. Errors as `find`."""
+        run = self.run(question, k)
+        return self.hits(run.score, run.passage)
+
+    def run(self, question: str, k: int) -> Run:
+        """As `search`, as a run of query 0."""
         _, scores, rows = self.find(question, k)
-        return self.hits(scores, rows)
+        return Run.from_hits(ASKED, rows[None], scores[None])
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""
@@ -86,17 +95,18 @@ class Searcher:
         return vectors[0], scores[0][hits], rows[0][hits]
 
 
-def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = None) -> tuple[list[Hit], str]:
+def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = None) -> tuple[Run, str]:
     """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
     The default weight was tuned on dev by the evaluation beside the bundle.
 
     Returns:
-        The hits, best first, and the weights in words.
+        The hits as a run of query 0, and the weights in words.
 
     Raises:
         UserError: as `Searcher.find`, or the bundle has no BM25 index.
     """
+    bundle = searcher.bundle
     if bundle.bm25_path is None:
         raise UserError(f"{bundle.path} has no BM25 index to fuse with: run encode_corpus with bm25: true")
     from gnn_encoder.retrieval.bm25 import Bm25
@@ -104,12 +114,10 @@ def fused_search(bundle: Bundle, question: str, k: int, weight: float | None = N
     origin = "as given"
     if weight is None:
         weight, origin = _tuned_weight(bundle)
-    searcher, asked = Searcher(bundle), np.zeros(1, np.int32)
-    _, scores, rows = searcher.find(question, max(k, DEPTH))
-    dense = Run.from_hits(asked, rows[None], scores[None])
+    dense = searcher.run(question, max(k, DEPTH))
     scores, rows = Bm25.load(bundle.bm25_path).search([question], max(k, DEPTH))
-    fused, _ = fuse(Run.from_hits(asked, rows, scores), dense, weight, k)
-    return searcher.hits(fused.score, fused.passage), f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
+    fused, _ = fuse(Run.from_hits(ASKED, rows, scores), dense, weight, k)
+    return fused, f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:

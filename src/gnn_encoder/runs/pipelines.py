@@ -157,7 +157,10 @@ def rerank(
     root: Path,
     show: Show,
 ) -> Outcome:
-    """Runs the re-ranking pipeline for some systems; the last one is the one in the headline."""
+    """Runs the re-ranking pipeline for some systems; the last one is the one in the headline.
+
+    If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
+    """
     given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
     settings, names = load_settings(preset, [*overrides, *given]), system_names(systems)
     root = _writable(root)
@@ -166,8 +169,12 @@ def rerank(
     looped = [{step: made.pop(f"{step}.{name}") for step in ("train", "rerank")} for name in names]
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
-    arguments: dict[str, str | list[dict[str, str]]] = {**made, "systems": looped}
-    return run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
+    bundle = settings.first_stage.bundle
+    arguments: dict[str, str | list[dict[str, str]]] = {
+        **made, "systems": looped, "bundle": str(bundle.resolve()) if bundle else ""
+    }  # fmt: skip
+    outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
+    return _with_latest(root, outcome, ("bundle",))
 
 
 def check_heads(settings: Settings) -> None:
@@ -213,9 +220,9 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
     return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
 
 
-def _with_latest(root: Path, outcome: Outcome) -> Outcome:
+def _with_latest(root: Path, outcome: Outcome, names: Sequence[str] = KEPT) -> Outcome:
     """Links `latest/bundle` and the others to the outputs of a finished run; returns the outcome."""
-    kept = [name for name in KEPT if name in outcome.outputs] if outcome.status == "FINISHED" else []
+    kept = [name for name in names if name in outcome.outputs] if outcome.status == "FINISHED" else []
     for name in kept:
         link, fresh = root / "latest" / name, root / "latest" / f".{name}"
         link.parent.mkdir(exist_ok=True)

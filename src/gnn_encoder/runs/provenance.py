@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
 
+from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
@@ -103,7 +104,7 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
     if values.source in (BM25, POOL):
         return {}
     if values.bundle:
-        return {"first_stage": read_manifest(values.bundle, "bundle").digest}
+        return {"first_stage": digest_of(Bundle.read(values.bundle).searched)}
     if not Path(values.source).is_file():
         known = f"{BM25}, {POOL}, a TREC run file, or the folder of a finished run, such as ROOT/latest"
         raise UserError(f"no first stage {values.source!r}: give {known}")

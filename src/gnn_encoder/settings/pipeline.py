@@ -176,6 +176,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
         "report": Call("report", outcome.Report(**evaluate.speed)),
+        "choose_reranker": Call("choose_reranker", reranking.ChooseReranker()),
+        "bundle_reranker": Call("bundle_reranker", reranking.BundleReranker()),
     }
 
 
@@ -186,4 +188,5 @@ TITLES: tuple[str, ...] = tuple(StepArguments(label=call.label).title(call.step)
 """The titles of the training pipeline's calls, in the same order."""
 STEP_SETTINGS: dict[str, type[StepSettings]] = {step: type(section) for step, section in Settings()}
 """Step → its settings class."""
-STEP_SETTINGS |= {call.step: type(call.settings) for call in _TRAINING_CALLS}
+_EVERY_CALL = (*_TRAINING_CALLS, *calls(Settings(), PIPELINES["rerank"]).values())
+STEP_SETTINGS |= {call.step: type(call.settings) for call in _EVERY_CALL}

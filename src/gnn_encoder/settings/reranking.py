@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import MeasuredTraining, TokenVectorType
-from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, known_names
+from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
@@ -44,6 +45,17 @@ def system_names(names: Sequence[str]) -> list[str]:
     if unknown or not names:
         raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
     return list(dict.fromkeys(names))
+
+
+class ChooseReranker(StepSettings):
+    """Chooses the best re-ranker."""
+
+    measure: Measure = "AP"
+    """Of dev queries. MAP, as in the choice of an epoch (BERT-DMN 5.2)."""
+
+
+class BundleReranker(StepSettings):
+    """Adds the chosen re-ranker to the bundle of the first stage."""
 
 
 class TrainReranker(MeasuredTraining):

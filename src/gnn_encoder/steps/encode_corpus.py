@@ -5,6 +5,7 @@ No training query is masked now. Eq. 6 uses M_de's cached passage vectors (or th
 models are reused: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
 """
 
+import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER, RERANKER
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
@@ -83,6 +84,8 @@ def encode_corpus(
     if settings.bm25:
         (bundle / BM25).mkdir()
         Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+    if settings.previous and (reranker := Bundle.read(Path(settings.previous) / "bundle").reranker_path):
+        shutil.copytree(reranker, bundle / RERANKER)
     Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":

@@ -1,18 +1,12 @@
 """Re-ranks the first hits of a run by a pair scorer; later hits keep their order."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
-
-import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
-
-if TYPE_CHECKING:
-    from gnn_encoder.inference.encoding import ReadOptions
-    from gnn_encoder.inference.scorers import Scorer
 
 
 @step(run="run")
@@ -33,21 +27,3 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)
     result.write(run, settings.system)
     return {"pairs": pairs, "headline": f"{pairs:,} pairs, {progress.rate:,.0f} pairs/s"}
-
-
-def reranked(scorer: "Scorer", data: Dataset, run: Run, depth: int, **options: Unpack["ReadOptions"]) -> Run:
-    """Returns the run with each query's first `depth` hits ordered by the scorer; ties keep their order.
-
-    Later hits get scores below the query's lowest scorer score, one less per rank, so that their order is kept.
-    """
-    first = run.rank <= depth
-    asked, query = np.unique(run.query[first], return_inverse=True)
-    score = scorer.score(data, run.query[first], run.passage[first], **options)
-    least = np.full(len(asked), np.inf, dtype=np.float32)
-    np.minimum.at(least, query, score)
-    scores = np.empty(len(run.query), dtype=np.float32)
-    scores[first] = score
-    # Each query has a hit at rank 1, so every query of a later hit is in `asked`.
-    scores[~first] = least[np.searchsorted(asked, run.query[~first])] - (run.rank[~first] - depth)
-    order = np.lexsort((run.rank, -scores, run.query))
-    return Run(run.query, run.passage[order], run.rank, scores[order])

@@ -1,0 +1,32 @@
+"""Chooses the re-ranker that is the best on dev queries."""
+
+import shutil
+from pathlib import Path
+
+from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
+from gnn_encoder.artifacts.tables import System
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.reranking import ChooseReranker
+
+
+@step(reranker="model")
+def choose_reranker(
+    context: Context, settings: ChooseReranker, dataset: Path, runs: list[Path], scorers: list[Path], reranker: Draft
+) -> Metrics:
+    """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run."""
+    data = Dataset(dataset)
+    qrels, ids = data.split_qrels("dev"), data.passages.ids()
+    dev, measure = labelled_queries(qrels), (settings.measure,)
+    figures = {path: float(per_query(Run.read(path), qrels, dev, ids, measure).mean()) for path in runs if len(dev)}
+    best = max(figures, key=figures.__getitem__) if figures else runs[-1]
+    made_by = read_manifest(best, "run").inputs["scorer"]
+    scorer = next(path for path in scorers if read_manifest(path, "model").digest == made_by)
+    for name in read_manifest(scorer).files:
+        (reranker / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scorer / name, reranker / name)
+    shown = f"dev {mean_name(settings.measure)} {figures[best]:.3f}" if figures else "the last, without dev labels"
+    return {
+        **{f"dev/{System.of(path).name}": figure for path, figure in figures.items()},
+        "headline": f"{System.of(best).name}, {shown}",
+    }
