@@ -9,6 +9,7 @@ from components.dense_retrieve import dense_retrieve
 from components.encode_corpus import encode_corpus
 from components.encode_queries import encode_queries
 from components.evaluate import evaluate
+from components.evaluate_passages import evaluate_passages
 from components.first_stage import first_stage
 from components.fuse import fuse
 from components.generate_queries import generate_queries
@@ -38,6 +39,7 @@ __all__ = [
     "encode_corpus",
     "encode_queries",
     "evaluate",
+    "evaluate_passages",
     "first_stage",
     "fuse",
     "generate_queries",

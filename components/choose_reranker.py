@@ -14,6 +14,8 @@ def choose_reranker(
     dataset: Input[Dataset],
     runs: Input[List[Artifact]],  # noqa: UP006
     scorers: Input[List[Model]],  # noqa: UP006
+    generated_runs: Input[List[Artifact]],  # noqa: UP006
+    generated_scorers: Input[List[Model]],  # noqa: UP006
     reranker: Output[Model],
 ) -> None:
     """Choose the re-ranker that is the best on dev queries."""
@@ -22,7 +24,7 @@ def choose_reranker(
     choose_reranker(
         arguments,
         dataset=dataset.path,
-        runs=[run.path for run in runs],
-        scorers=[scorer.path for scorer in scorers],
+        runs=[run.path for run in (*runs, *generated_runs)],
+        scorers=[scorer.path for scorer in (*scorers, *generated_scorers)],
         reranker=reranker.path,
     )

@@ -1,7 +1,9 @@
 """The re-ranking pipeline: trains re-rankers on one first stage, side by side, and compares them with it.
 
 `systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, and `rerank`, the arguments
-of `rerank`. `bundle` is the URI of the first stage's bundle, if it has one. The other parameters are as in train.py.
+of `rerank`. `generated_systems` is such a list of the re-rankers that train on generated queries, too (SS-BERT 3); its
+entries have `evaluate_passages` besides. `bundle` is the URI of the first stage's bundle, if it has one. The other
+parameters are as in train.py.
 """
 
 from kfp import dsl
@@ -15,6 +17,10 @@ def rerank(
     bm25_retrieve: str,
     first_stage: str,
     systems: list,
+    train_query_generator: str,
+    generate_queries: str,
+    select_training_set: str,
+    generated_systems: list,
     evaluate: str,
     report: str,
     choose_reranker: str,
@@ -28,12 +34,42 @@ def rerank(
     with dsl.ParallelFor(systems) as system:
         reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
         run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output
+
+    # A query for each negative says how hard the negative is, and is a new query that the negative answers.
+    query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
+    generated_queries = components.generate_queries(
+        arguments=generate_queries, dataset=dataset, candidates=first_run, query_generator=query_generator
+    ).output
+    training_set = components.select_training_set(
+        arguments=select_training_set, dataset=dataset, candidates=first_run, generated_queries=generated_queries
+    ).output
+    with dsl.ParallelFor(generated_systems) as system:
+        generated_reranker = components.train_reranker(
+            arguments=system.train, dataset=dataset, first_run=first_run, training_set=training_set
+        ).output
+        generated_run = components.rerank(
+            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=generated_reranker
+        ).output
+        evaluated_run = components.evaluate_passages(
+            arguments=system.evaluate_passages, dataset=dataset, ranking=generated_run, query_generator=query_generator
+        ).output
+
     evaluation = components.evaluate(
-        arguments=evaluate, dataset=dataset, bm25=first_run, rerankers=dsl.Collected(run)
+        arguments=evaluate,
+        dataset=dataset,
+        bm25=first_run,
+        rerankers=dsl.Collected(run),
+        generated_rerankers=dsl.Collected(generated_run),
+        evaluated_rerankers=dsl.Collected(evaluated_run),
     ).output
     components.report(arguments=report, dataset=dataset, evaluation=evaluation)
     best = components.choose_reranker(
-        arguments=choose_reranker, dataset=dataset, runs=dsl.Collected(run), scorers=dsl.Collected(reranker)
+        arguments=choose_reranker,
+        dataset=dataset,
+        runs=dsl.Collected(run),
+        scorers=dsl.Collected(reranker),
+        generated_runs=dsl.Collected(generated_run),
+        generated_scorers=dsl.Collected(generated_reranker),
     ).output
     with dsl.If(bundle != ""):
         searched = dsl.importer(artifact_uri=bundle, artifact_class=dsl.Model).output

@@ -74,10 +74,8 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
 
 def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     """The report of all systems, made in `folder` by the training pipeline's steps, in its order."""
-    calls = {
-        parameter: call.settings
-        for parameter, call in ranking_calls(settings, TrainDualEncoder(query_length=16, passage_length=24)).items()
-    }
+    of = ranking_calls(settings, TrainDualEncoder(query_length=16, passage_length=24))
+    calls = {parameter: call.settings for parameter, call in of.items()}
     data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}
     plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
     for system, given in {"untrained": {}, "dual_encoder": plain, "gnn_encoder": bundle}.items():
@@ -87,7 +85,11 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
             made["dpr"] = inputs["dpr_run"]
     made["reranked"] = folder / "reranked"
     first, scorer = made["gnn_encoder"], inputs["cross_encoder"]
-    rerank(calls["rerank"], **data, first_run=first, scorer=scorer, run=made["reranked"])
+    if of["rerank"].asked:
+        rerank(calls["rerank"], **data, first_run=first, scorer=scorer, run=made["reranked"])
+    else:
+        with drafting(made["reranked"], "run"):
+            pass
     fused: dict[str, list[Path]] = {"convex_run": [], "reciprocal_run": []}
     for system in ("dual_encoder", "gnn_encoder"):
         outputs = {name: folder / f"{system}_{name}" for name in fused}

@@ -320,6 +320,8 @@ def test_in_batch_negatives_train_and_are_refused_without_a_softmax(
     assert not all(np.array_equal(own[name], batch[name]) for name in own)
     first, *_, last = (value for _, value in read_history(tmp_path / "batch")["train_reranker"].curves["loss"])
     assert last < first
+    with pytest.raises(UserError, match="in_batch_negatives needs kind colbert: a cross_encoder would"):
+        train(inputs, tmp_path / "out", tiny_backbone, "cross_encoder", in_batch_negatives=True)
     with pytest.raises(ValueError, match="set loss to pairwise_softmax, not pairwise_margin"):
         TrainReranker(in_batch_negatives=True, loss="pairwise_margin")
 

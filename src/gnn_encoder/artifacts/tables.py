@@ -101,6 +101,21 @@ class Run:
         start, stop = np.searchsorted(self.query, [first, last + 1])
         return self._part(slice(int(start), int(stop)))
 
+    def reordered(self, depth: int, score: np.ndarray) -> "Run":
+        """The run with each query's first `depth` hits ordered by `score` [r] of these hits; ties keep their order.
+
+        Later hits get scores below the query's lowest `score`, one less per rank, so that their order is kept.
+        """
+        first, scores = self.rank <= depth, np.empty(len(self.query), dtype=np.float32)
+        asked, query = np.unique(self.query[first], return_inverse=True)
+        scores[first] = score
+        least = np.full(len(asked), np.inf, dtype=np.float32)
+        np.minimum.at(least, query, scores[first])
+        # Each query has a hit at rank 1, so every query of a later hit is in `asked`.
+        scores[~first] = least[np.searchsorted(asked, self.query[~first])] - (self.rank[~first] - depth)
+        order = np.lexsort((self.rank, -scores, self.query))
+        return Run(self.query, self.passage[order], self.rank, scores[order])
+
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
         """Passages int32 [n, depth] of `queries` [n], best first; -1: fewer passages."""
         out = np.full((len(queries), depth), -1, dtype=np.int32)

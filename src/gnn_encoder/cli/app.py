@@ -125,7 +125,12 @@ def rerank(
     from gnn_encoder.settings.reranking import SYSTEMS, system_names
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
-    titles = [f"{step}: {SYSTEMS[name].title}" for name in system_names(names) for step in ("train_reranker", "rerank")]
+    chosen = {name: SYSTEMS[name] for name in system_names(names)}
+    titles = [
+        f"{step}: {system.title}"
+        for system in chosen.values()
+        for step in (("evaluate_passages",) if system.evaluates else ("train_reranker", "rerank"))
+    ]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
     show_table(results_table, follow(steps, job))

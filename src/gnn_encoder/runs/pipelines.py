@@ -25,6 +25,7 @@ from gnn_encoder.settings.pipeline import (
     StepArguments,
     calls,
     reranking_calls,
+    reranking_loops,
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking import system_names
@@ -166,12 +167,16 @@ def rerank(
     root = _writable(root)
     before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
     made = call_arguments(before | reranking_calls(settings, names))
-    looped = [{step: made.pop(f"{step}.{name}") for step in ("train", "rerank")} for name in names]
+    steps = ("train", "rerank", "evaluate_passages")
+    loops = {
+        loop: [{step: made.pop(f"{step}.{name}") for step in steps if f"{step}.{name}" in made} for name in looped]
+        for loop, looped in reranking_loops(settings, names).items()
+    }
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
     bundle = settings.first_stage.bundle
     arguments: dict[str, str | list[dict[str, str]]] = {
-        **made, "systems": looped, "bundle": str(bundle.resolve()) if bundle else ""
+        **made, **loops, "bundle": str(bundle.resolve()) if bundle else ""
     }  # fmt: skip
     outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
     return _with_latest(root, outcome, ("bundle",))

@@ -51,6 +51,8 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
             source_digests=source_digests(call.step, call.settings, registry),
             label=call.label,
         )
+        if call.asked
+        else StepArguments(label=call.label, asked=False)
         for name, call in of.items()
     }
     if "promote" in arguments:

@@ -51,7 +51,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
             if isinstance(arguments, str):  # called by a component, so this process is the step
                 lifeline.attach()
                 call = StepArguments.model_validate_json(arguments)
-                settings = STEP_SETTINGS[name].model_validate(call.settings)
+                settings = STEP_SETTINGS[name].model_validate(call.settings) if call.asked else StepSettings()
             else:
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
             folders = {i: _folders(paths[i]) for i in inputs if i in paths}
@@ -96,7 +96,9 @@ def _run(
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
             context = Context(name, log, key, title, call.source_digests, addresses)
             drafts = {o: stack.enter_context(drafting(path, schema)) for o, (path, schema) in outputs.items()}
-            if (size := getattr(settings, "processes", 1)) > 1:
+            if not call.asked:
+                metrics: Metrics = {"headline": "not asked for"}
+            elif (size := getattr(settings, "processes", 1)) > 1:
                 from gnn_encoder.runs.team import train_together  # imports torch
 
                 metrics = train_together(run_step, size, context, settings, inputs, drafts)
@@ -105,7 +107,8 @@ def _run(
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
             history.pop(title, None)  # from an earlier run whose models are used: the new record comes last
-            history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
+            if call.asked:
+                history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
             for draft in drafts.values():
                 write_history(draft.path, history)
                 manifest = draft.manifest

@@ -168,7 +168,8 @@ class SelectTrainingSet(Negatives):
     selection_threshold: Fraction = 0.3
     """t_G."""
     augmentation: bool = True
-    """Turn negatives whose generated query is not similar into positives of that query."""
+    """Turn negatives whose generated query is not similar into positives of that query. The re-ranking pipeline selects
+    and augments in any case, because each of its systems takes what it needs."""
     augmentation_threshold: Fraction = 0.1
     """t_A."""
     seed: Count = 0

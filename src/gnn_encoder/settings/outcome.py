@@ -103,7 +103,7 @@ class Rerank(Inference):
     system: str
     """Name of the re-ranked run in every table."""
     depth: Count = 0
-    """Hits of each query that are scored. 0: the run is empty, and the tables leave it out."""
+    """Hits of each query that are scored."""
     token_vectors: TokenVectorType = "fp16"
     """As in `train_reranker`."""
 

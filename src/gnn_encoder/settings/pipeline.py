@@ -36,6 +36,7 @@ class Settings(StepSettings):
     compare_variants: graph.CompareVariants = graph.CompareVariants()
     first_stage: FirstStage = FirstStage()
     train_reranker: reranking.TrainReranker = reranking.TrainReranker()
+    evaluate_passages: reranking.EvaluatePassages = reranking.EvaluatePassages()
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
@@ -80,9 +81,20 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
     "update": ("ingest", "build_graph", "encode_corpus"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
-    "rerank": ("ingest", "bm25_retrieve", "first_stage", "train_reranker"),
+    "rerank": (
+        "ingest",
+        "bm25_retrieve",
+        "first_stage",
+        "train_query_generator",
+        "generate_queries",
+        "select_training_set",
+        "train_reranker",
+        "evaluate_passages",
+    ),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
+NOTHING = "nothing"
+"""The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""
 ORIGIN = ("run.data", "run.settings", "run.code")
 """Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
 
@@ -99,7 +111,8 @@ class StepArguments(BaseModel):
     code_digest: str = ""
     source_digests: dict[str, str] = {}
     label: str = ""
-    """The label of the `Call`."""
+    asked: bool = True
+    """Both as of the `Call`."""
 
     def title(self, step: str) -> str:
         """Returns the name of the call in the console and in MLflow."""
@@ -113,6 +126,8 @@ class Call(NamedTuple):
     settings: StepSettings
     label: str = ""
     """Identifies the call if a pipeline calls the step more than once."""
+    asked: bool = True
+    """False: the step only writes empty artifacts, because the settings ask for nothing that needs its result."""
 
 
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
@@ -142,12 +157,13 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
         system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **speed,
         query_length=dual_encoder.query_length, passage_length=dual_encoder.passage_length,
     )  # fmt: skip
+    rerank = outcome.Rerank(system=CROSS_ENCODER, depth=evaluate.rerank_depth, **speed)
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
     return {
         "rank_untrained": Call("rank", untrained, UNTRAINED),
         "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),
         "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
-        "rerank": Call("rerank", outcome.Rerank(system=CROSS_ENCODER, depth=evaluate.rerank_depth, **speed)),
+        "rerank": Call("rerank", rerank, asked=evaluate.rerank_depth > 0),
         "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
         "evaluate": Call("evaluate", evaluate),
@@ -157,15 +173,36 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
 
 
 def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Call]:
-    """Returns {name: call} of the steps that train re-rankers and compare them with the first stage.
+    """Returns {name: call} of the steps that make training sets, train re-rankers, and compare them.
 
-    The names of the calls in the pipeline's loop are `train.SYSTEM` and `rerank.SYSTEM`. The last system is the
-    candidate. Raises UserError if the first stage has the name of a re-ranker.
+    The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems that train on
+    generated queries, `evaluate_passages.SYSTEM`. The last system is the candidate. Raises UserError if the first stage
+    has the name of a re-ranker.
     """
-    evaluate, first, found = settings.evaluate, settings.first_stage.system, {}
+    evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if first in (reranking.SYSTEMS[name].title for name in systems):
         raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
-    for name in systems:
+    asked = loops["generated_systems"] != [NOTHING]
+    negatives = {"negative_depth": settings.train_reranker.negative_depth}
+    both = {"selection": True, "augmentation": True}  # a system takes what its `triples` name
+    generate = settings.generate_queries.model_copy(update=negatives)
+    found = {
+        "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
+        "generate_queries": Call("generate_queries", generate, asked=asked),
+        "select_training_set": Call(
+            "select_training_set", settings.select_training_set.model_copy(update=negatives | both), asked=asked
+        ),
+    }
+    evaluating = {reranking.SYSTEMS[name].evaluates: reranking.SYSTEMS[name].title for name in systems}
+    for name in loops["generated_systems"]:
+        title = evaluating.get(name, "")
+        tuned = settings.evaluate_passages.model_copy(update={"system": title, "measure": evaluate.measures[0]})
+        found[f"evaluate_passages.{name}"] = Call("evaluate_passages", tuned, title, asked=bool(title))
+    for name in (name for loop in loops.values() for name in loop):
+        if name == NOTHING:
+            found[f"train.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
+            found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=name), asked=False)
+            continue
         train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
         stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
@@ -179,6 +216,17 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
         "choose_reranker": Call("choose_reranker", reranking.ChooseReranker()),
         "bundle_reranker": Call("bundle_reranker", reranking.BundleReranker()),
     }
+
+
+def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
+    """Returns {loop of the pipeline: its systems}: those on labelled triples alone, and those on generated queries.
+
+    So a change of the generated queries trains only the systems again that use them.
+    """
+    trained = [name for name in systems if not reranking.SYSTEMS[name].evaluates]
+    on_labels = [name for name in trained if settings.train_reranker.for_system(name).triples == "labelled"]
+    others = [name for name in trained if name not in on_labels]
+    return {"systems": on_labels or [NOTHING], "generated_systems": others or [NOTHING]}
 
 
 _TRAINING_CALLS = calls(Settings(), PIPELINES["train"]).values()

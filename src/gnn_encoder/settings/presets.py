@@ -119,12 +119,19 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         raise UserError(f"{source}: {_describe(error)}") from None
 
 
+ELSEWHERE: dict[str, set[str]] = {
+    "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
+    "generate_queries": {"negative_depth"},
+    "select_training_set": {"negative_depth"},
+    "train_reranker": {"kind", "lite"},
+    "evaluate_passages": {"system", "measure"},
+}
+"""Step → settings that a pipeline derives from other sections, or from its systems."""
+
+
 def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
-    elsewhere = {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"} if step == "try_variant" else set()
-    if step == "train_reranker":
-        elsewhere = {"kind", "lite"}  # the pipeline's systems
-    return set(STEP_SETTINGS[step].model_fields) - elsewhere
+    return set(STEP_SETTINGS[step].model_fields) - ELSEWHERE.get(step, set())
 
 
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:

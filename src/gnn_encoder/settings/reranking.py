@@ -7,10 +7,11 @@ from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import MeasuredTraining, TokenVectorType
+from gnn_encoder.settings.shared import Inference, MeasuredTraining, TokenVectorType
 from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
+Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
 
@@ -21,6 +22,8 @@ class System(NamedTuple):
     title: str
     kind: RerankerKind
     changes: Mapping[str, Any] = {}
+    evaluates: str = ""
+    """The system whose ranking `evaluate_passages` changes; nothing is trained for this one."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -32,6 +35,9 @@ SYSTEMS: dict[str, System] = {
     "qa_lstm": System("QA-LSTM", "qa_lstm"),
     "k_nrm": System("K-NRM", "k_nrm"),
     "dmn": System("DMN", "dmn"),
+    "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}),
+    "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
+    "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
 }
 NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
@@ -40,11 +46,15 @@ NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
 
 
 def system_names(names: Sequence[str]) -> list[str]:
-    """Returns the names of systems, each once; a UserError for no name or an unknown one."""
+    """Returns the names of systems, each once; a UserError for no name or an unknown one.
+
+    A system is before the one that evaluates it, also if nobody names it.
+    """
     unknown = [name for name in names if name not in SYSTEMS]
     if unknown or not names:
         raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
-    return list(dict.fromkeys(names))
+    with_evaluated = (each for name in names for each in (SYSTEMS[name].evaluates, name) if each)
+    return list(dict.fromkeys(with_evaluated))
 
 
 class ChooseReranker(StepSettings):
@@ -224,6 +234,25 @@ class TrainReranker(MeasuredTraining):
         if self.depth == "auto":
             return 1000 if kind == "colbert" else 100
         return self.depth
+
+
+class EvaluatePassages(Inference):
+    """Adds the log-likelihood of the query, given the passage, to a re-ranker's score (SS-BERT 3.4).
+
+    s = s_passage + k_s · s_query, s_query = Σ_t log P(tok_t | tok_<t, passage) under the query generator.
+    """
+
+    system: str = "SS-BERT(d)"
+    measure: Measure = "RR@10"
+    """The pipeline sets both: the run's name in every table, and the first of `evaluate.measures`."""
+    generator_weights: Annotated[tuple[Weight, ...], Field(min_length=1)] = (0.05, 0.075, 0.1, 0.125, 0.15)
+    """Values of k_s: the first that is best on dev queries is taken, and without labelled dev queries the middle one.
+    SS-BERT 4.3: it performs best within [0.05, 0.15]."""
+    evaluation_depth: PositiveInt = 20
+    """Hits of each query that are evaluated; later hits stay below them. A pair costs about as much as a cross-encoder
+    of the generator's size, so this is less than SS-BERT's 1000, and enough to change MRR@10."""
+    length_normalised: bool = False
+    """Divide s_query by the query's number of tokens. SS-BERT does not."""
 
 
 WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")

@@ -14,8 +14,11 @@ from gnn_encoder.settings.reranking import ChooseReranker
 def choose_reranker(
     context: Context, settings: ChooseReranker, dataset: Path, runs: list[Path], scorers: list[Path], reranker: Draft
 ) -> Metrics:
-    """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run."""
-    data = Dataset(dataset)
+    """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run.
+
+    A run without any hit belongs to a system that the settings leave out.
+    """
+    data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).rows.get("hits")]
     qrels, ids = data.split_qrels("dev"), data.passages.ids()
     dev, measure = labelled_queries(qrels), (settings.measure,)
     figures = {path: float(per_query(Run.read(path), qrels, dev, ids, measure).mean()) for path in runs if len(dev)}

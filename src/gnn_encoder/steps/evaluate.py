@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
@@ -33,10 +33,10 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
     for path in runs:
-        system, run = System.of(path), Run.read(path)
-        if not len(run.query):
+        if not read_manifest(path).rows.get("hits"):
             progress.advance()
             continue
+        system, run = System.of(path), Run.read(path)
         if not system.name or system.name in facts:
             raise UserError(f"{path}: each run needs a system's name of its own, not {system.name!r}")
         facts[system.name] = system.facts

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
-from gnn_encoder.evaluation.similarity import NAMES, distribution
+from gnn_encoder.evaluation.similarity import NAMES, distribution, first_words_table
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.inference.tokens import SHARD, Tokens
@@ -44,6 +44,8 @@ def generate_queries(
     similarity = similarities(data, triples, passages, texts, settings)
     GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
     percent = distribution(similarity)
+    asked = data.query_texts(np.unique(triples.query))
+    context.log.text(first_words_table(asked, texts), "generated_queries/first_words.md")
     return {
         "queries": len(texts),
         "triples": len(triples),

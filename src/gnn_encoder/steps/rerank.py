@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.inference.scorers import LateInteractionScorer, load_scorer
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rerank
@@ -11,17 +12,11 @@ from gnn_encoder.settings.outcome import Rerank
 
 @step(run="run")
 def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, scorer: Path, run: Draft) -> Metrics:
-    """Orders each query's first `depth` hits by the scorer's scores; with depth 0 the run is empty."""
-    data, ranking = Dataset(dataset), Run.read(first_run)
-    if not settings.depth:
-        ranking.of(evaluated_queries(data), 0).write(run, settings.system)
-        return {"pairs": 0, "headline": "not asked for"}
-    from gnn_encoder.inference.scorers import LateInteractionScorer, load_scorer  # imports torch
-
-    model = load_scorer(scorer)
+    """Orders each query's first `depth` hits by the scorer's scores."""
+    data, model = Dataset(dataset), load_scorer(scorer)
     if isinstance(model, LateInteractionScorer):
         model.token_vectors = settings.token_vectors
-    ranking = ranking.of(evaluated_queries(data))
+    ranking = Run.read(first_run).of(evaluated_queries(data))
     pairs = int((ranking.rank <= settings.depth).sum())
     progress = context.progress("scoring", pairs, "pairs")
     result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)

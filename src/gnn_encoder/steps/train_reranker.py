@@ -44,6 +44,8 @@ def train_reranker(
         labels, pool, generated = with_examples(labels, pool, _added(training_set, settings.triples), queries)
     scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
     trained = new_reranker(settings, data, scored[scored >= 0], generated)
+    if settings.in_batch_negatives and not trained.table:
+        raise UserError(f"in_batch_negatives needs kind colbert: a {settings.kind} would read each pair of the batch")
     plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
     if settings.lite:
         trained = with_frozen_encoder(trained, settings, plan.pairs, dev.pairs, context.progress)

@@ -1,0 +1,52 @@
+"""Adds to a re-ranker's scores how likely the query generator writes the query of a passage (SS-BERT 3.4)."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.inference.generation import log_likelihoods, query_ids
+from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.reranking import EvaluatePassages
+
+
+@step(run="run")
+def evaluate_passages(
+    context: Context, settings: EvaluatePassages, dataset: Path, ranking: Path, query_generator: Path, run: Draft
+) -> Metrics:
+    """Orders each query's first hits by s_passage + k_s · s_query, with k_s chosen on labelled dev queries."""
+    data, generator = Dataset(dataset), QueryGenerator.load(query_generator)
+    before, depth = Run.read(ranking).of(evaluated_queries(data)), settings.evaluation_depth
+    first = before.rank <= depth
+    query = before.query[first]
+    progress = context.progress("evaluating", len(query), "pairs")
+    likelihood = log_likelihoods(generator, data, query, before.passage[first], progress=progress, **settings.speed)
+    if settings.length_normalised:
+        asked, place = np.unique(query, return_inverse=True)
+        likelihood = likelihood / query_ids(generator, data.query_texts(asked)).lengths[place]
+
+    weights, tuned = settings.generator_weights, dict[str, Any]()
+    weight = weights[len(weights) // 2]
+    qrels = data.split_qrels("dev")
+    if len(weights) > 1 and len(dev := labelled_queries(qrels)):
+        ids, own, part = data.passages.ids(), before.of(dev), likelihood[np.isin(query, dev)]
+        runs = ((each, evaluated(own, depth, part, each)) for each in weights)
+        figures = {each: float(per_query(of, qrels, dev, ids, (settings.measure,)).mean()) for each, of in runs}
+        weight = max(weights, key=lambda each: round(figures[each], 12))
+        tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "figures": figures}
+    evaluated(before, depth, likelihood, weight).write(run, settings.system, generator_weight=weight, **tuned)
+    return {
+        "pairs": len(query),
+        "generator_weight": weight,
+        "mean_log_likelihood": float(likelihood.mean()) if len(query) else 0.0,
+        "headline": f"weight {weight:g}, {len(query):,} pairs, {progress.rate:,.0f} pairs/s",
+    }
+
+
+def evaluated(run: Run, depth: int, likelihood: np.ndarray, weight: float) -> Run:
+    """Returns the run with each query's first `depth` hits, of which [r] `likelihood` is, in the order of the sum."""
+    return run.reordered(depth, run.score[run.rank <= depth] + weight * likelihood)
