@@ -16,6 +16,8 @@ def choose_reranker(
     scorers: Input[List[Model]],  # noqa: UP006
     generated_runs: Input[List[Artifact]],  # noqa: UP006
     generated_scorers: Input[List[Model]],  # noqa: UP006
+    distilled_runs: Input[List[Artifact]],  # noqa: UP006
+    distilled_scorers: Input[List[Model]],  # noqa: UP006
     reranker: Output[Model],
 ) -> None:
     """Choose the re-ranker that is the best on dev queries."""
@@ -24,7 +26,7 @@ def choose_reranker(
     choose_reranker(
         arguments,
         dataset=dataset.path,
-        runs=[run.path for run in (*runs, *generated_runs)],
-        scorers=[scorer.path for scorer in (*scorers, *generated_scorers)],
+        runs=[run.path for run in (*runs, *generated_runs, *distilled_runs)],
+        scorers=[scorer.path for scorer in (*scorers, *generated_scorers, *distilled_scorers)],
         reranker=reranker.path,
     )

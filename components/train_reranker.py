@@ -13,6 +13,7 @@ def train_reranker(
     first_run: Input[Artifact],
     reranker: Output[Model],
     training_set: Input[Dataset] = None,
+    pair_scores: Input[Artifact] = None,
 ) -> None:
     """Train a re-ranker on the first stage's hits, and on the training set's further triples."""
     from gnn_encoder.steps.train_reranker import train_reranker
@@ -23,4 +24,5 @@ def train_reranker(
         first_run=first_run.path,
         reranker=reranker.path,
         **({"training_set": training_set.path} if training_set else {}),
+        **({"pair_scores": pair_scores.path} if pair_scores else {}),
     )

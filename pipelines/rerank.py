@@ -2,7 +2,9 @@
 
 `systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, and `rerank`, the arguments
 of `rerank`. `generated_systems` is such a list of the re-rankers that train on generated queries, too (SS-BERT 3); its
-entries have `evaluate_passages` besides. `bundle` is the URI of the first stage's bundle, if it has one. The other
+entries have `evaluate_passages` besides. `distilled_systems` is one of the re-rankers that learn from a teacher:
+`teacher` has the arguments of the teacher's `train_reranker`, and `score` those of `score_candidates`. The cache has a
+teacher that is also one of the systems. `bundle` is the URI of the first stage's bundle, if it has one. The other
 parameters are as in train.py.
 """
 
@@ -21,6 +23,7 @@ def rerank(
     generate_queries: str,
     select_training_set: str,
     generated_systems: list,
+    distilled_systems: list,
     evaluate: str,
     report: str,
     choose_reranker: str,
@@ -54,6 +57,18 @@ def rerank(
             arguments=system.evaluate_passages, dataset=dataset, ranking=generated_run, query_generator=query_generator
         ).output
 
+    with dsl.ParallelFor(distilled_systems) as system:
+        teacher = components.train_reranker(arguments=system.teacher, dataset=dataset, first_run=first_run).output
+        pair_scores = components.score_candidates(
+            arguments=system.score, dataset=dataset, bm25_run=first_run, cross_encoder=teacher
+        ).output
+        student = components.train_reranker(
+            arguments=system.train, dataset=dataset, first_run=first_run, pair_scores=pair_scores
+        ).output
+        student_run = components.rerank(
+            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=student
+        ).output
+
     evaluation = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
@@ -61,6 +76,7 @@ def rerank(
         rerankers=dsl.Collected(run),
         generated_rerankers=dsl.Collected(generated_run),
         evaluated_rerankers=dsl.Collected(evaluated_run),
+        distilled_rerankers=dsl.Collected(student_run),
     ).output
     components.report(arguments=report, dataset=dataset, evaluation=evaluation)
     best = components.choose_reranker(
@@ -70,6 +86,8 @@ def rerank(
         scorers=dsl.Collected(reranker),
         generated_runs=dsl.Collected(generated_run),
         generated_scorers=dsl.Collected(generated_reranker),
+        distilled_runs=dsl.Collected(student_run),
+        distilled_scorers=dsl.Collected(student),
     ).output
     with dsl.If(bundle != ""):
         searched = dsl.importer(artifact_uri=bundle, artifact_class=dsl.Model).output

@@ -31,6 +31,11 @@ def rerank(trained: Trained, *more: str) -> int:
     return int(caught.value.code or 0)
 
 
+def reused(shown: str) -> int:
+    """How many of the steps that were asked for came from the cache."""
+    return sum("  cached  " in line and "not asked for" not in line for line in shown.splitlines())
+
+
 def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # SS-BERT's generator writes something after 30 epochs, and its queries are all alike.
     changed = ("train_query_generator.epochs=30", "select_training_set.augmentation_threshold=1.0")
@@ -49,16 +54,22 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     (parent,) = (run for run in trained.runs() if run.info.run_name.startswith("rerank-tiny"))
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["test/ColBERT/RR_at_10"] == metrics["results"]["test"]["ColBERT"]["RR@10"]
+    assert reused(shown) == 1  # the cross-encoder as a teacher
 
     # The same again is cached; another system alone is trained, and the order is the user's.
     assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2") == 0
     shown = capsys.readouterr().out
     # ingest, BM25, the first stage, and ColBERT, which has no episodes and reads no generated query
-    assert shown.count("  cached  ") == 5 and shown.count("not asked for") == 6
+    assert reused(shown) == 5 and shown.count("not asked for") == 10
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
     )
+    assert rerank(trained, "--systems", "colbert_distilled") == 0
+    shown = capsys.readouterr().out
+    assert reused(shown) == 7  # all but the comparison
+    again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
+    assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
 
 
 def test_another_content_of_a_run_file_is_another_first_stage(
@@ -69,8 +80,7 @@ def test_another_content_of_a_run_file_is_another_first_stage(
         shown = capsys.readouterr().out
         metrics = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
         assert metrics["baseline"] == "mine"
-        reused = [line for line in shown.splitlines() if "  cached  " in line and "not asked for" not in line]
-        return len(reused), list(metrics["results"]["test"])
+        return reused(shown), list(metrics["results"]["test"])
 
     path = tmp_path / "mine.trec"
     path.write_text("".join(f"q{q} Q0 p{(q * 7 + k) % 100} 1 {-k} t\n" for q in range(100) for k in range(20)))
@@ -109,7 +119,8 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     changed = {
         "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
         "learning_rate": 1e-3, "cache": "fp16", "kernels": 5, "lstm_width": 8, "vocabulary": 99, "word_width": 8,
-        "backbone": "x", "token_vectors": "int8", "split_sentences": "pysbd",
+        "backbone": "x", "token_vectors": "int8", "split_sentences": "pysbd", "negatives": 3,
+        "distillation_temperature": 2.0, "in_batch_negatives": True,
     }  # fmt: skip
     again = {
         name: [
@@ -118,14 +129,18 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         for name, value in changed.items()
     }
     full, lite = ["cross_encoder", "bert_dmn"], ["cross_encoder_lite", "bert_dmn_lite"]
-    pairs, words, late = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"], ["colbert", "ss_bert_t", "ss_bert_h"]
+    pairs, words = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"]
+    plain = ["colbert", "ss_bert_t", "ss_bert_h"]
+    late = [*plain, "colbert_distilled"]
     every = [name for name in SYSTEMS if name != "ss_bert_d"]
     assert again == {
         "depth": [], "margin": [*pairs, *words], "episodes": ["bert_dmn", "bert_dmn_lite", "dmn"],
         "pair_length": [*pairs, *words], "token_width": late, "epochs": every,
         "learning_rate": [*full, *late], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
-        "vocabulary": words, "word_width": [], "backbone": every,
-        "token_vectors": [], "split_sentences": ["bert_dmn", "bert_dmn_lite", "dmn"],
+        "vocabulary": words, "word_width": [], "backbone": every, "token_vectors": [],
+        "split_sentences": ["bert_dmn", "bert_dmn_lite", "dmn"],
+        "negatives": [name for name in every if name != "colbert_distilled"],
+        "distillation_temperature": ["colbert_distilled"], "in_batch_negatives": plain,
     }  # fmt: skip
     ranked = trained("rerank").items() ^ trained("rerank", token_vectors="int8").items()
     assert {name for name, _ in ranked} == {f"rerank.{name}" for name in late}
@@ -141,6 +156,18 @@ def test_a_kind_has_its_papers_numbers_unless_the_user_sets_others() -> None:
     assert TrainReranker().for_system("k_nrm").head_learning_rate == 1e-3
     assert TrainReranker(batch_size=32).for_system("k_nrm").batch_size == 32  # the default, but the user's
     assert TrainReranker().for_system("qa_lstm").batch_size == 32
+
+
+def test_the_teacher_is_the_cross_encoder_unless_that_learns_itself() -> None:
+    named, taught = (
+        reranking_calls(Settings(train_reranker=TrainReranker(loss=loss)), ["cross_encoder", "colbert_distilled"])
+        for loss in ("pairwise_softmax", "listwise_distillation")
+    )
+    assert named["teacher.colbert_distilled"] == named["train.cross_encoder"] and "teacher.cross_encoder" not in named
+    assert taught["teacher.cross_encoder"] == taught["teacher.colbert_distilled"]
+    teacher = taught["teacher.cross_encoder"]
+    assert (teacher.label, teacher.settings.loss, teacher.settings.kind) == ("Teacher", "auto", "cross_encoder")
+    assert taught["train.cross_encoder"].settings.loss == "listwise_distillation"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from conftest import first_stage
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
-from gnn_encoder.artifacts import Dataset, KnownPositives, Run, TrainingSet, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, KnownPositives, PairScores, Run, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import load_scorer
@@ -331,6 +331,42 @@ def test_triples_without_a_training_set_are_one_line(
 ) -> None:
     with pytest.raises(UserError, match="triples = selected needs a training set"):
         train(inputs, tmp_path / "out", tiny_backbone, "colbert", triples="selected")
+
+
+def test_a_student_learns_its_teachers_order(
+    inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run, generator = Dataset(inputs["dataset"]), Run.read(inputs["first_run"]), np.random.default_rng(0)
+    scored = np.isin(run.query, data.query_rows("train")) & (run.rank != 2)  # the second hits have no score
+    order = np.lexsort((run.passage[scored], run.query[scored]))
+    query, passage = run.query[scored][order], run.passage[scored][order]
+    teacher = 3 * generator.standard_normal(100).astype(np.float32)[passage]  # it likes some passages, right or wrong
+    with drafting(tmp_path / "pair_scores", "pair_scores") as draft:
+        PairScores.create_cls(draft, len(query), 2).flush()
+        PairScores.write(draft, query, passage, teacher, teacher)
+    given, seen = inputs | {"pair_scores": tmp_path / "pair_scores"}, []
+    real = module.pair_loss
+    monkeypatch.setattr(
+        module, "pair_loss", lambda *given, **options: (seen.append(given[2]), real(*given, **options))[1]
+    )
+
+    def agreement(kind: str, loss: str, epochs: int) -> float:
+        out = tmp_path / f"{kind}-{loss}"
+        options = {"distillation_candidates": 7, "epochs": epochs, "dropout": 0.0, "keep": "last"}
+        train(given, out, tiny_backbone, kind, loss=loss, **options)
+        found = load_scorer(out).score(data, query, passage, precision="fp32")
+        return float(np.mean([np.corrcoef(found[query == q], teacher[query == q])[0, 1] for q in np.unique(query)]))
+
+    assert agreement("colbert", "listwise_distillation", 6) > 0.5
+    pairs = set(zip(query.tolist(), passage.tolist(), strict=True))
+    for batch in seen:
+        assert set(zip(batch.query.tolist(), batch.passage.tolist(), strict=True)) <= pairs
+        assert set(np.bincount(batch.group)) <= {6, 7}  # all scored hits, of which two may be the positive
+    assert abs(agreement("colbert", "pairwise_softmax", 6)) < 0.3
+    for kind in ("cross_encoder", "bert_dmn"):
+        assert np.isfinite(agreement(kind, "listwise_distillation", 1))
+    with pytest.raises(UserError, match="needs a teacher"):
+        train(inputs, tmp_path / "out", tiny_backbone, "colbert", loss="listwise_distillation")
 
 
 def test_average_precision_of_two_queries() -> None:

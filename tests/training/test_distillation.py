@@ -8,16 +8,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gnn_encoder.artifacts import Dataset, PairScores, TrainingSet, drafting
+from gnn_encoder.artifacts import Dataset, PairScores, Qrels, TrainingSet, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 from gnn_encoder.tracking.context import CHECKPOINTS
-from gnn_encoder.training import losses
+from gnn_encoder.training import embed, losses
 from gnn_encoder.training.distillation import Teacher
 from gnn_encoder.training.losses import list_scores, listwise_distillation
+from gnn_encoder.training.pairs import PairBatches, pair_loss
+from gnn_encoder.training.prefetch import batches_of
 
 
 def by_hand(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> float:
@@ -76,6 +79,34 @@ def test_scores_of_lists_equal_single_products_also_in_parts(monkeypatch: pytest
         found.sum().backward()
     assert torch.allclose(queries.grad, 2 * 0.5 * passages[listed].sum(1), atol=1e-5)
     assert not torch.allclose(found, list_scores(queries, passages, listed.flip(0), 0.5))
+
+
+def test_the_lists_of_a_re_ranker_are_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "TOKENS_PER_PASS", {"cpu": 64, "cuda": 64})  # several parts
+    pool = np.arange(20, 140).reshape(20, 6)
+    pool[np.arange(6) >= (np.arange(20) % 7)[:, None]] = -1
+    rows = np.arange(20, dtype=np.int32)
+    settings = TrainReranker(loss="listwise_distillation", batch_size=32, negatives=3)
+    plan = PairBatches(Qrels(rows, rows, np.ones(20, np.int32)), pool, settings)
+    scores, teacher = (3 * np.random.default_rng(seed).standard_normal((20, 140)) for seed in range(2))
+    lengths = np.random.default_rng(2).integers(5, 20, (20, 140))
+
+    def score(query: np.ndarray, passage: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(scores[query, passage]).float()
+
+    def tokens(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        return lengths[query, passage]
+
+    for batch in batches_of(plan, 0):
+        given = teacher[batch.query, batch.passage].astype(np.float32)
+        options = {"loss": "listwise_distillation", "temperature": 2.0}
+        tables = [torch.full((20, 140), -math.inf, dtype=torch.float64) for _ in range(2)]
+        for table, values in zip(tables, (scores, teacher), strict=True):
+            table[batch.query, batch.passage] = torch.from_numpy(values[batch.query, batch.passage])
+        wanted = by_hand(*tables, 2.0)
+        assert pair_loss(score, tokens, batch, **options, teacher=given).item() == pytest.approx(wanted, rel=1e-4)
+        turned = pair_loss(score, tokens, batch, **options, teacher=np.roll(given, 1))
+        assert abs(turned.item() - wanted) > 1e-3
 
 
 def scored_pairs(dataset: Dataset, per_query: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

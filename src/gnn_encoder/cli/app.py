@@ -100,7 +100,11 @@ def ablate(
 def rerank(
     preset: Preset,
     systems: Annotated[
-        str, typer.Option(metavar="SYSTEM,…", help="Re-rankers, in the order of the table; the last is the headline's.")
+        str,
+        typer.Option(
+            metavar="SYSTEM,…",
+            help="Re-rankers, in the order of the table (distilled ones last); the last is the headline's.",
+        ),
     ] = "cross_encoder,bert_dmn,colbert",
     first_stage: Annotated[
         str | None,

@@ -124,9 +124,10 @@ def _content_cache(base: type) -> type:
 
         def compute_key(self, component_name: str, **facts: Any) -> str:
             _check_outputs()
-            key = str(super().compute_key(component_name, **facts))
+            step = step_of(component_name.removeprefix("comp-"))
+            key = str(super().compute_key(step, **facts))  # two calls of a step share their results
             call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
-            self._steps[key] = call.title(step_of(component_name.removeprefix("comp-")))
+            self._steps[key] = call.title(step)
             return key
 
         def get(self, key: str) -> dict[str, Any] | None:

@@ -167,16 +167,17 @@ def rerank(
     root = _writable(root)
     before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
     made = call_arguments(before | reranking_calls(settings, names))
-    steps = ("train", "rerank", "evaluate_passages")
+    steps = ("teacher", "score", "train", "rerank", "evaluate_passages")
     loops = {
-        loop: [{step: made.pop(f"{step}.{name}") for step in steps if f"{step}.{name}" in made} for name in looped]
+        loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, names).items()
     }
+    once = {name: call for name, call in made.items() if "." not in name}
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"rerank-{Path(preset).stem}")
     bundle = settings.first_stage.bundle
     arguments: dict[str, str | list[dict[str, str]]] = {
-        **made, **loops, "bundle": str(bundle.resolve()) if bundle else ""
+        **once, **loops, "bundle": str(bundle.resolve()) if bundle else ""
     }  # fmt: skip
     outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
     return _with_latest(root, outcome, ("bundle",))

@@ -88,6 +88,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "train_query_generator",
         "generate_queries",
         "select_training_set",
+        "score_candidates",
         "train_reranker",
         "evaluate_passages",
     ),
@@ -176,8 +177,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
     """Returns {name: call} of the steps that make training sets, train re-rankers, and compare them.
 
     The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems that train on
-    generated queries, `evaluate_passages.SYSTEM`. The last system is the candidate. Raises UserError if the first stage
-    has the name of a re-ranker.
+    generated queries, `evaluate_passages.SYSTEM`, for those that learn from a teacher `teacher.SYSTEM` and
+    `score.SYSTEM`. The last system is the candidate. Raises UserError if the first stage has the name of a re-ranker.
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if first in (reranking.SYSTEMS[name].title for name in systems):
@@ -202,11 +203,19 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
         if name == NOTHING:
             found[f"train.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
             found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=name), asked=False)
+            found[f"teacher.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
+            found[f"score.{name}"] = Call("score_candidates", settings.score_candidates, asked=False)
             continue
         train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
         stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
         rerank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **evaluate.speed)
+        if name in loops["distilled_systems"]:
+            teacher = settings.train_reranker.teacher()
+            shared = teacher == settings.train_reranker.for_system("cross_encoder")  # so is its result
+            label = reranking.SYSTEMS["cross_encoder"].title if shared else "Teacher"
+            found[f"teacher.{name}"] = Call("train_reranker", teacher, label)
+            found[f"score.{name}"] = Call("score_candidates", settings.score_candidates)
         found[f"train.{name}"] = Call("train_reranker", train, title)
         found[f"rerank.{name}"] = Call("rerank", rerank, title)
     roles = {"baseline": first, "candidate": reranking.SYSTEMS[systems[-1]].title}
@@ -219,14 +228,18 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
 
 
 def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {loop of the pipeline: its systems}: those on labelled triples alone, and those on generated queries.
+    """Returns {loop of the pipeline: its systems}: on labelled triples, on generated queries, and with a teacher.
 
     So a change of the generated queries trains only the systems again that use them.
     """
     trained = [name for name in systems if not reranking.SYSTEMS[name].evaluates]
-    on_labels = [name for name in trained if settings.train_reranker.for_system(name).triples == "labelled"]
-    others = [name for name in trained if name not in on_labels]
-    return {"systems": on_labels or [NOTHING], "generated_systems": others or [NOTHING]}
+    loops: dict[str, list[str]] = {"systems": [], "generated_systems": [], "distilled_systems": []}
+    for name in trained:
+        own = settings.train_reranker.for_system(name)
+        taught = own.resolved_loss == "listwise_distillation"
+        on_labels = "systems" if own.triples == "labelled" else "generated_systems"
+        loops["distilled_systems" if taught else on_labels].append(name)
+    return {loop: names or [NOTHING] for loop, names in loops.items()}
 
 
 _TRAINING_CALLS = calls(Settings(), PIPELINES["train"]).values()

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import Inference, MeasuredTraining, TokenVectorType
+from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, TokenVectorType
 from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
@@ -38,6 +38,7 @@ SYSTEMS: dict[str, System] = {
     "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}),
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
+    "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
 }
 NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
@@ -68,7 +69,7 @@ class BundleReranker(StepSettings):
     """Adds the chosen re-ranker to the bundle of the first stage."""
 
 
-class TrainReranker(MeasuredTraining):
+class TrainReranker(MeasuredTraining, Distillation):
     """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
@@ -106,9 +107,11 @@ class TrainReranker(MeasuredTraining):
     """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
     negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
     whose generated query is unlike the query (3.3). The section `select_training_set` has both thresholds."""
-    loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax"] = "auto"
+    loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"] = "auto"
     """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
-    `pairwise_margin` for the other kinds (BERT-DMN eq. 4)."""
+    `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence from a trained
+    cross-encoder's scores of lists, a positive and `distillation_candidates` − 1 negatives, instead of `negatives`.
+    The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it."""
     margin: PositiveFloat = 0.2
     """Of `pairwise_margin`. Scores that are logits, of `cross_encoder`, `bert_dmn` and `dmn`, are probabilities then
     (BERT-DMN 3.2)."""
@@ -204,16 +207,21 @@ class TrainReranker(MeasuredTraining):
         if name in self.systems:
             return self.model_copy(update={**self.systems[name], "systems": {}}).for_system(name)
         kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
-        if self.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
+        chosen = self.model_copy(update={"kind": kind, **changes})
+        if chosen.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
             raise UserError(f"train_reranker.loss = pointwise needs logits, which {kind} lacks: choose a pairwise loss")
-        if changes.get("lite") and self.redraw_negatives:
+        if chosen.lite and self.redraw_negatives:
             raise UserError(
                 f"train_reranker.redraw_negatives = true needs a full re-ranker: {name} keeps what it reads"
             )
+        if chosen.resolved_loss == "listwise_distillation" and chosen.triples != "labelled":
+            raise UserError(f"train_reranker.loss = listwise_distillation needs labelled triples, not those of {name}")
         unused = {name for name, kinds in _OWN.items() if kind not in kinds}
-        unused |= {"learning_rate", "dropout"} if changes.get("lite") else {"cache"}
-        if self.model_copy(update={"kind": kind}).resolved_loss != "pairwise_margin":
+        unused |= {"learning_rate", "dropout"} if chosen.lite else {"cache"}
+        if chosen.resolved_loss != "pairwise_margin":
             unused.add("margin")
+        distilled = chosen.resolved_loss == "listwise_distillation"
+        unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
         if kind in WORD_KINDS and self.word_vectors != "backbone":
             unused.add("backbone")
         if self.word_vectors != "trained":
@@ -222,8 +230,13 @@ class TrainReranker(MeasuredTraining):
         defaults = {name: type(self).model_fields[name].default for name in unused}
         return self.model_copy(update={"kind": kind, **own, **defaults, **changes})
 
+    def teacher(self) -> "TrainReranker":
+        """Returns the settings of the cross-encoder whose scores are learned; as a rule those of that system."""
+        distilled = self.loss == "listwise_distillation"
+        return self.model_copy(update={"loss": "auto"} if distilled else {}).for_system("cross_encoder")
+
     @property
-    def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax"]:
+    def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"]:
         """The loss, with `auto` resolved."""
         if self.loss == "auto":
             return "pairwise_softmax" if self.kind == "colbert" else "pairwise_margin"

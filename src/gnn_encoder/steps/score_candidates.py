@@ -20,13 +20,14 @@ def score_candidates(
     settings: ScoreCandidates,
     dataset: Path,
     bm25_run: Path,
-    dpr_run: Path,
     cross_encoder: Path,
     pair_scores: Draft,
+    dpr_run: Path | None = None,
 ) -> Metrics:
     """Scores every candidate pair; the [CLS] vectors become edge features of the graph."""
     data, model = Dataset(dataset), CrossEncoder.load(cross_encoder)
-    query, passage = candidate_pairs(data, [Run.read(dpr_run), Run.read(bm25_run)], settings.candidates)
+    runs = [Run.read(path) for path in (dpr_run, bm25_run) if path]
+    query, passage = candidate_pairs(data, runs, settings.candidates)
     cls = PairScores.create_cls(pair_scores, len(query), model.width)
     scores = np.empty(len(query), dtype=np.float32)
     progress = context.progress("scoring", len(query), "pairs")

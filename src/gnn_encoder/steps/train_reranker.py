@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, Run, TrainingSet
+from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import save_scorer
@@ -27,8 +27,12 @@ def train_reranker(
     first_run: Path,
     reranker: Draft,
     training_set: Path | None = None,
+    pair_scores: Path | None = None,
 ) -> Metrics:
-    """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind."""
+    """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind.
+
+    `pair_scores`: a teacher's, for listwise distillation, whose negatives have such a score.
+    """
     data, first = Dataset(dataset), Run.read(first_run)
     labels = data.split_qrels("train").positive()
     if len(labels.query) == 0:
@@ -42,6 +46,13 @@ def train_reranker(
         if training_set is None:
             raise UserError(f"train_reranker.triples = {settings.triples} needs a training set")
         labels, pool, generated = with_examples(labels, pool, _added(training_set, settings.triples), queries)
+    pairs = None
+    if settings.resolved_loss == "listwise_distillation":
+        if pair_scores is None:
+            raise UserError("train_reranker.loss = listwise_distillation needs a teacher: the input pair_scores")
+        pairs = PairScores.read(pair_scores)
+        pool = np.where(pairs.find(labels.query[:, None], pool) >= 0, pool, -1)
+        settings = settings.model_copy(update={"negatives": settings.distillation_candidates - 1})
     scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
     trained = new_reranker(settings, data, scored[scored >= 0], generated)
     if settings.in_batch_negatives and not trained.table:
@@ -59,7 +70,11 @@ def train_reranker(
     def loss(batch: PairBatch) -> Tensor:
         if settings.in_batch_negatives and trained.table:
             return in_batch_loss(trained.table, batch, known, queries)
-        return pair_loss(score, trained.lengths, batch, loss=settings.resolved_loss, margin=settings.margin)
+        return pair_loss(
+            score, trained.lengths, batch, loss=settings.resolved_loss, margin=settings.margin,
+            teacher=pairs.score[pairs.find(batch.query, batch.passage)] if pairs else None,
+            temperature=settings.distillation_temperature,
+        )  # fmt: skip
 
     def figures() -> dict[str, float]:
         found = dev.measure(trained.rank)

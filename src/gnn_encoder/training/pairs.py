@@ -15,7 +15,7 @@ from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
-from gnn_encoder.training.losses import in_batch_softmax, pairwise_margin, pairwise_softmax
+from gnn_encoder.training.losses import in_batch_softmax, listwise_distillation, pairwise_margin, pairwise_softmax
 
 
 @dataclass(frozen=True)
@@ -117,15 +117,19 @@ def pair_loss(
     batch: PairBatch,
     *,
     loss: str,
-    margin: float,
+    margin: float = 0.0,
+    teacher: np.ndarray | None = None,
+    temperature: float = 1.0,
 ) -> Tensor:
     """Mean loss of a batch. The pairs go through the model in length-sorted parts, to save padding.
 
     Args:
         score: scores [b], with gradient, of the pairs of dataset rows (query [b], passage [b]).
         lengths: tokens of such pairs.
-        loss: `pointwise` (binary cross-entropy; the scores are logits), `pairwise_margin` or `pairwise_softmax`.
+        loss: `pointwise` (binary cross-entropy; the scores are logits), `pairwise_margin`, `pairwise_softmax` or
+            `listwise_distillation`, whose lists are the groups.
         margin: of `pairwise_margin`.
+        teacher: scores fp32 [b] of the batch's pairs, for `listwise_distillation`. temperature: of the same.
     """
     parts = list(passes(lengths(batch.query, batch.passage)))
     scores = [score(batch.query[part], batch.passage[part]) for part in parts]
@@ -134,7 +138,15 @@ def pair_loss(
         relevant = (torch.from_numpy(batch.column[part] == 0).to(where).float() for part in parts)
         losses = map(partial(binary_cross_entropy_with_logits, reduction="sum"), scores, relevant)
         return sum(losses, torch.zeros((), device=where)) / len(batch.query)
-    row, column = (torch.from_numpy(place[np.concatenate(parts)]).to(where) for place in (batch.group, batch.column))
-    groups = torch.full((int(batch.group.max()) + 1, int(batch.column.max()) + 1), -torch.inf, device=where)
-    groups[row, column] = torch.cat(scores)
+    shape = (int(batch.group.max()) + 1, int(batch.column.max()) + 1)
+
+    def grouped(values: Tensor, order: np.ndarray | slice) -> Tensor:
+        row, column = (torch.from_numpy(place[order]).to(where) for place in (batch.group, batch.column))
+        table = torch.full(shape, -torch.inf, device=where)
+        table[row, column] = values
+        return table
+
+    groups = grouped(torch.cat(scores), np.concatenate(parts))
+    if teacher is not None:
+        return listwise_distillation(groups, grouped(torch.from_numpy(teacher).to(where), slice(None)), temperature)
     return pairwise_margin(groups, margin) if loss == "pairwise_margin" else pairwise_softmax(groups)
