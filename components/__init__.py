@@ -4,6 +4,7 @@ from components.bm25_retrieve import bm25_retrieve
 from components.build_graph import build_graph
 from components.bundle_reranker import bundle_reranker
 from components.choose_reranker import choose_reranker
+from components.compare_rerankers import compare_rerankers
 from components.compare_variants import compare_variants
 from components.dense_retrieve import dense_retrieve
 from components.encode_corpus import encode_corpus
@@ -34,6 +35,7 @@ __all__ = [
     "build_graph",
     "bundle_reranker",
     "choose_reranker",
+    "compare_rerankers",
     "compare_variants",
     "dense_retrieve",
     "encode_corpus",

@@ -2,10 +2,10 @@
 
 `systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, and `rerank`, the arguments
 of `rerank`. `generated_systems` is such a list of the re-rankers that train on generated queries, too (SS-BERT 3); its
-entries have `evaluate_passages` besides. `distilled_systems` is one of the re-rankers that learn from a teacher:
-`teacher` has the arguments of the teacher's `train_reranker`, and `score` those of `score_candidates`. The cache has a
-teacher that is also one of the systems. `bundle` is the URI of the first stage's bundle, if it has one. The other
-parameters are as in train.py.
+entries have `select`, the arguments of `select_training_set`, and `evaluate_passages` besides. `distilled_systems` is
+one of the re-rankers that learn from a teacher: `teacher` has the arguments of the teacher's `train_reranker`, and
+`score` those of `score_candidates`. The cache has a teacher that is also one of the systems. `bundle` is the URI of the
+first stage's bundle, if it has one. The other parameters are as in train.py.
 """
 
 from kfp import dsl
@@ -21,11 +21,11 @@ def rerank(
     systems: list,
     train_query_generator: str,
     generate_queries: str,
-    select_training_set: str,
     generated_systems: list,
     distilled_systems: list,
     evaluate: str,
     report: str,
+    compare_rerankers: str,
     choose_reranker: str,
     bundle_reranker: str,
     bundle: str,
@@ -43,10 +43,10 @@ def rerank(
     generated_queries = components.generate_queries(
         arguments=generate_queries, dataset=dataset, candidates=first_run, query_generator=query_generator
     ).output
-    training_set = components.select_training_set(
-        arguments=select_training_set, dataset=dataset, candidates=first_run, generated_queries=generated_queries
-    ).output
     with dsl.ParallelFor(generated_systems) as system:
+        training_set = components.select_training_set(
+            arguments=system.select, dataset=dataset, candidates=first_run, generated_queries=generated_queries
+        ).output
         generated_reranker = components.train_reranker(
             arguments=system.train, dataset=dataset, first_run=first_run, training_set=training_set
         ).output
@@ -79,6 +79,16 @@ def rerank(
         distilled_rerankers=dsl.Collected(student_run),
     ).output
     components.report(arguments=report, dataset=dataset, evaluation=evaluation)
+    components.compare_rerankers(
+        arguments=compare_rerankers,
+        dataset=dataset,
+        first_run=first_run,
+        evaluation=evaluation,
+        rerankers=dsl.Collected(reranker),
+        generated_rerankers=dsl.Collected(generated_reranker),
+        distilled_rerankers=dsl.Collected(student),
+        generated_queries=generated_queries,
+    )
     best = components.choose_reranker(
         arguments=choose_reranker,
         dataset=dataset,

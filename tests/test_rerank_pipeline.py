@@ -12,15 +12,22 @@ from bundles import fill_bundle
 from trained_root import Trained
 
 from gnn_encoder.artifacts import Dataset, Report, drafting
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
-from gnn_encoder.settings.reranking import SYSTEMS, TrainReranker
+from gnn_encoder.settings.reranking import RERANKING_STUDIES, SYSTEMS, TrainReranker
 from gnn_encoder.steps.ingest import ingest
 
 pytestmark = pytest.mark.timeout(300)
+
+# The generator writes something after 30 epochs, and its queries are all alike.
+SS_BERT = (
+    "--set", "train_query_generator.epochs=30", "--set", "select_training_set.augmentation_threshold=1.0",
+    "--set", "evaluate_passages.generator_weights=[5.0]",
+)  # fmt: skip
 
 
 def rerank(trained: Trained, *more: str) -> int:
@@ -37,10 +44,7 @@ def reused(shown: str) -> int:
 
 
 def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    # SS-BERT's generator writes something after 30 epochs, and its queries are all alike.
-    changed = ("train_query_generator.epochs=30", "select_training_set.augmentation_threshold=1.0")
-    sets = [word for change in (*changed, "evaluate_passages.generator_weights=[5.0]") for word in ("--set", change)]
-    assert rerank(trained, "--systems", ",".join(SYSTEMS), *sets) == 0
+    assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT) == 0
     shown = capsys.readouterr().out
     for title in ("train_reranker: BERT-DMN", "rerank: ColBERT", "evaluate", "report"):
         assert title in shown
@@ -60,7 +64,7 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2") == 0
     shown = capsys.readouterr().out
     # ingest, BM25, the first stage, and ColBERT, which has no episodes and reads no generated query
-    assert reused(shown) == 5 and shown.count("not asked for") == 10
+    assert reused(shown) == 5 and shown.count("not asked for") == 11
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
@@ -108,6 +112,56 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     bundle = trained.root / "latest" / "bundle"
     assert f"bundle     {bundle}" in shown and [path.name for path in bundle.parent.iterdir()] == ["bundle"]
     assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "colbert"}
+
+
+def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:
+    """The report and the output of `gnn-encoder ablate --study …`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--study", *more])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+    shown = capsys.readouterr().out
+    assert not caught.value.code
+    return Report.read(Path(shown.split("report ")[-1].strip()).parent), shown
+
+
+def test_the_study_of_bert_dmn(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    report, shown = study(trained, capsys, "bert_dmn", "--set", "compare_rerankers.diffusion_pairs=50")
+    metrics, page = report.metrics, report.page.read_text()
+    results, measured = metrics["results"]["test"], metrics["gains"]["test"]
+    titles = [SYSTEMS[name].title for name in RERANKING_STUDIES["bert_dmn"].systems]
+    assert list(results) == ["BM25", *titles] and metrics["measures"] == ["AP", "RR"]
+    gain = measured["BERT-DMN against Cross-encoder"]["AP"]
+    assert gain == pytest.approx(results["BERT-DMN"]["AP"] - results["Cross-encoder"]["AP"])
+    assert f"{gain:+.3f}" in page and f"{gain:+.3f}" in shown and all(title in page for title in titles)
+    assert list(metrics["efficiency"]) == titles and all("first" in rates for rates in metrics["efficiency"].values())
+    assert list(metrics["diffusion"]) == ["untrained", "BERT", "BERT-DMN"]
+    assert len({json.dumps(means) for means in metrics["diffusion"].values()}) == 3
+    assert [path.stem for path in (report.path / "plots").iterdir()] == ["diffusion"] and "SS-BERT" not in page
+    run = [run for run in trained.runs() if run.info.run_name == "compare_rerankers"][-1]
+    assert run.data.metrics["test/BERT-DMN against Cross-encoder/AP"] == gain
+
+
+def test_the_study_of_ss_bert(
+    trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systems = ("ss_bert_t", "colbert", "ss_bert_h", "ss_bert_h_0.3", "ss_bert_d")
+    monkeypatch.setitem(RERANKING_STUDIES, "ss_bert", RERANKING_STUDIES["ss_bert"]._replace(systems=systems))
+    report, shown = study(trained, capsys, "ss_bert", *SS_BERT)
+    metrics, page = report.metrics, report.page.read_text()
+    results, other = metrics["results"]["test"], "SS-BERT(h), t_A = 0.3"
+    assert list(results) == ["BM25", "ColBERT", "SS-BERT(t)", "SS-BERT(h)", other, "SS-BERT(d)"]
+    # Another threshold trains one system alone.
+    lines = [line for line in shown.splitlines() if "train_reranker: " in line]
+    (done,) = (line for line in lines if "  done  " in line)
+    assert other in done and sum("  cached  " in line for line in lines) == 3
+    assert list(metrics["thresholds"]) == [other, "SS-BERT(h)"] and metrics["thresholds"][other]["threshold"] == 0.3
+    rouge = read_history(report.path)["train_query_generator"].metrics
+    assert [own for _, own, _ in metrics["rouge"]] == [rouge[name] for name in ("rouge1", "rouge2", "rougeL")]
+    assert metrics["words"]["what"][0] == 100.0 and sum(own for _, own, _ in metrics["similarity"]) == pytest.approx(
+        100
+    )
+    assert "52.67" in page and "39.02" in page and "43.8" in page and "Fig. 4" in page and not metrics["diffusion"]
 
 
 def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
@@ -236,3 +290,14 @@ def test_an_unknown_system_is_one_line(
     assert rerank(trained, "--systems", systems) == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
+
+
+def test_a_study_of_re_rankers_runs_alone(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--study", "ss_bert", "--study", "gate"]
+        )
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+    told = capsys.readouterr().err
+    assert caught.value.code == 2 and "runs alone" in told and told.count("\n") == 1

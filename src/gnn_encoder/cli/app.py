@@ -70,7 +70,11 @@ def update(
 def ablate(
     preset: Preset,
     study: Annotated[
-        list[str] | None, typer.Option(help="parts, gate, neighbors, mask or edges; repeatable; by default all.")
+        list[str] | None,
+        typer.Option(
+            help="parts, gate, neighbors, mask or edges; repeatable; by default all. Or one of re-rankers: bert_dmn, "
+            "ss_bert, which have no other variants, modes or seeds."
+        ),
     ] = None,
     variant: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="Your own variant; repeatable.")
@@ -83,13 +87,21 @@ def ablate(
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Compare variants of the model: the gain of each part, and its significance."""
+    """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.ablation import ablation_table
+    from gnn_encoder.report.study import study_table
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.pipeline import FOUNDATION
+    from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
+    from gnn_encoder.settings.reranking import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
 
+    if of_rerankers := [name for name in study or [] if name in RERANKING_STUDIES]:
+        if len(study or []) > 1 or variant:
+            raise UserError(f"--study {of_rerankers[0]} runs alone, without another study and without --variant")
+        job = partial(pipelines.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
+        show_table(study_table, follow(PIPELINES["rerank"][:3], job), "study")
+        return
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode}", *(overrides or [])]
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds, root)

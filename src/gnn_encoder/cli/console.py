@@ -180,9 +180,9 @@ def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
     return outcome
 
 
-def show_table(table: Callable[[dict[str, Any]], Table], outcome: Outcome) -> None:
-    """Shows the table of a report's figures, and the path of its page."""
-    report = Report.read(outcome.outputs["report"])
+def show_table(table: Callable[[dict[str, Any]], Table], outcome: Outcome, output: str = "report") -> None:
+    """Shows the table of a report's figures, and the path of its page. `output` names the report among the outputs."""
+    report = Report.read(outcome.outputs[output])
     screen = Console()
     screen.print()
     screen.print(table(report.metrics))

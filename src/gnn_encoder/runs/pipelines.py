@@ -28,7 +28,7 @@ from gnn_encoder.settings.pipeline import (
     reranking_loops,
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
-from gnn_encoder.settings.reranking import system_names
+from gnn_encoder.settings.reranking import RERANKING_STUDIES, system_names
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
@@ -157,24 +157,27 @@ def rerank(
     first_stage: str | None,
     root: Path,
     show: Show,
+    study: str = "",
 ) -> Outcome:
     """Runs the re-ranking pipeline for some systems; the last one is the one in the headline.
 
     If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
+    With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
     """
     given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
-    settings, names = load_settings(preset, [*overrides, *given]), system_names(systems)
+    settings = load_settings(preset, [*overrides, *given])
+    names = list(RERANKING_STUDIES[study].systems) if study else system_names(systems)
     root = _writable(root)
     before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
-    made = call_arguments(before | reranking_calls(settings, names))
-    steps = ("teacher", "score", "train", "rerank", "evaluate_passages")
+    made = call_arguments(before | reranking_calls(settings, names, study))
+    steps = ("select", "teacher", "score", "train", "rerank", "evaluate_passages")
     loops = {
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, names).items()
     }
     once = {name: call for name, call in made.items() if "." not in name}
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
-    name = dated(f"rerank-{Path(preset).stem}")
+    name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
     bundle = settings.first_stage.bundle
     arguments: dict[str, str | list[dict[str, str]]] = {
         **once, **loops, "bundle": str(bundle.resolve()) if bundle else ""

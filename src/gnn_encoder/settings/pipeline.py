@@ -37,6 +37,7 @@ class Settings(StepSettings):
     first_stage: FirstStage = FirstStage()
     train_reranker: reranking.TrainReranker = reranking.TrainReranker()
     evaluate_passages: reranking.EvaluatePassages = reranking.EvaluatePassages()
+    compare_rerankers: reranking.CompareRerankers = reranking.CompareRerankers()
 
     def _problems(self) -> Iterator[str]:
         if self.generate_queries.negative_below != self.select_training_set.negative_below:
@@ -91,6 +92,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "score_candidates",
         "train_reranker",
         "evaluate_passages",
+        "compare_rerankers",
     ),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
@@ -173,15 +175,18 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
     }
 
 
-def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Call]:
+def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "") -> dict[str, Call]:
     """Returns {name: call} of the steps that make training sets, train re-rankers, and compare them.
 
     The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems that train on
-    generated queries, `evaluate_passages.SYSTEM`, for those that learn from a teacher `teacher.SYSTEM` and
-    `score.SYSTEM`. The last system is the candidate. Raises UserError if the first stage has the name of a re-ranker.
+    generated queries, `select.SYSTEM` and `evaluate_passages.SYSTEM`, for those that learn from a teacher
+    `teacher.SYSTEM` and `score.SYSTEM`. The last system is the candidate. `study`: one of `RERANKING_STUDIES`, which is
+    reported, too. Raises UserError if the first stage has the name of a re-ranker.
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
-    if first in (reranking.SYSTEMS[name].title for name in systems):
+    if study:
+        evaluate = evaluate.model_copy(update={"measures": reranking.RERANKING_STUDIES[study].measures})
+    if first in (reranking.ALL_SYSTEMS[name].title for name in systems):
         raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
     asked = loops["generated_systems"] != [NOTHING]
     negatives = {"negative_depth": settings.train_reranker.negative_depth}
@@ -190,14 +195,13 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
     found = {
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
         "generate_queries": Call("generate_queries", generate, asked=asked),
-        "select_training_set": Call(
-            "select_training_set", settings.select_training_set.model_copy(update=negatives | both), asked=asked
-        ),
     }
-    evaluating = {reranking.SYSTEMS[name].evaluates: reranking.SYSTEMS[name].title for name in systems}
+    evaluating = {reranking.ALL_SYSTEMS[name].evaluates: reranking.ALL_SYSTEMS[name].title for name in systems}
     for name in loops["generated_systems"]:
-        title = evaluating.get(name, "")
+        system, title = reranking.ALL_SYSTEMS.get(name, reranking.System(name, "colbert")), evaluating.get(name, "")
+        chosen = settings.select_training_set.model_copy(update={**negatives, **both, **system.selection})
         tuned = settings.evaluate_passages.model_copy(update={"system": title, "measure": evaluate.measures[0]})
+        found[f"select.{name}"] = Call("select_training_set", chosen, system.title, asked)
         found[f"evaluate_passages.{name}"] = Call("evaluate_passages", tuned, title, asked=bool(title))
     for name in (name for loop in loops.values() for name in loop):
         if name == NOTHING:
@@ -206,7 +210,7 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
             found[f"teacher.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates, asked=False)
             continue
-        train, title = settings.train_reranker.for_system(name), reranking.SYSTEMS[name].title
+        train, title = settings.train_reranker.for_system(name), reranking.ALL_SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
         stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
         rerank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **evaluate.speed)
@@ -218,12 +222,15 @@ def reranking_calls(settings: Settings, systems: Sequence[str]) -> dict[str, Cal
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates)
         found[f"train.{name}"] = Call("train_reranker", train, title)
         found[f"rerank.{name}"] = Call("rerank", rerank, title)
-    roles = {"baseline": first, "candidate": reranking.SYSTEMS[systems[-1]].title}
+    roles = {"baseline": first, "candidate": reranking.ALL_SYSTEMS[systems[-1]].title}
+    studied = {"study": study, "depth": settings.train_reranker.hits_of("cross_encoder")}
+    compare = settings.compare_rerankers.model_copy(update=studied)
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
         "report": Call("report", outcome.Report(**evaluate.speed)),
         "choose_reranker": Call("choose_reranker", reranking.ChooseReranker()),
         "bundle_reranker": Call("bundle_reranker", reranking.BundleReranker()),
+        "compare_rerankers": Call("compare_rerankers", compare, asked=bool(study)),
     }
 
 
@@ -232,7 +239,7 @@ def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, lis
 
     So a change of the generated queries trains only the systems again that use them.
     """
-    trained = [name for name in systems if not reranking.SYSTEMS[name].evaluates]
+    trained = [name for name in systems if not reranking.ALL_SYSTEMS[name].evaluates]
     loops: dict[str, list[str]] = {"systems": [], "generated_systems": [], "distilled_systems": []}
     for name in trained:
         own = settings.train_reranker.for_system(name)

@@ -125,8 +125,9 @@ ELSEWHERE: dict[str, set[str]] = {
     "select_training_set": {"negative_depth"},
     "train_reranker": {"kind", "lite"},
     "evaluate_passages": {"system", "measure"},
+    "compare_rerankers": {"study", "depth"},
 }
-"""Step → settings that a pipeline derives from other sections, or from its systems."""
+"""Step → settings that a pipeline derives from other sections, or from its systems or study."""
 
 
 def settable(step: str) -> set[str]:

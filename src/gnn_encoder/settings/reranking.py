@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, TokenVectorType
-from gnn_encoder.settings.values import Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
+from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
@@ -24,6 +24,8 @@ class System(NamedTuple):
     changes: Mapping[str, Any] = {}
     evaluates: str = ""
     """The system whose ranking `evaluate_passages` changes; nothing is trained for this one."""
+    selection: Mapping[str, Any] = {}
+    """Changes of `select_training_set`, for a system on generated queries."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -35,7 +37,7 @@ SYSTEMS: dict[str, System] = {
     "qa_lstm": System("QA-LSTM", "qa_lstm"),
     "k_nrm": System("K-NRM", "k_nrm"),
     "dmn": System("DMN", "dmn"),
-    "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}),
+    "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}, selection={"augmentation": False}),
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
     "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
@@ -44,6 +46,43 @@ NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
 }
 """Kind → numbers of BERT-DMN 5 for this kind alone. They are defaults: a preset's or a user's value replaces them."""
+
+THRESHOLDS: dict[str, System] = {
+    f"ss_bert_h_{t_a}": System(
+        f"SS-BERT(h), t_A = {t_a}", "colbert", {"triples": "augmented"}, selection={"augmentation_threshold": t_a}
+    )
+    for t_a in (0.05, 0.15, 0.2, 0.25, 0.3)
+}
+"""Further systems of the study `ss_bert`. SS-BERT 4.3 has t_A from 0.1 to 0.4 in steps of 0.06."""
+ALL_SYSTEMS = SYSTEMS | THRESHOLDS
+
+
+class Study(NamedTuple):
+    """A paper's comparison of re-rankers."""
+
+    systems: tuple[str, ...]
+    """In the order of the table; the last is the headline's."""
+    measures: tuple[Measure, ...]
+    against: Mapping[str, str]
+    """System → another one, over which its gain is reported."""
+    encoders: Mapping[str, str] = {}
+    """Label → the system whose encoder's outputs are compared. A lite system has the untrained encoder."""
+
+
+RERANKING_STUDIES: dict[str, Study] = {
+    "bert_dmn": Study(
+        ("qa_lstm", "k_nrm", "dmn", "cross_encoder_lite", "bert_dmn_lite", "cross_encoder", "bert_dmn"),
+        ("AP", "RR"),
+        {"bert_dmn": "cross_encoder", "bert_dmn_lite": "cross_encoder_lite"},
+        {"untrained": "cross_encoder_lite", "BERT": "cross_encoder", "BERT-DMN": "bert_dmn"},
+    ),
+    "ss_bert": Study(
+        ("colbert", "ss_bert_t", "ss_bert_h", *THRESHOLDS, "ss_bert_d"),
+        ("RR@10", "R@50", "R@1000"),
+        dict.fromkeys(("ss_bert_t", "ss_bert_h", "ss_bert_d"), "colbert"),
+    ),
+}
+"""Study of `gnn-encoder ablate` → its systems: BERT-DMN Table 2, and SS-BERT Table 6 with Fig. 4."""
 
 
 def system_names(names: Sequence[str]) -> list[str]:
@@ -204,9 +243,10 @@ class TrainReranker(MeasuredTraining, Distillation):
         So a change of another kind's settings, of `depth` or of `token_vectors` trains nothing again. Raises UserError
         for a loss that the kind does not have, and for a lite re-ranker with changing pairs.
         """
-        if name in self.systems:
-            return self.model_copy(update={**self.systems[name], "systems": {}}).for_system(name)
-        kind, changes = SYSTEMS[name].kind, SYSTEMS[name].changes
+        section = "ss_bert_h" if name in THRESHOLDS else name
+        if section in self.systems:
+            return self.model_copy(update={**self.systems[section], "systems": {}}).for_system(name)
+        _, kind, changes, *_ = ALL_SYSTEMS[name]
         chosen = self.model_copy(update={"kind": kind, **changes})
         if chosen.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
             raise UserError(f"train_reranker.loss = pointwise needs logits, which {kind} lacks: choose a pairwise loss")
@@ -266,6 +306,18 @@ class EvaluatePassages(Inference):
     of the generator's size, so this is less than SS-BERT's 1000, and enough to change MRR@10."""
     length_normalised: bool = False
     """Divide s_query by the query's number of tokens. SS-BERT does not."""
+
+
+class CompareRerankers(Inference):
+    """Reports a study of re-rankers."""
+
+    study: str = ""
+    depth: PositiveInt = 100
+    """The pipeline sets both: a study's name, and the number of hits that a cross-encoder re-ranks."""
+    diffusion_pairs: PositiveInt = 2000
+    """Pairs of a query and one of its first `depth` hits, drawn to compare an encoder's outputs. BERT-DMN 6.2 has
+    20,000; 2,000 pairs of 100 tokens have ten million cosines."""
+    seed: Count = 0
 
 
 WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")

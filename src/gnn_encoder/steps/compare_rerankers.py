@@ -1,0 +1,108 @@
+"""Reports a study of re-rankers: the tables and figures of BERT-DMN, or of SS-BERT."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run, read_manifest
+from gnn_encoder.artifacts.history import History, joined, read_history
+from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.evaluation.similarity import beside_paper
+from gnn_encoder.inference.diffusion import COSINES, Diffusion, diffusion
+from gnn_encoder.inference.pair_outputs import FrozenEncoder
+from gnn_encoder.inference.scorers import CrossEncoderScorer, load_scorer
+from gnn_encoder.inference.scoring import PairTokens
+from gnn_encoder.report.page import Plot, render_study
+from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
+from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, thresholds, words_table
+from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings.reranking import RERANKING_STUDIES, SYSTEMS, THRESHOLDS, CompareRerankers
+from gnn_encoder.tracking.context import Context
+
+
+@step(study="report")
+def compare_rerankers(
+    context: Context,
+    settings: CompareRerankers,
+    dataset: Path,
+    first_run: Path,
+    evaluation: Path,
+    rerankers: list[Path],
+    generated_queries: Path,
+    study: Draft,
+) -> Metrics:
+    """Compares the re-rankers' figures, trainings and outputs; `rerankers` and `generated_queries` may be empty."""
+    data, evaluated, asked = Dataset(dataset), Evaluation.read(evaluation), RERANKING_STUDIES[settings.study]
+    trained = {list(read_history(path))[-1]: path for path in rerankers if read_manifest(path).files}
+    history, metrics = joined(trained.values()), {**evaluated.metrics, "study": settings.study}
+    against = {SYSTEMS[one].title: SYSTEMS[other].title for one, other in asked.against.items()}
+    metrics |= gains(evaluated, metrics, against)
+    metrics |= {"efficiency": efficiency(history) if asked.encoders else {}, "cosines": list(COSINES), "diffusion": {}}
+    augmented = [SYSTEMS["ss_bert_h"].title, *(system.title for system in THRESHOLDS.values())]
+    metrics |= {"words": {}, "thresholds": thresholds(history, augmented)}
+    plots: dict[str, Plot] = {}
+    if asked.encoders:
+        folders = {label: trained[f"train_reranker: {SYSTEMS[name].title}"] for label, name in asked.encoders.items()}
+        found = measured(context, settings, data, Run.read(first_run), metrics["headline_split"], folders)
+        metrics["diffusion"] = {label: each.means.tolist() for label, each in found.items()}
+        pairs = f"{settings.diffusion_pairs:,} pairs of a {metrics['headline_split']} query and one of its first hits"
+        caption = f"Cosines of the encoder's outputs (BERT-DMN Fig. 3), of at most {pairs}. Dotted: the mean."
+        plots["diffusion"] = Plot(diffusion_plot(found), caption)
+    if read_manifest(generated_queries).files:
+        metrics |= queries_metrics(data, GeneratedQueries.read(generated_queries), history)
+    if metrics["thresholds"]:
+        values = {
+            system: of[metrics["measures"][0]] for system, of in metrics["results"][metrics["headline_split"]].items()
+        }
+        drawn = thresholds_plot(metrics["thresholds"], values, metrics["measures"][0])
+        plots["thresholds"] = Plot(drawn, f"SS-BERT's Fig. 4 and 5; {metrics['headline_split']} queries on the left.")
+    headline = evaluated.manifest.metrics["headline"]
+    page = render_study(metrics, headline=headline, plots=plots)
+    images = {name: plot.image for name, plot in plots.items()}
+    Report.write(study, metrics=metrics, per_query=evaluated.per_query, plots=images, page=page)
+    context.log.artifact(study.path, "study")
+    return {**flat(metrics), "headline": headline}
+
+
+def measured(
+    context: Context, settings: CompareRerankers, data: Dataset, run: Run, split: str, folders: Mapping[str, Path]
+) -> dict[str, Diffusion]:
+    """Returns the diffusion of information in each encoder, over pairs drawn from a split's first hits."""
+    hits = run.of(labelled_queries(data.split_qrels(split)), settings.depth)
+    rows = np.random.default_rng(settings.seed).permutation(len(hits.query))[: settings.diffusion_pairs]
+    progress = context.progress("diffusion", len(folders) * len(rows), "pairs")
+    found = {}
+    for label, folder in folders.items():
+        scorer = load_scorer(folder)
+        assert isinstance(scorer, CrossEncoderScorer)  # a study names no other kind
+        pairs, first, second = scorer.pairs(data, hits.query[rows], hits.passage[rows])
+        assert isinstance(pairs, PairTokens)
+        encoder = FrozenEncoder(scorer.model)
+        found[label] = diffusion(encoder, pairs, first, second, progress=progress, **settings.speed)
+    return found
+
+
+def queries_metrics(data: Dataset, generated: GeneratedQueries, history: History) -> dict[str, Any]:
+    """Returns the tables of generated queries beside SS-BERT's: `words`, `rouge` and `similarity`."""
+    real = data.queries.column("text").take(pa.array(data.query_rows("train")))
+    scores = history["train_query_generator"].metrics
+    return {
+        "words": words_table(first_words(real), first_words(pa.array(generated.text, pa.string()))),
+        "rouge": [(name, scores[key], paper) for key, (name, paper) in ROUGE.items() if key in scores],
+        "similarity": beside_paper(history["generate_queries"].metrics),
+    }
+
+
+def flat(metrics: dict[str, Any]) -> dict[str, float]:
+    """Returns gains as `test/BERT-DMN against BERT/AP`, and the figures of the other tables likewise."""
+    tables = {"efficiency": metrics["efficiency"], "thresholds": metrics["thresholds"]}
+    tables["diffusion"] = {label: dict(zip(COSINES, of, strict=True)) for label, of in metrics["diffusion"].items()}
+    return {
+        f"{table}/{row}/{column}": value
+        for table, rows in (metrics["gains"] | tables).items()
+        for row, columns in rows.items()
+        for column, value in columns.items()
+    }
