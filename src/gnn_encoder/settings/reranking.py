@@ -150,12 +150,13 @@ class TrainReranker(MeasuredTraining, Distillation):
     """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
     `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence from a trained
     cross-encoder's scores of lists, a positive and `distillation_candidates` − 1 negatives, instead of `negatives`.
-    The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it."""
+    The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it, so these negatives are
+    from the first `score_candidates.candidates` hits, not from `negative_depth`."""
     margin: PositiveFloat = 0.2
     """Of `pairwise_margin`. Scores that are logits, of `cross_encoder`, `bert_dmn` and `dmn`, are probabilities then
     (BERT-DMN 3.2)."""
     keep: Literal["last", "best"] = "best"
-    """As in `train_cross_encoder`, by MAP (BERT-DMN 5.2)."""
+    """As in `train_cross_encoder`, by MAP (BERT-DMN 5.2) over a dev query's first 20 hits."""
     depth: PositiveInt | Literal["auto"] = "auto"
     """Hits of each dev and test query that are re-ranked. `auto`: 1000 for `colbert` (SS-BERT 4.1), 100 for the other
     kinds, which read each pair."""

@@ -53,11 +53,11 @@ def train_reranker(
         pairs = PairScores.read(pair_scores)
         pool = np.where(pairs.find(labels.query[:, None], pool) >= 0, pool, -1)
         settings = settings.model_copy(update={"negatives": settings.distillation_candidates - 1})
-    scored = np.unique(np.concatenate([labels.passage, pool.ravel(), dev.candidates.ravel()]))
-    trained = new_reranker(settings, data, scored[scored >= 0], generated)
+    plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
+    scored = np.unique(np.concatenate([plan.pairs[1], dev.pairs[1]]))
+    trained = new_reranker(settings, data, scored, generated)
     if settings.in_batch_negatives and not trained.table:
         raise UserError(f"in_batch_negatives needs kind colbert: a {settings.kind} would read each pair of the batch")
-    plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
     if settings.lite:
         trained = with_frozen_encoder(trained, settings, plan.pairs, dev.pairs, context.progress)
     known = KnownPositives.of(data, "train")

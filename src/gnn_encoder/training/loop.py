@@ -155,7 +155,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
                 if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
                     save(epoch, index + 1)
                     saved = time.monotonic()
-        if step > before:
+        if step > before and (epoch > position.epoch or not position.step):  # a resumed epoch has work done again
             context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
         if measure and leads:
             model.eval()
