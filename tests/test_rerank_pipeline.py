@@ -16,7 +16,7 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
 from gnn_encoder.settings.reranking import RERANKING_STUDIES, SYSTEMS, TrainReranker
 from gnn_encoder.steps.ingest import ingest
@@ -162,6 +162,15 @@ def test_the_study_of_ss_bert(
         100
     )
     assert "52.67" in page and "39.02" in page and "43.8" in page and "Fig. 4" in page and not metrics["diffusion"]
+
+
+def test_ss_bert_trains_on_as_many_selected_triples_as_originals() -> None:
+    chosen = Settings(select_training_set=SelectTrainingSet(selection_mix="once", augmentation=False))
+    calls = reranking_calls(chosen, ["ss_bert_t", "ss_bert_h"])
+    of = {name: calls[f"select.{name}"].settings.model_dump() for name in ("ss_bert_t", "ss_bert_h")}
+    assert {name: (each["selection_mix"], each["augmentation"]) for name, each in of.items()} == {
+        "ss_bert_t": ("equal", False), "ss_bert_h": ("equal", True),
+    }  # fmt: skip
 
 
 def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:

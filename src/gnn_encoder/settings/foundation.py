@@ -164,7 +164,7 @@ class SelectTrainingSet(Negatives):
     """Add the triples whose negative's generated query is similar to the query."""
     selection_mix: Literal["equal", "once"] = "equal"
     """`equal`: as many as the originals (SS-BERT), repeated where there are fewer; `once`: each once, for runs in which
-    few negatives have a generated query."""
+    few negatives have a generated query. The re-ranking pipeline sets `equal`."""
     selection_threshold: Fraction = 0.3
     """t_G."""
     augmentation: bool = True

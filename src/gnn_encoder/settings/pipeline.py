@@ -190,7 +190,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
         raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
     asked = loops["generated_systems"] != [NOTHING]
     negatives = {"negative_depth": settings.train_reranker.negative_depth}
-    both = {"selection": True, "augmentation": True}  # a system takes what its `triples` name
+    # A system takes what its `triples` name; selected triples and originals are 1 : 1 (SS-BERT).
+    both = {"selection": True, "augmentation": True, "selection_mix": "equal"}
     generate = settings.generate_queries.model_copy(update=negatives)
     found = {
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
