@@ -300,6 +300,15 @@ def test_a_generated_query_is_scored_by_its_text(
         assert own == same != other
 
 
+def test_words_of_dev_and_test_queries_alone_are_unknown(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "glove.txt").write_text("river 1 2\n")
+    settings = TrainReranker(kind="k_nrm", word_vectors=str(tmp_path / "glove.txt"))
+    words = new_reranker(settings, tiny_dataset, np.arange(100), ["zebra"]).model.tokenizer.get_vocab()
+    train = {str(row) for row in tiny_dataset.query_rows("train")}  # a query ends with its row
+    assert {word for word in words if word.isdigit()} == train and len(train) == 60
+    assert {"river", "number", "zebra"} < set(words)  # of the corpus, a training query, a generated query
+
+
 def test_the_table_of_colbert_has_the_scores_of_all_pairs(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
     settings = TrainReranker(kind="colbert", backbone=str(tiny_backbone), precision="fp32", passage_length=40)
     reranker = new_reranker(settings, tiny_dataset, np.arange(100), ["the old river"])

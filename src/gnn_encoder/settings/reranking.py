@@ -196,8 +196,8 @@ class TrainReranker(MeasuredTraining, Distillation):
     train_word_vectors: bool = True
     """The vectors change in training, as in K-NRM. BERT-DMN does not say."""
     vocabulary: Annotated[int, Field(ge=3, strict=True)] = 200_000
-    """Of `trained` and GloVe: so many words, the most frequent of corpus and queries, have vectors of their own; all
-    others share one."""
+    """Of `trained` and GloVe: so many words, the most frequent of corpus, training queries and generated queries, have
+    vectors of their own; all others share one."""
     word_width: PositiveInt = 300
     """Of `trained`: the length of a vector."""
     word_epochs: PositiveInt = 5

@@ -101,8 +101,8 @@ def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
 
 
 def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
-    texts = [*data.queries.column("text").to_pylist(), *generated]
-    tokenizer, words = word_vectors(settings, data.passages, texts)
+    learned = [*data.query_texts(data.query_rows("train")), *generated]
+    tokenizer, words = word_vectors(settings, data.passages, learned)
     width, exact_width = settings.kernel_width, settings.exact_kernel_width
     lstm = {"width": settings.lstm_width, "pooling": settings.lstm_pooling, "rate": settings.lstm_dropout}
     networks: dict[str, tuple[type[WordModel], dict[str, Any]]] = {
@@ -113,7 +113,7 @@ def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
     network, options = networks[settings.kind]
     model = network(words, tokenizer, settings.pair_length, **options)
     model.words.requires_grad_(settings.train_word_vectors)
-    questions = Tokens.of(tokenizer, texts, model.max_length)
+    questions = Tokens.of(tokenizer, [*data.queries.column("text").to_pylist(), *generated], model.max_length)
     if model.reads_sentences:
         passages = Sentences(tokenizer, data.passages, rows, model.max_length, settings.split_sentences)
         pairs = WordPairs(questions, passages.tokens, passages.number)

@@ -1,7 +1,8 @@
 """Word vectors at the start of a training, and the tokenizer that knows their words (BERT-DMN 5).
 
 A word is a run of letters and digits, in lower case, or a token of the backbone. The vocabulary has the words of the
-corpus and of all queries; texts are streamed, so that memory grows with the number of distinct words, not of texts.
+corpus and of the queries that are trained on; texts are streamed, so that memory grows with the number of distinct
+words, not of texts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,8 @@ LONGEST = 10_000
 
 def word_vectors(settings: TrainReranker, passages: PassageTable, queries: list[str]) -> tuple[Any, Tensor]:
     """A tokenizer without special tokens, and a vector for each of its words, fp32 [v, e].
+
+    `queries`: those of the training; words of the corpus and of these queries are known.
 
     Raises:
         UserError: gensim or the file with vectors is missing, or the file cannot be read.
