@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gnn_encoder.evaluation.similarity import NAMES, PAPER, beside_paper, distribution, first_words, first_words_table
+from gnn_encoder.evaluation.similarity import NAMES, PAPER, beside_paper, distribution
 
 
 def test_distribution_puts_thresholds_where_selection_does() -> None:
@@ -14,11 +14,3 @@ def test_the_papers_distribution_is_whole_and_stands_beside_ours() -> None:
     assert sum(PAPER) == pytest.approx(100)
     rows = beside_paper(dict(zip(NAMES, (30.0, 20.0, 40.0, 10.0), strict=True)))
     assert rows[0] == ("below 0.1", 30.0, 20.17) and rows[-1] == ("above 0.6", 10.0, 10.12)
-
-
-def test_first_words_are_counted_once_whatever_their_case_and_marks() -> None:
-    queries = ["What is it", "what's that?", "“Which one?”", "how", " ", "whatever it is", "is what so"]
-    shares = [round(7 * share / 100) for share in first_words(queries)]
-    assert shares == [1, 1, 0, 0, 0, 0, 1, 4]  # what, how, …, which, others
-    assert first_words([]) == [0.0] * 8
-    assert "| how | 14.3 % | 50.0 % |" in first_words_table(queries, ["how so", "no"])

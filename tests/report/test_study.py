@@ -22,6 +22,7 @@ from gnn_encoder.report.study import (
     gains,
     study_table,
     thresholds,
+    words_markdown,
     words_table,
 )
 
@@ -99,6 +100,10 @@ def test_first_words() -> None:
     *_, (name, rest) = table.items()
     assert name not in WORDS and rest == [50.0, 75.0, *OTHERS]
     assert abs(sum(paper for paper, _ in WORDS.values()) + OTHERS[0] - 100) < 1e-9
+    lines = words_markdown(table).splitlines()
+    assert len(lines) == 2 + len(table) and {line.count("|") for line in lines} == {6}
+    assert "| what | 37.5 % | 0.0 % | 42.2 % | 43.8 % |" in lines and "| 42 | 12.5 % | 0.0 % |  |  |" in lines
+    assert first_words(pa.array([], pa.string())) == {}
 
 
 def test_thresholds_are_in_order_and_have_the_step_of_the_first_best_figure() -> None:

@@ -1,7 +1,6 @@
-"""Compares queries with queries generated from their negatives: similarity and first words (SS-BERT Tables 5 and 2)."""
+"""Compares queries with queries generated from their negatives: similarity (SS-BERT Table 5)."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ NAMES = ("similarity_below_0.1", "similarity_0.1_to_0.3", "similarity_0.3_to_0.6
 PAPER = (20.17, 30.69, 39.02, 10.12)
 """SS-BERT Table 5, MS MARCO, in percent."""
 PAPER_TRIPLES = 39_769_172
-FIRST_WORDS = ("what", "how", "where", "when", "why", "who", "which")
 
 
 def distribution(similarity: np.ndarray) -> list[float]:
@@ -27,18 +25,3 @@ def beside_paper(metrics: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     """Returns (range, percent here, percent in the paper), from the metrics of `generate_queries`."""
     own = [float(metrics[name]) for name in NAMES]
     return list(zip(RANGES, own, PAPER, strict=True))
-
-
-def first_words(queries: Sequence[str]) -> list[float]:
-    """Returns the percentage of queries that begin with each of `FIRST_WORDS`, and of all others."""
-    begun = ("".join(filter(str.isalpha, words[0])) for query in queries if (words := query.lower().split()))
-    firsts = Counter(begun)
-    counts = [firsts[word] for word in FIRST_WORDS]
-    return [100.0 * count / max(len(queries), 1) for count in (*counts, len(queries) - sum(counts))]
-
-
-def first_words_table(queries: Sequence[str], generated: Sequence[str]) -> str:
-    """Returns the first words of queries and of generated queries as a Markdown table."""
-    columns = zip((*FIRST_WORDS, "others"), first_words(queries), first_words(generated), strict=True)
-    rows = [f"| {word} | {own:.1f} % | {written:.1f} % |" for word, own, written in columns]
-    return "\n".join(["| first word | queries | generated queries |", "|---|---|---|", *rows, ""])

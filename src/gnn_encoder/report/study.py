@@ -95,6 +95,15 @@ def words_table(real: dict[str, float], written: dict[str, float]) -> dict[str, 
     return table | {"none of the paper's words": [*rest, *OTHERS]}
 
 
+def words_markdown(table: Mapping[str, list[float | None]]) -> str:
+    """Returns a table of first words (`words_table`) in Markdown."""
+    lines = ["| first word | queries | generated | SS-BERT, queries | SS-BERT, generated |", "|---|---|---|---|---|"]
+    for word, percents in table.items():
+        shown = ("" if percent is None else f"{percent:.1f} %" for percent in percents)
+        lines.append(f"| {' | '.join((word, *shown))} |")
+    return "\n".join([*lines, ""])
+
+
 def thresholds(history: History, systems: Collection[str]) -> dict[str, dict[str, float]]:
     """Returns {system: t_A, and the training step with the best dev figure} of those systems that exist (SS-BERT 4.3).
 

@@ -7,14 +7,16 @@ sentence embeddings of q and q_G. The report compares the distribution of sim wi
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
-from gnn_encoder.evaluation.similarity import NAMES, distribution, first_words_table
+from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, passage_ids
 from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
+from gnn_encoder.report.study import first_words, words_markdown, words_table
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.training.denoising import Pairs, hard_negatives, read_candidates
@@ -45,7 +47,8 @@ def generate_queries(
     GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
     percent = distribution(similarity)
     asked = data.query_texts(np.unique(triples.query))
-    context.log.text(first_words_table(asked, texts), "generated_queries/first_words.md")
+    real, written = (first_words(pa.array(each, pa.string())) for each in (asked, texts))
+    context.log.text(words_markdown(words_table(real, written)), "generated_queries/first_words.md")
     return {
         "queries": len(texts),
         "triples": len(triples),
