@@ -107,27 +107,31 @@ def test_new_weights_of_a_pair_are_seeded(tmp_path: Path, tiny_dataset: Dataset,
     assert metrics["pairs"] == 8 and metrics["held_out_pairs"] == 0 and "rougeL" not in metrics
 
 
-def test_no_held_out_passage_is_trained_on() -> None:
+def apart(train: Qrels, held_out: Qrels) -> bool:
+    return not set(train.query) & set(held_out.query) and not set(train.passage) & set(held_out.passage)
+
+
+def test_no_held_out_query_or_passage_is_trained_on() -> None:
     generator = np.random.default_rng(0)
-    pairs = Qrels(np.arange(200), generator.integers(0, 40, 200), np.ones(200, int))
+    pairs = Qrels(np.repeat(np.arange(100), 2), generator.integers(0, 150, 200), np.ones(200, int))
     train, held_out = split_pairs(pairs, 0.25, 0, 1000, seed=3)
-    assert not set(train.passage) & set(held_out.passage)
-    assert len(train.query) + len(held_out.query) == 200
-    assert len(set(held_out.passage)) == 10
+    assert apart(train, held_out) and len(set(held_out.query)) == 25 and len(held_out.query) == 50
+    shared = ~np.isin(pairs.query, held_out.query) & np.isin(pairs.passage, held_out.passage)
+    assert shared.sum() > 20 and len(train.query) == 150 - shared.sum()
     small, few = split_pairs(pairs, 0.25, 7, 5, seed=3)
-    assert len(small.query) == 7 and len(few.query) == 5
-    assert set(small.query) <= set(train.query) and set(few.query) <= set(held_out.query)
+    assert len(small.query) == 7 and len(few.query) == 5 and set(few.query) < set(held_out.query)
     assert split_pairs(pairs, 0.25, 0, 1000, seed=4)[1].query.tolist() != held_out.query.tolist()
+    assert len(split_pairs(pairs, 0.0, 0, 5, seed=3)[0].query) == 200, "nothing is held out"
 
 
-def test_no_held_out_query_is_trained_on() -> None:
-    generator = np.random.default_rng(0)
-    pairs = Qrels(np.repeat(np.arange(100), 2), generator.permutation(200), np.ones(200, int))
-    train, held_out = split_pairs(pairs, 0.25, 0, 1000, seed=3)
-    apart = set(held_out.passage)
-    assert len(apart) == len(held_out.query) == 50 and not set(train.query) & set(held_out.query)
-    dropped = sum(p not in apart and q in set(held_out.query) for q, p in zip(pairs.query, pairs.passage, strict=True))
-    assert dropped > 20 and len(train.query) == 150 - dropped
+@pytest.mark.parametrize("positives", [1, 40])
+def test_nearly_all_pairs_are_trained_on(positives: int) -> None:
+    """Queries with many positives lose no more pairs than ROUGE needs."""
+    queries = np.repeat(np.arange(4000 // positives), positives)
+    pairs = Qrels(queries, np.random.default_rng(0).permutation(4000), np.ones(4000, int))
+    train, held_out = split_pairs(pairs, 0.1, 0, 100, seed=3)
+    assert apart(train, held_out) and len(held_out.query) == 100
+    assert len(train.query) > 4000 - 100 - positives
 
 
 def test_rouge_is_the_mean_in_percent() -> None:

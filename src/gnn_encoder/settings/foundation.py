@@ -106,9 +106,10 @@ class TrainQueryGenerator(Optimization):
     max_pairs: Count = 0
     """Most labelled pairs that are trained on, by a seeded draw. 0: all."""
     held_out: Fraction = 0.1
-    """Share of the positive passages that are held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are one)."""
+    """Largest share of the training queries that is held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are
+    one)."""
     rouge_pairs: PositiveInt = 200
-    """Held-out pairs that ROUGE is computed on."""
+    """Held-out pairs that ROUGE is computed on. No more queries are held out than these need."""
     tokens_per_pass: Count = 0
     """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
     GPU. With bf16 on a CPU, `smollm2` needs about 4.4 GB with 1,024 and 3.8 GB with 512."""

@@ -89,21 +89,23 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
 
 
 def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int) -> tuple[Qrels, Qrels]:
-    """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of distinct passages.
+    """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of queries.
 
-    A query with several positives may be in both parts by its passages; such training pairs are dropped.
+    Queries are held out with all their pairs, until there are `rouge_pairs`; other pairs of their passages are dropped.
 
     Args:
         pairs: labelled pairs.
-        held_out: share of the passages whose pairs are held out.
+        held_out: largest share of the queries that is held out.
         max_pairs: largest number of training pairs (0: all).
         rouge_pairs: largest number of held-out pairs.
         seed: seed of all draws.
     """
     generator = np.random.default_rng(seed)
-    passages = generator.permutation(np.unique(pairs.passage))
-    apart = np.isin(pairs.passage, passages[: round(held_out * len(passages))])
-    trained = ~apart & ~np.isin(pairs.query, pairs.query[apart])
+    queries, counts = np.unique(pairs.query, return_counts=True)
+    drawn = generator.permutation(len(queries))[: round(held_out * len(queries))]
+    enough = np.searchsorted(counts[drawn].cumsum(), rouge_pairs) + 1
+    apart = np.isin(pairs.query, queries[drawn[:enough]])
+    trained = ~apart & ~np.isin(pairs.passage, pairs.passage[apart])
     train = generator.permutation(np.flatnonzero(trained))[: max_pairs or None]
     kept_back = generator.permutation(np.flatnonzero(apart))[:rouge_pairs]
     return pairs.where(np.sort(train)), pairs.where(np.sort(kept_back))
