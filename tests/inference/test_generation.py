@@ -42,7 +42,7 @@ def by_transformers(model: QueryGenerator, query: str, passage: str) -> float:
     passage_part = tokenizer(passage, truncation=True, max_length=9)["input_ids"]
     if model.causal:
         passage_part += tokenizer(SEPARATOR, add_special_tokens=False)["input_ids"]
-        target = [*tokenizer(query)["input_ids"][:9], tokenizer.eos_token_id]
+        target = [*tokenizer(query)["input_ids"], tokenizer.eos_token_id][:10]
         ids, labels = passage_part + target, [-100] * len(passage_part) + target
     else:
         target = tokenizer(query, truncation=True, max_length=10)["input_ids"]

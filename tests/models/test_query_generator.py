@@ -71,6 +71,14 @@ def test_labels_end_and_do_not_repeat_the_start(generator: QueryGenerator) -> No
     assert [tokens.ids[0]] != begin(generator)
 
 
+def test_a_cut_query_of_a_causal_model_does_not_end(tiny_causal: Path) -> None:
+    model = QueryGenerator.from_pretrained(str(tiny_causal), 20, 4)
+    tokens = query_ids(model, ["what is the", "what is the river", "what is the river about"])
+    end = model.tokenizer.eos_token_id
+    assert tokens.lengths.tolist() == [4, 4, 4]
+    assert (tokens.ids.reshape(3, 4) == end).tolist() == [[False] * 3 + [True], [False] * 4, [False] * 4]
+
+
 def test_greedy_writing_is_the_likeliest_token_each_time(generator: QueryGenerator) -> None:
     written = generate(generator, passage_ids(generator, PASSAGES), precision="fp32", tokens_per_batch=30)
     for passage in range(len(PASSAGES)):

@@ -9,11 +9,11 @@ from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
 
 from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
-from gnn_encoder.inference.generation import generate, passage_ids
+from gnn_encoder.inference.generation import generate, passage_ids, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.steps import train_query_generator as module
-from gnn_encoder.steps.train_query_generator import rouge, split_pairs, train_query_generator
+from gnn_encoder.steps.train_query_generator import rouge, split_pairs, token_parts, train_query_generator
 from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.prefetch import batches_of
@@ -56,6 +56,15 @@ def test_a_batch_in_parts_has_the_same_gradient(tmp_path: Path, tiny_dataset: Da
         np.testing.assert_allclose(one[name], whole[name], atol=2e-5)
         np.testing.assert_allclose(some[name], whole[name], atol=2e-5)
     assert max(abs(start[name] - whole[name]).max() for name in start) > 5e-3, "the control"
+
+
+def test_the_separator_counts_in_the_token_budget(tiny_causal: Path) -> None:
+    rows, separator = np.arange(6), "number 1 2 3 4"  # 5 tokens
+    for text, parts in (("", 2), (separator, 3)):
+        model = QueryGenerator.from_pretrained(str(tiny_causal), 20, 10, text)
+        passages, queries = passage_ids(model, ["the old river"] * 6), query_ids(model, ["what is the river"] * 6)
+        found = token_parts(model, passages, queries, rows, tokens_per_pass=28)  # of 8 tokens each, or 13
+        assert len(found) == parts and sorted(np.concatenate([part for part, _ in found])) == rows.tolist()
 
 
 class Killed(BaseException):

@@ -21,13 +21,16 @@ def passage_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
 
 
 def query_ids(generator: QueryGenerator, texts: Sequence[str]) -> Tokens:
-    """Tokens that the generator learns to write: the query and the end token, without a start token."""
+    """Tokens that the generator learns to write: the query and the end token, without a start token.
+
+    A causal model's query that is cut has no end token, because the model is not to end in the middle of a query.
+    """
     if not texts:
         return Tokens.flatten([])
     if generator.causal:  # most vocabularies have a word with the space before it
-        options = {"add_special_tokens": False, "truncation": True, "max_length": generator.query_length - 1}
+        options = {"add_special_tokens": False, "truncation": True, "max_length": generator.query_length}
         lines = generator.tokenizer([f" {text}" for text in texts], **options)["input_ids"]
-        return Tokens.flatten([[*line, generator.tokenizer.eos_token_id] for line in lines])
+        return Tokens.flatten([[*line, generator.tokenizer.eos_token_id][: generator.query_length] for line in lines])
     ids = generator.tokenizer(text_target=list(texts), truncation=True, max_length=generator.query_length)["input_ids"]
     start = generator.model.config.decoder_start_token_id
     return Tokens.flatten([line[1:] if line[:1] == [start] else line for line in ids])
@@ -62,7 +65,8 @@ def log_likelihoods(
 ) -> np.ndarray:
     """log P(query | passage) in nats, fp32 [r], of the pairs of dataset rows (query[i], passage[i]).
 
-    Σ_t log P(tok_t of q | tok_<t, passage), SS-BERT's s_query (its passage evaluation). The sum includes the end token.
+    Σ_t log P(tok_t of q | tok_<t, passage), SS-BERT's s_query (its passage evaluation). The sum includes the end token,
+    which a causal model's cut query lacks.
     Queries and passages are cut to the lengths of the training.
     """
     queries, asked_at = np.unique(query, return_inverse=True)

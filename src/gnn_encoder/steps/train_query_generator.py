@@ -45,13 +45,13 @@ def train_query_generator(
     wanted = query_ids(model, questions)
 
     def parts(rows: np.ndarray) -> list[tuple[np.ndarray, int]]:
-        return token_parts(passages, queries, rows, settings.tokens_per_pass)
+        return token_parts(model, passages, queries, rows, settings.tokens_per_pass)
 
     def loss(part: tuple[np.ndarray, int]) -> Tensor:
         return token_loss(model, passages, queries, *part)
 
     def measure() -> dict[str, float]:
-        every = token_parts(seen, wanted, np.arange(len(wanted)), settings.tokens_per_pass)
+        every = token_parts(model, seen, wanted, np.arange(len(wanted)), settings.tokens_per_pass)
         with torch.inference_mode(), autocast(settings.precision):
             total = sum(token_loss(model, seen, wanted, *part).item() for part in every)
         return {"held_out/loss": total} if every else {}
@@ -74,11 +74,11 @@ def train_query_generator(
 
 
 def token_parts(
-    passages: Tokens, queries: Tokens, rows: np.ndarray, tokens_per_pass: int
+    model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray, tokens_per_pass: int
 ) -> list[tuple[np.ndarray, int]]:
     """Returns some pairs in length-sorted parts, each with the number of query tokens of all of these pairs."""
     tokens = int(queries.lengths[rows].sum())
-    lengths = passages.lengths[rows] + queries.lengths[rows]
+    lengths = passages.lengths[rows] + len(model.prompt) + queries.lengths[rows]
     return [(rows[part], tokens) for part in passes(lengths, tokens_per_pass)]
 
 
