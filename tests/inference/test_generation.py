@@ -82,6 +82,10 @@ def test_samples_depend_on_seed_and_row_alone(generator: QueryGenerator) -> None
     assert written(tokens_per_batch=10_000) == first
     assert written(seed=1) != first
     assert first[:4] != first[4:], "another row of the same passage"
+    some = [6, 1]
+    tokens = passage_ids(generator, [PASSAGES[row % 4] for row in some])
+    assert written(rows=np.array(some)) == [first[row] for row in some] != written()
+    tokens = passage_ids(generator, PASSAGES * 2)
     assert written(top_k=1) == written(temperature=1e-6) == generate(generator, tokens, precision="fp32")
 
 

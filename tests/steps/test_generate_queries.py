@@ -90,7 +90,12 @@ def test_artifact_is_what_a_loop_makes(
     sampling = {"top_k": 5, "temperature": 2.0, "seed": 3}
     generate_queries(settings_for(tiny_backbone, **sampling), **inputs, generated_queries=tmp_path / "sampled")
     drawn = GeneratedQueries.read(tmp_path / "sampled").text
-    assert drawn == generate(generator, passage_ids(generator, texts), precision="fp32", **sampling) != out.text
+    read = passage_ids(generator, texts)
+    assert drawn == generate(generator, read, rows=out.passage, precision="fp32", **sampling) != out.text
+    few = settings_for(tiny_backbone, **sampling, max_passages=5)
+    generate_queries(few, **inputs, generated_queries=tmp_path / "few")
+    fewer = GeneratedQueries.read(tmp_path / "few")
+    assert fewer.text == [drawn[out.passage.tolist().index(row)] for row in fewer.passage], "the same texts"
 
     metrics = read_manifest(tmp_path / "out").metrics
     assert metrics["triples"] == len(expected) and metrics["queries"] == len(out.text)

@@ -91,6 +91,7 @@ def generate(
     generator: QueryGenerator,
     passages: Tokens,
     *,
+    rows: np.ndarray | None = None,
     beams: int = 1,
     top_k: int = 0,
     temperature: float = 1.0,
@@ -102,30 +103,32 @@ def generate(
     """Generates a query for each of n tokenized passages: by greedy decoding, beam search, or sampling.
 
     Passages of about equal length are read together; each beam counts as a passage in the token budget. A `top_k` of 1
-    or more samples each token from the `top_k` likeliest. The draws depend on the seed and the passage's row alone.
+    or more samples each token from the `top_k` likeliest. The draws depend on the seed and the passage's row
+    alone, in `rows` [n] (by default 0 to n - 1).
     """
+    rows = np.arange(len(passages)) if rows is None else rows
     texts, where = [""] * len(passages), device()
     limits = {"max_length": generator.query_length}
     if generator.causal:
         limits = {"max_new_tokens": generator.query_length, "eos_token_id": generator.tokenizer.eos_token_id}
     with inference_copy(generator, precision) as ready:
-        for rows in budget_batches(passages.lengths + len(generator.prompt), max(1, tokens_per_batch // beams)):
-            ids, mask = prompts(generator, passages, rows)
+        for part in budget_batches(passages.lengths + len(generator.prompt), max(1, tokens_per_batch // beams)):
+            ids, mask = prompts(generator, passages, part)
             written = ready.model.generate(
                 input_ids=torch.from_numpy(ids).to(where),
                 attention_mask=torch.from_numpy(mask).to(where),
                 num_beams=beams,
                 do_sample=False,
-                logits_processor=[sampled(rows, top_k, temperature, seed)] if top_k else None,
+                logits_processor=[sampled(rows[part], top_k, temperature, seed)] if top_k else None,
                 pad_token_id=generator.pad,
                 **limits,
             )
             begin = ids.shape[1] if generator.causal else 0
             decoded = generator.tokenizer.batch_decode(written[:, begin:], skip_special_tokens=True)
-            for row, text in zip(rows, decoded, strict=True):
+            for row, text in zip(part, decoded, strict=True):
                 texts[row] = " ".join(text.split())
             if progress:
-                progress.advance(len(rows))
+                progress.advance(len(part))
     return texts
 
 

@@ -41,7 +41,7 @@ def generate_queries(
     shards = (passages[start : start + SHARD] for start in range(0, len(passages), SHARD))
     tokens = Tokens.join([passage_ids(generator, data.passages.take(shard).full_texts()) for shard in shards])
     writing = context.progress("writing queries", len(passages), "queries")
-    texts = generate(generator, tokens, **settings.decoding, progress=writing, **settings.speed)
+    texts = generate(generator, tokens, rows=passages, **settings.decoding, progress=writing, **settings.speed)
     writing_rate = writing.rate
     similarity = similarities(data, triples, passages, texts, settings)
     GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
