@@ -36,7 +36,7 @@ def test_what_is_sent(
     assert {name: value["settings"] for name, value in parameters.items()} == {
         name: call.settings.model_dump(mode="json") if call.asked else {} for name, call in expected.items()
     }
-    assert all(value["code_digest"] for value in parameters.values())
+    assert all(bool(value["code_digest"]) == value["asked"] for value in parameters.values())
     assert parameters["ingest"]["source_digests"]["dataset"]
     tasks = sent["pipeline_spec"]["pipeline_spec"]["root"]["dag"]["tasks"]
     assert {each["cachingOptions"]["enableCache"] for each in tasks.values()} == {True}
