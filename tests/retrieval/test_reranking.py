@@ -49,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_
     with drafting(path, "bundle") as draft:
         fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=Bm25.build(tiny_dataset.passages, Lexical()))
         draft.manifest.step, draft.manifest.settings = "encode_corpus", {"chunk": 7}
-        draft.manifest.inputs = {"gnn_encoder": "abc"}
+        draft.manifest.inputs, draft.manifest.metrics = {"gnn_encoder": "abc"}, {"passages_per_second": 5.0}
     return path
 
 
@@ -125,6 +125,7 @@ def test_the_copy_keeps_the_bundles_origin_and_files_and_one_re_ranker(
 ) -> None:
     old, new = read_manifest(plain), read_manifest(bundle)
     assert (new.step, new.settings, new.inputs, new.rows) == (old.step, old.settings, old.inputs, old.rows)
+    assert new.metrics == old.metrics == {"passages_per_second": 5.0}
     assert (
         len({source_digests("first_stage", FirstStage(source=str(path)))["first_stage"] for path in (plain, bundle)})
         == 1

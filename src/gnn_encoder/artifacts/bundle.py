@@ -92,8 +92,8 @@ class Bundle(Artifact):
     def copy_to(self, draft: Draft, reranker: Path) -> None:
         """Copy the bundle into a draft, with the artifact `reranker` in place of any earlier re-ranker.
 
-        The copy has the bundle's origin: the artifacts beside the bundle explain the copy, and an update reads its
-        settings.
+        The copy has the bundle's origin: the artifacts beside the bundle explain the copy, an update reads its
+        settings, and the measurement of latency its metrics.
         """
         origin = self.manifest
         sources = {name: self.path / name for name in self.searched}
@@ -102,11 +102,8 @@ class Bundle(Artifact):
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, draft / name)
         draft.rows(**origin.rows)
-        draft.manifest.step, draft.manifest.settings, draft.manifest.inputs = (
-            origin.step,
-            origin.settings,
-            origin.inputs,
-        )
+        for part in ("step", "settings", "inputs", "metrics"):
+            setattr(draft.manifest, part, getattr(origin, part))
 
     @cached_property
     def vectors(self) -> np.ndarray:

@@ -112,9 +112,9 @@ def _run(
             for draft in drafts.values():
                 write_history(draft.path, history)
                 manifest = draft.manifest
-                manifest.metrics = metrics
                 if not manifest.step:  # the copy of an artifact keeps its origin
                     manifest.step, manifest.settings, manifest.inputs = name, values, digests
+                    manifest.metrics = metrics
             log.metrics(metrics)
     except UserError:
         raise
