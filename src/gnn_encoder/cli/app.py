@@ -115,7 +115,8 @@ def rerank(
         str,
         typer.Option(
             metavar="SYSTEM,…",
-            help="Re-rankers, in the order of the table (distilled ones last); the last is the headline's.",
+            help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled "
+            "triples, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
         ),
     ] = "cross_encoder,bert_dmn,colbert",
     first_stage: Annotated[

@@ -86,15 +86,16 @@ RERANKING_STUDIES: dict[str, Study] = {
 
 
 def system_names(names: Sequence[str]) -> list[str]:
-    """Returns the names of systems, each once; a UserError for no name or an unknown one.
+    """Returns the names of systems, each once, where it is named last; a UserError for no name or an unknown one.
 
-    A system is before the one that evaluates it, also if nobody names it.
+    A system that nobody names is before the one that evaluates it.
     """
     unknown = [name for name in names if name not in SYSTEMS]
     if unknown or not names:
         raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
-    with_evaluated = (each for name in names for each in (SYSTEMS[name].evaluates, name) if each)
-    return list(dict.fromkeys(with_evaluated))
+    added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
+    complete = [each for name in names for each in (*({SYSTEMS[name].evaluates} & added), name)]
+    return list(dict.fromkeys(reversed(complete)))[::-1]
 
 
 class ChooseReranker(StepSettings):
