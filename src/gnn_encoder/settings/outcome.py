@@ -102,7 +102,7 @@ class Rerank(Inference):
 
     system: str
     """Name of the re-ranked run in every table."""
-    depth: Count = 0
+    depth: PositiveInt = 100
     """Hits of each query that are scored."""
     token_vectors: TokenVectorType = "fp16"
     """As in `train_reranker`."""

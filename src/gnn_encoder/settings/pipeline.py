@@ -160,7 +160,7 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
         system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **speed,
         query_length=dual_encoder.query_length, passage_length=dual_encoder.passage_length,
     )  # fmt: skip
-    rerank = outcome.Rerank(system=CROSS_ENCODER, depth=evaluate.rerank_depth, **speed)
+    rerank = outcome.Rerank(system=CROSS_ENCODER, depth=max(1, evaluate.rerank_depth), **speed)
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
     return {
         "rank_untrained": Call("rank", untrained, UNTRAINED),
