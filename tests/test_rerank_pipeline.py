@@ -213,14 +213,6 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         assert [call.removeprefix("train.") for call in after if after[call] != before[call]] == systems
 
 
-def test_a_kind_has_its_papers_numbers_unless_the_user_sets_others() -> None:
-    own = TrainReranker(head_learning_rate=1e-4).for_system("k_nrm")
-    assert (own.batch_size, own.adam_epsilon, own.weight_decay, own.head_learning_rate) == (16, 1e-5, 0.0, 1e-4)
-    assert TrainReranker().for_system("k_nrm").head_learning_rate == 1e-3
-    assert TrainReranker(batch_size=32).for_system("k_nrm").batch_size == 32  # the default, but the user's
-    assert TrainReranker().for_system("qa_lstm").batch_size == 32
-
-
 def test_the_teacher_is_the_cross_encoder_unless_that_learns_itself() -> None:
     named, taught = (
         reranking_calls(Settings(train_reranker=TrainReranker(loss=loss)), ["cross_encoder", "colbert_distilled"])

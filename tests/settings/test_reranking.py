@@ -1,11 +1,87 @@
 """The settings of single systems of the re-ranking pipeline, and settings that a re-ranker cannot have."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.outcome import Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings, ranking_calls
-from gnn_encoder.settings.reranking import system_names
+from gnn_encoder.settings.reranking import TrainReranker, system_names
+
+
+def test_a_kind_keeps_its_papers_numbers_unless_its_own_section_sets_others() -> None:
+    general = {"batch_size": 64, "head_learning_rate": 1e-4}
+    for settings in (TrainReranker(), TrainReranker.model_validate(general)):
+        own = settings.for_system("k_nrm")
+        assert (own.batch_size, own.adam_epsilon, own.weight_decay, own.head_learning_rate) == (16, 1e-5, 0.0, 1e-3)
+    own = TrainReranker.model_validate(general | {"systems": {"k_nrm": {"batch_size": 32}}})
+    assert (own.for_system("k_nrm").batch_size, own.for_system("k_nrm").head_learning_rate) == (32, 1e-3)
+    assert (own.for_system("qa_lstm").batch_size, own.for_system("qa_lstm").head_learning_rate) == (64, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "words"),
+    [
+        ("colbert_distilled", {"loss": "pairwise_softmax"}, "cannot have loss"),
+        ("ss_bert_h", {"triples": "labelled"}, "cannot have triples"),
+        ("k_nrm", {"episodes": 2, "learning_rate": 1e-3}, "cannot have episodes, learning_rate"),
+        ("bert_dmn_lite", {"learning_rate": 1e-3}, "cannot have learning_rate"),
+        ("colbert", {"margin": 0.5}, "cannot have margin"),
+        ("colbert", {"depth": 10}, "cannot have depth"),
+        ("ss_bert_d", {"epochs": 3}, "systems.ss_bert_d trains nothing: set systems.ss_bert_h"),
+    ],
+)
+def test_a_systems_setting_without_effect_is_refused(name: str, own: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainReranker(systems={name: own})
+
+
+def test_a_systems_setting_has_an_effect_together_with_another() -> None:
+    own = {"loss": "pairwise_margin", "margin": 0.5}
+    assert TrainReranker(systems={"colbert": own}).for_system("colbert").margin == 0.5
+
+
+def test_a_system_draws_negatives_from_hits_that_the_first_stage_has() -> None:
+    for depth in (100, 101):
+        chosen = {"train_reranker": {"systems": {"bert_dmn": {"negative_depth": depth}}}}
+        if depth == 100:
+            Settings.model_validate(chosen)
+        else:
+            with pytest.raises(ValidationError, match=r"train_depth must be at least .*\(101\)"):
+                Settings.model_validate(chosen)
+
+
+def test_the_teacher_is_not_taught() -> None:
+    settings = TrainReranker(systems={"cross_encoder": {"loss": "listwise_distillation", "epochs": 3}})
+    assert settings.for_system("cross_encoder").loss == "listwise_distillation"
+    assert (settings.teacher().loss, settings.teacher().epochs) == ("auto", 3)
+    settings = TrainReranker(systems={"cross_encoder": {"loss": "pointwise"}}, loss="listwise_distillation")
+    assert settings.teacher() == settings.for_system("cross_encoder") and settings.teacher().loss == "pointwise"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "k_nrm", "lite": True}, "lite = true needs one of cross_encoder, bert_dmn, not k_nrm"),
+        ({"kind": "colbert", "lite": True}, "not colbert"),
+        ({"kind": "qa_lstm", "loss": "pointwise"}, "which qa_lstm lacks"),
+        ({"lite": True, "redraw_negatives": True}, "redraw_negatives = true needs"),
+        ({"loss": "listwise_distillation", "triples": "selected"}, "needs labelled triples, not selected"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainReranker.model_validate(settings)
+
+
+def test_a_general_setting_that_a_system_cannot_have_is_the_users_error() -> None:
+    for settings, name in (({"loss": "pointwise"}, "k_nrm"), ({"redraw_negatives": True}, "bert_dmn_lite")):
+        chosen = TrainReranker.model_validate(settings)
+        assert chosen.for_system("cross_encoder").kind == "cross_encoder"
+        with pytest.raises(UserError, match=f"train_reranker of {name}: "):
+            chosen.for_system(name)
 
 
 def test_hits_are_scored_by_default() -> None:

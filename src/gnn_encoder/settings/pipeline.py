@@ -51,10 +51,11 @@ class Settings(StepSettings):
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
                     "a shorter ranking would not compare"
                 )
-        if self.train_reranker.negative_depth > self.bm25_retrieve.train_depth:
+        depths = [each.get("negative_depth", 0) for each in self.train_reranker.systems.values()]
+        if (deepest := max([self.train_reranker.negative_depth, *depths])) > self.bm25_retrieve.train_depth:
             yield (
-                f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth "
-                f"({self.train_reranker.negative_depth}): there are no more hits to draw from"
+                f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth ({deepest}): "
+                "there are no more hits to draw from"
             )
         if isinstance(self.train_reranker.depth, int) and self.train_reranker.depth > self.bm25_retrieve.eval_depth:
             yield (

@@ -45,7 +45,8 @@ SYSTEMS: dict[str, System] = {
 NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
 }
-"""Kind → numbers of BERT-DMN 5 for this kind alone. They are defaults: a preset's or a user's value replaces them."""
+"""Kind → numbers of BERT-DMN 5 for this kind alone. A general setting is meant for the transformers and leaves them as
+they are; the kind's section in `systems` replaces them."""
 
 THRESHOLDS: dict[str, System] = {
     f"ss_bert_h_{t_a}": System(
@@ -113,8 +114,8 @@ class TrainReranker(MeasuredTraining, Distillation):
     """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
-    with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN. `NUMBERS` has the
-    defaults of single kinds.
+    with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN. `NUMBERS` has
+    the numbers of single kinds.
     """
 
     kind: RerankerKind = "cross_encoder"
@@ -132,7 +133,7 @@ class TrainReranker(MeasuredTraining, Distillation):
     """Of the backbone (BERT-DMN 5.2)."""
     head_learning_rate: PositiveFloat = 3e-5
     """Of the weights that start at random, and of all weights of kinds on word vectors. BERT-DMN has one rate for all
-    weights; `k_nrm` has 1e-3."""
+    weights. `k_nrm` has 1e-3, unless `systems` sets another rate for it."""
     adam_epsilon: PositiveFloat = 1e-8
     """AdamW's ε. `k_nrm` has 1e-5, with a `weight_decay` of 0: Adam (BERT-DMN 5)."""
     batch_size: PositiveInt = 32
@@ -227,11 +228,23 @@ class TrainReranker(MeasuredTraining, Distillation):
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
             yield f"in_batch_negatives is a softmax over the batch: set loss to pairwise_softmax, not {self.loss}"
+        if self.loss == "pointwise" and self.kind in ("colbert", "qa_lstm", "k_nrm"):
+            yield f"loss = pointwise needs logits, which {self.kind} lacks: choose a pairwise loss"
+        if self.loss == "listwise_distillation" and self.triples != "labelled":
+            yield f"loss = listwise_distillation needs labelled triples, not {self.triples} ones"
+        if self.lite and self.kind not in _PAIR_KINDS:
+            yield f"lite = true needs one of {', '.join(_PAIR_KINDS)}, not {self.kind}"
+        if self.lite and self.redraw_negatives:
+            yield "redraw_negatives = true needs a full re-ranker: a lite one keeps what it reads"
 
     def _problems_of(self, name: str, own: Mapping[str, Any]) -> Iterator[str]:
         if name not in SYSTEMS:
             yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
-        if fixed := {"kind", "lite", "depth", "token_vectors", "systems"} & set(own):
+        _, kind, changes, evaluates, _ = SYSTEMS[name]
+        if evaluates:
+            yield f"systems.{name} trains nothing: set systems.{evaluates}"
+        chosen = self.model_copy(update={**own, "kind": kind, "lite": False, **changes})
+        if fixed := {"kind", "lite", *changes, *chosen._unused} & set(own):
             yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"
         try:
             type(self).model_validate({**self.model_dump(exclude={"systems"}), **own})
@@ -239,43 +252,42 @@ class TrainReranker(MeasuredTraining, Distillation):
             first = error.errors()[0]
             yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
 
+    @property
+    def _unused(self) -> set[str]:
+        """Names of the settings that the training does not depend on."""
+        unused = {name for name, kinds in _OWN.items() if self.kind not in kinds}
+        unused |= {"learning_rate", "dropout"} if self.lite else {"cache"}
+        if self.resolved_loss != "pairwise_margin":
+            unused.add("margin")
+        distilled = self.resolved_loss == "listwise_distillation"
+        unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
+        if self.kind in WORD_KINDS and self.word_vectors != "backbone":
+            unused.add("backbone")
+        if self.word_vectors != "trained":
+            unused |= {"word_width", "word_epochs"}
+        return unused
+
     def for_system(self, name: str) -> "TrainReranker":
         """Returns the settings that the training of a system depends on; all others have their defaults.
 
         So a change of another kind's settings, of `depth` or of `token_vectors` trains nothing again. Raises UserError
-        for a loss that the kind does not have, and for a lite re-ranker with changing pairs.
+        for settings that the system cannot have together.
         """
-        section = "ss_bert_h" if name in THRESHOLDS else name
-        if section in self.systems:
-            return self.model_copy(update={**self.systems[section], "systems": {}}).for_system(name)
+        own = self.systems.get("ss_bert_h" if name in THRESHOLDS else name, {})
         _, kind, changes, *_ = ALL_SYSTEMS[name]
-        chosen = self.model_copy(update={"kind": kind, **changes})
-        if chosen.loss == "pointwise" and kind in ("colbert", "qa_lstm", "k_nrm"):
-            raise UserError(f"train_reranker.loss = pointwise needs logits, which {kind} lacks: choose a pairwise loss")
-        if chosen.lite and self.redraw_negatives:
-            raise UserError(
-                f"train_reranker.redraw_negatives = true needs a full re-ranker: {name} keeps what it reads"
-            )
-        if chosen.resolved_loss == "listwise_distillation" and chosen.triples != "labelled":
-            raise UserError(f"train_reranker.loss = listwise_distillation needs labelled triples, not those of {name}")
-        unused = {name for name, kinds in _OWN.items() if kind not in kinds}
-        unused |= {"learning_rate", "dropout"} if chosen.lite else {"cache"}
-        if chosen.resolved_loss != "pairwise_margin":
-            unused.add("margin")
-        distilled = chosen.resolved_loss == "listwise_distillation"
-        unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
-        if kind in WORD_KINDS and self.word_vectors != "backbone":
-            unused.add("backbone")
-        if self.word_vectors != "trained":
-            unused |= {"word_width", "word_epochs"}
-        own = {name: number for name, number in NUMBERS.get(kind, {}).items() if name not in self.model_fields_set}
-        defaults = {name: type(self).model_fields[name].default for name in unused}
-        return self.model_copy(update={"kind": kind, **own, **defaults, **changes})
+        fixed = {"kind": kind, "lite": False, **changes}
+        chosen = self.model_copy(update={**NUMBERS.get(kind, {}), **own, **fixed})
+        chosen = chosen.model_copy(update={each: type(self).model_fields[each].default for each in chosen._unused})
+        for problem in chosen._problems():
+            raise UserError(f"train_reranker of {name}: {problem}")
+        return chosen
 
     def teacher(self) -> "TrainReranker":
         """Returns the settings of the cross-encoder whose scores are learned; as a rule those of that system."""
-        distilled = self.loss == "listwise_distillation"
-        return self.model_copy(update={"loss": "auto"} if distilled else {}).for_system("cross_encoder")
+        own = dict(self.systems.get("cross_encoder", {}))
+        if own.get("loss", self.loss) == "listwise_distillation":
+            own["loss"] = "auto"
+        return self.model_copy(update={"systems": {"cross_encoder": own}}).for_system("cross_encoder")
 
     @property
     def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"]:
