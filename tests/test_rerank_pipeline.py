@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 # The generator writes something after 30 epochs, and its queries are all alike.
 SS_BERT = (
     "--set", "train_query_generator.epochs=30", "--set", "select_training_set.augmentation_threshold=1.0",
-    "--set", "evaluate_passages.generator_weights=[5.0]",
+    "--set", "evaluate_passages.generator_weights=[200.0]",
 )  # fmt: skip
 
 
