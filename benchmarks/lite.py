@@ -18,7 +18,8 @@ from common import documentation, show
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, Run, drafting
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.settings.reranking import SYSTEMS, TrainReranker
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import SYSTEMS
 from gnn_encoder.steps.train_reranker import train_reranker
 from gnn_encoder.tracking.context import CHECKPOINTS
 

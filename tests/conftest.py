@@ -99,6 +99,21 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_backbone(tmp_path_factory.mktemp("models") / "bert")
 
 
+def write_generator(seq2seq: Path, folder: Path, query_length: int) -> None:
+    """A query generator with random weights that prefer some tokens; as loaded they are too small."""
+    import torch
+
+    from gnn_encoder.models.query_generator import QueryGenerator
+
+    torch.manual_seed(1)
+    model = QueryGenerator.from_pretrained(str(seq2seq), 24, query_length)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    with drafting(folder, "model") as draft:
+        model.save(draft.path)
+
+
 def write_tiny_seq2seq(path: Path) -> Path:
     """A random BART of width 32, one layer each side, whose config names generation settings as bart-base's does."""
     import json

@@ -18,7 +18,8 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
-from gnn_encoder.settings.reranking import RERANKING_STUDIES, SYSTEMS, TrainReranker
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS
 from gnn_encoder.steps.ingest import ingest
 
 pytestmark = pytest.mark.timeout(300)

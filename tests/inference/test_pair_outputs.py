@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from text_table import TextTable
 
 from gnn_encoder.inference import replicas
 from gnn_encoder.inference.pair_outputs import FrozenEncoder, PairOutputs, read_outputs
@@ -18,15 +19,6 @@ QUERIES = ["what is the river", "", "stone " * 30]
 TEXTS = ["the old river. the stone! is the cloud bright? yes", "a garden without any end", "", "the river. " * 30]
 
 
-class Table:
-    def take(self, rows: np.ndarray) -> "Table":
-        self.rows = rows
-        return self
-
-    def full_texts(self) -> list[str]:
-        return [TEXTS[row] for row in self.rows]
-
-
 @pytest.fixture
 def model(tiny_backbone: Path) -> BertDmn:
     torch.manual_seed(0)
@@ -35,7 +27,7 @@ def model(tiny_backbone: Path) -> BertDmn:
 
 @pytest.fixture
 def pairs(model: BertDmn) -> SentencePairs:
-    queries, table = Tokens.of(model.tokenizer, QUERIES, 64), Table()
+    queries, table = Tokens.of(model.tokenizer, QUERIES, 64), TextTable(TEXTS)
     sentences = Sentences(model.tokenizer, table, np.arange(len(TEXTS)), 64)  # type: ignore[arg-type]
     return SentencePairs(model.tokenizer, queries, sentences, model.max_length)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from text_table import TextTable
 from transformers import BertTokenizerFast
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, PassageTable, drafting
@@ -28,15 +29,6 @@ TEXTS = [
 ]  # fmt: skip
 
 
-class Table:
-    def take(self, rows: np.ndarray) -> "Table":
-        self.rows = rows
-        return self
-
-    def full_texts(self) -> list[str]:
-        return [TEXTS[row] for row in self.rows]
-
-
 @pytest.fixture
 def tokenizer(tiny_backbone: Path) -> BertTokenizerFast:
     return BertTokenizerFast.from_pretrained(tiny_backbone)
@@ -44,7 +36,7 @@ def tokenizer(tiny_backbone: Path) -> BertTokenizerFast:
 
 @pytest.fixture
 def sentences(tokenizer: BertTokenizerFast) -> Sentences:
-    table: PassageTable = Table()  # type: ignore[assignment]
+    table: PassageTable = TextTable(TEXTS)  # type: ignore[assignment]
     return Sentences(tokenizer, table, np.arange(len(TEXTS)), 64)
 
 

@@ -76,7 +76,7 @@ def knrm_loop(model: Knrm, query: list[int], sentences: list[list[int]]) -> floa
     for weight, (mean, width) in zip(w["answer.weight"][0], kernels, strict=True):
         for q in query:
             counts = [math.exp(-((unit[q] @ unit[p] - mean) ** 2) / (2 * width**2)) for p in joined(sentences)]
-            total += weight * 0.01 * math.log(max(sum(counts), 1e-10))
+            total += weight * model.options["scale"] * math.log(max(sum(counts), 1e-10))
     return math.tanh(total)
 
 
@@ -91,6 +91,7 @@ MODELS: list[Any] = [
     (QaLstm, {"width": 3}, qa_lstm_loop),
     (QaLstm, {"width": 3, "pooling": "mean"}, qa_lstm_loop),
     (Knrm, {}, knrm_loop),
+    (Knrm, {"scale": 0.03}, knrm_loop),
     (WordDmn, {"width": 4}, dmn_loop),
 ]
 

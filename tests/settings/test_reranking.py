@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.outcome import Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings, ranking_calls
-from gnn_encoder.settings.reranking import TrainReranker, system_names
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import system_names
 
 
 def test_a_kind_keeps_its_papers_numbers_unless_its_own_section_sets_others() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import first_stage
+from conftest import first_stage, write_generator
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.artifacts.tables import System
@@ -22,13 +22,7 @@ WEIGHTS = (0.02, 0.05, 0.1, 0.3, 1.0)
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_seq2seq: Path) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("evaluate_passages")
-    torch.manual_seed(1)
-    model = QueryGenerator.from_pretrained(str(tiny_seq2seq), 24, 16)
-    with torch.no_grad():
-        for parameter in model.parameters():  # as loaded they are too small to prefer any token
-            parameter.normal_(0, 0.3)
-    with drafting(folder / "generator", "model") as draft:
-        model.save(draft.path)
+    write_generator(tiny_seq2seq, folder / "generator", 16)
     queries, hits = first_stage(tiny_dataset)
     hits[-20:] = hits[-20:, [5, *range(5), 6, 7]]  # of the test queries the positives are first, so no weight is best
     scores = -np.sort(-0.02 * np.random.default_rng(0).random(hits.shape), axis=1)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from conftest import first_stage
+from conftest import first_stage, write_generator
 from scipy.special import expit
 
 from gnn_encoder.artifacts import (
@@ -46,13 +45,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     folder = tmp_path_factory.mktemp("generate")
     with drafting(folder / "pairs", "pair_scores") as draft:
         write_pair_scores(draft, tiny_dataset)
-    torch.manual_seed(1)
-    model = QueryGenerator.from_pretrained(str(tiny_seq2seq), 24, 12)
-    with torch.no_grad():
-        for parameter in model.parameters():  # as loaded they are too small to prefer any token
-            parameter.normal_(0, 0.3)
-    with drafting(folder / "generator", "model") as draft:
-        model.save(draft.path)
+    write_generator(tiny_seq2seq, folder / "generator", 12)
     return {"dataset": tiny_dataset.path, "candidates": folder / "pairs", "query_generator": folder / "generator"}
 
 

@@ -14,7 +14,8 @@ from gnn_encoder.artifacts import Dataset, KnownPositives, PairScores, Run, Trai
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import load_scorer
-from gnn_encoder.settings.reranking import SYSTEMS, WORD_KINDS, RerankerKind, TrainReranker
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import SYSTEMS, WORD_KINDS, RerankerKind
 from gnn_encoder.steps import train_reranker as module
 from gnn_encoder.steps.train_reranker import train_reranker
 from gnn_encoder.tracking.context import CHECKPOINTS

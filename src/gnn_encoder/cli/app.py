@@ -93,7 +93,7 @@ def ablate(
     from gnn_encoder.report.study import study_table
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
-    from gnn_encoder.settings.reranking import RERANKING_STUDIES
+    from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
 
     if of_rerankers := [name for name in study or [] if name in RERANKING_STUDIES]:
@@ -139,7 +139,7 @@ def rerank(
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.reranking import SYSTEMS, system_names
+    from gnn_encoder.settings.reranking_systems import SYSTEMS, system_names
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
     chosen = {name: SYSTEMS[name] for name in system_names(names)}

@@ -5,6 +5,7 @@ similar ones, which cosines in bf16 do not.
 """
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,7 +20,7 @@ from gnn_encoder.models.dynamic_memory import DynamicMemory, MemoryConfig, sente
 LAYOUT, WEIGHTS = "word_model.json", "word_model.safetensors"
 
 
-class WordModel(nn.Module):
+class WordModel(nn.Module, ABC):
     """A network over word vectors; a subclass scores the pairs.
 
     Args:
@@ -50,9 +51,9 @@ class WordModel(nn.Module):
             asked[:, 0] = sentence[:, 0] = 1
             return self.score(self.words(query), asked, self.words(passage), sentence)
 
+    @abstractmethod
     def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
         """Scores [b] of word vectors `query` [b, l, e] and `passage` [b, k, e]; each text has a word."""
-        raise NotImplementedError
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer with the vocabulary, the weights and the layout."""
@@ -125,13 +126,16 @@ class Knrm(WordModel):
         kernels: their number. The first one, with μ = 1, counts equal words; the means of the others divide [-1, 1]
             evenly.
         width: σ of the kernels. exact_width: σ of the first one.
+        scale: factor of the log counts; 1 in the paper.
     """
 
     def __init__(
         self, words: Tensor, tokenizer: Any, max_length: int,
-        *, kernels: int = 11, width: float = 0.1, exact_width: float = 1e-3,
+        *, kernels: int = 11, width: float = 0.1, exact_width: float = 1e-3, scale: float = 0.01,
     ) -> None:  # fmt: skip
-        super().__init__(words, tokenizer, max_length, kernels=kernels, width=width, exact_width=exact_width)
+        options = {"kernels": kernels, "width": width, "exact_width": exact_width, "scale": scale}
+        super().__init__(words, tokenizer, max_length, **options)
+        self.scale = scale
         others = 1 - (2 * torch.arange(kernels - 1) + 1) / (kernels - 1)
         self.means = nn.Buffer(torch.cat([torch.ones(1), others]), persistent=False)
         self.widths = nn.Buffer(torch.tensor([exact_width] + [width] * (kernels - 1)), persistent=False)
@@ -142,8 +146,8 @@ class Knrm(WordModel):
         cosines = (normalize(query, dim=-1) @ normalize(passage, dim=-1).transpose(1, 2))[..., None]  # [b, l, k, 1]
         counts = (-((cosines - self.means) ** 2) / (2 * self.widths**2)).exp()  # [b, l, k, kernels]
         counts = counts.masked_fill((sentence == 0)[:, None, :, None], 0.0).sum(dim=2)
-        # As in the authors' program, the logarithm of 0 is bounded, and features are scaled: tanh must not begin at 1.
-        features = 0.01 * counts.clamp(min=1e-10).log()
+        # The logarithm of 0 is bounded.
+        features = self.scale * counts.clamp(min=1e-10).log()
         scores: Tensor = self.answer(features.masked_fill((asked == 0)[..., None], 0.0).sum(dim=1)).squeeze(-1).tanh()
         return scores
 

@@ -28,7 +28,7 @@ from gnn_encoder.settings.pipeline import (
     reranking_loops,
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
-from gnn_encoder.settings.reranking import RERANKING_STUDIES, system_names
+from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 

@@ -9,6 +9,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings import foundation, graph, outcome, reranking
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
+from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, System
 from gnn_encoder.settings.shared import Backbone
 from gnn_encoder.settings.values import StepSettings
 
@@ -186,8 +187,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if study:
-        evaluate = evaluate.model_copy(update={"measures": reranking.RERANKING_STUDIES[study].measures})
-    if first in (reranking.ALL_SYSTEMS[name].title for name in systems):
+        evaluate = evaluate.model_copy(update={"measures": RERANKING_STUDIES[study].measures})
+    if first in (ALL_SYSTEMS[name].title for name in systems):
         raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
     asked = loops["generated_systems"] != [NOTHING]
     negatives = {"negative_depth": settings.train_reranker.negative_depth}
@@ -198,9 +199,9 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
         "generate_queries": Call("generate_queries", generate, asked=asked),
     }
-    evaluating = {reranking.ALL_SYSTEMS[name].evaluates: reranking.ALL_SYSTEMS[name].title for name in systems}
+    evaluating = {ALL_SYSTEMS[name].evaluates: ALL_SYSTEMS[name].title for name in systems}
     for name in loops["generated_systems"]:
-        system, title = reranking.ALL_SYSTEMS.get(name, reranking.System(name, "colbert")), evaluating.get(name, "")
+        system, title = ALL_SYSTEMS.get(name, System(name, "colbert")), evaluating.get(name, "")
         chosen = settings.select_training_set.model_copy(update={**negatives, **both, **system.selection})
         tuned = settings.evaluate_passages.model_copy(update={"system": title, "measure": evaluate.measures[0]})
         found[f"select.{name}"] = Call("select_training_set", chosen, system.title, asked)
@@ -212,19 +213,19 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
             found[f"teacher.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates, asked=False)
             continue
-        train, title = settings.train_reranker.for_system(name), reranking.ALL_SYSTEMS[name].title
+        train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
         stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
         rerank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **evaluate.speed)
         if name in loops["distilled_systems"]:
             teacher = settings.train_reranker.teacher()
             shared = teacher == settings.train_reranker.for_system("cross_encoder")  # so is its result
-            label = reranking.SYSTEMS["cross_encoder"].title if shared else "Teacher"
+            label = SYSTEMS["cross_encoder"].title if shared else "Teacher"
             found[f"teacher.{name}"] = Call("train_reranker", teacher, label)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates)
         found[f"train.{name}"] = Call("train_reranker", train, title)
         found[f"rerank.{name}"] = Call("rerank", rerank, title)
-    roles = {"baseline": first, "candidate": reranking.ALL_SYSTEMS[systems[-1]].title}
+    roles = {"baseline": first, "candidate": ALL_SYSTEMS[systems[-1]].title}
     studied = {"study": study, "depth": settings.train_reranker.hits_of("cross_encoder")}
     compare = settings.compare_rerankers.model_copy(update=studied)
     return found | {
@@ -241,7 +242,7 @@ def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, lis
 
     So a change of the generated queries trains only the systems again that use them.
     """
-    trained = [name for name in systems if not reranking.ALL_SYSTEMS[name].evaluates]
+    trained = [name for name in systems if not ALL_SYSTEMS[name].evaluates]
     loops: dict[str, list[str]] = {"systems": [], "generated_systems": [], "distilled_systems": []}
     for name in trained:
         own = settings.train_reranker.for_system(name)

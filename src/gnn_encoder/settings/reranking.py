@@ -1,102 +1,27 @@
-"""Settings of the steps that train re-rankers."""
+"""Settings of the steps that train re-rankers, use them, and compare them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
+from gnn_encoder.settings.reranking_systems import (
+    ALL_SYSTEMS,
+    NUMBERS,
+    PAIR_KINDS,
+    SYSTEMS,
+    THRESHOLDS,
+    WORD_KINDS,
+    RerankerKind,
+)
 from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
-RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
-
-
-class System(NamedTuple):
-    """A re-ranker of the comparison: its title in all tables, its kind, and the settings that it changes."""
-
-    title: str
-    kind: RerankerKind
-    changes: Mapping[str, Any] = {}
-    evaluates: str = ""
-    """The system whose ranking `evaluate_passages` changes; nothing is trained for this one."""
-    selection: Mapping[str, Any] = {}
-    """Changes of `select_training_set`, for a system on generated queries."""
-
-
-SYSTEMS: dict[str, System] = {
-    "cross_encoder": System("Cross-encoder", "cross_encoder"),
-    "bert_dmn": System("BERT-DMN", "bert_dmn"),
-    "cross_encoder_lite": System("Cross-encoder lite", "cross_encoder", {"lite": True}),
-    "bert_dmn_lite": System("BERT-DMN lite", "bert_dmn", {"lite": True}),
-    "colbert": System("ColBERT", "colbert"),
-    "qa_lstm": System("QA-LSTM", "qa_lstm"),
-    "k_nrm": System("K-NRM", "k_nrm"),
-    "dmn": System("DMN", "dmn"),
-    "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}, selection={"augmentation": False}),
-    "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
-    "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
-    "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
-}
-NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
-    "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
-}
-"""Kind → numbers of BERT-DMN 5 for this kind alone. A general setting is meant for the transformers and leaves them as
-they are; the kind's section in `systems` replaces them."""
-
-THRESHOLDS: dict[str, System] = {
-    f"ss_bert_h_{t_a}": System(
-        f"SS-BERT(h), t_A = {t_a}", "colbert", {"triples": "augmented"}, selection={"augmentation_threshold": t_a}
-    )
-    for t_a in (0.05, 0.15, 0.2, 0.25, 0.3)
-}
-"""Further systems of the study `ss_bert`. SS-BERT 4.3 has t_A from 0.1 to 0.4 in steps of 0.06."""
-ALL_SYSTEMS = SYSTEMS | THRESHOLDS
-
-
-class Study(NamedTuple):
-    """A paper's comparison of re-rankers."""
-
-    systems: tuple[str, ...]
-    """In the order of the table; the last is the headline's."""
-    measures: tuple[Measure, ...]
-    against: Mapping[str, str]
-    """System → another one, over which its gain is reported."""
-    encoders: Mapping[str, str] = {}
-    """Label → the system whose encoder's outputs are compared. A lite system has the untrained encoder."""
-
-
-RERANKING_STUDIES: dict[str, Study] = {
-    "bert_dmn": Study(
-        ("qa_lstm", "k_nrm", "dmn", "cross_encoder_lite", "bert_dmn_lite", "cross_encoder", "bert_dmn"),
-        ("AP", "RR"),
-        {"bert_dmn": "cross_encoder", "bert_dmn_lite": "cross_encoder_lite"},
-        {"untrained": "cross_encoder_lite", "BERT": "cross_encoder", "BERT-DMN": "bert_dmn"},
-    ),
-    "ss_bert": Study(
-        ("colbert", "ss_bert_t", "ss_bert_h", *THRESHOLDS, "ss_bert_d"),
-        ("RR@10", "R@50", "R@1000"),
-        dict.fromkeys(("ss_bert_t", "ss_bert_h", "ss_bert_d"), "colbert"),
-    ),
-}
-"""Study of `gnn-encoder ablate` → its systems: BERT-DMN Table 2, and SS-BERT Table 6 with Fig. 4."""
-
-
-def system_names(names: Sequence[str]) -> list[str]:
-    """Returns the names of systems, each once, where it is named last; a UserError for no name or an unknown one.
-
-    A system that nobody names is before the one that evaluates it.
-    """
-    unknown = [name for name in names if name not in SYSTEMS]
-    if unknown or not names:
-        raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
-    added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
-    complete = [each for name in names for each in (*({SYSTEMS[name].evaluates} & added), name)]
-    return list(dict.fromkeys(reversed(complete)))[::-1]
 
 
 class ChooseReranker(StepSettings):
@@ -201,9 +126,9 @@ class TrainReranker(MeasuredTraining, Distillation):
     """Of `trained` and GloVe: so many words, the most frequent of corpus, training queries and generated queries, have
     vectors of their own; all others share one."""
     word_width: PositiveInt = 300
-    """Of `trained`: the length of a vector."""
+    """Of `trained`: the length of a vector, as of GloVe in BERT-DMN 5."""
     word_epochs: PositiveInt = 5
-    """Of `trained`."""
+    """Of `trained`: gensim's passes over the corpus."""
     lstm_width: PositiveInt = 256
     """qa_lstm: hidden units of each direction (BERT-DMN 5)."""
     lstm_pooling: Literal["max", "mean"] = "max"
@@ -216,6 +141,8 @@ class TrainReranker(MeasuredTraining, Distillation):
     """k_nrm: σ."""
     exact_kernel_width: PositiveFloat = 1e-3
     """k_nrm: σ of the kernel with μ = 1."""
+    feature_scale: PositiveFloat = 0.01
+    """k_nrm: factor of the log counts, so that tanh does not begin at 1. The paper's equation has 1."""
 
     systems: Mapping[str, Mapping[str, Any]] = {}
     """System → its settings that differ from all others', such as {bert_dmn_lite: {epochs: 20}}: a head alone learns
@@ -232,8 +159,8 @@ class TrainReranker(MeasuredTraining, Distillation):
             yield f"loss = pointwise needs logits, which {self.kind} lacks: choose a pairwise loss"
         if self.loss == "listwise_distillation" and self.triples != "labelled":
             yield f"loss = listwise_distillation needs labelled triples, not {self.triples} ones"
-        if self.lite and self.kind not in _PAIR_KINDS:
-            yield f"lite = true needs one of {', '.join(_PAIR_KINDS)}, not {self.kind}"
+        if self.lite and self.kind not in PAIR_KINDS:
+            yield f"lite = true needs one of {', '.join(PAIR_KINDS)}, not {self.kind}"
         if self.lite and self.redraw_negatives:
             yield "redraw_negatives = true needs a full re-ranker: a lite one keeps what it reads"
 
@@ -334,18 +261,16 @@ class CompareRerankers(Inference):
     seed: Count = 0
 
 
-WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")
-_PAIR_KINDS: tuple[RerankerKind, ...] = ("cross_encoder", "bert_dmn")
 _OWN: dict[str, tuple[RerankerKind, ...]] = {
-    **dict.fromkeys(("learning_rate", "dropout"), (*_PAIR_KINDS, "colbert")),
-    "pair_length": (*_PAIR_KINDS, *WORD_KINDS),
+    **dict.fromkeys(("learning_rate", "dropout"), (*PAIR_KINDS, "colbert")),
+    "pair_length": (*PAIR_KINDS, *WORD_KINDS),
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("token_width", "query_length", "passage_length"), ("colbert",)),
     **dict.fromkeys(("expand_queries", "in_batch_negatives"), ("colbert",)),
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
     **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
-    **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width"), ("k_nrm",)),
+    **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width", "feature_scale"), ("k_nrm",)),
     **dict.fromkeys(("depth", "token_vectors", "systems"), ()),
 }
 """Setting → the kinds that depend on it; a setting without an entry is every kind's."""

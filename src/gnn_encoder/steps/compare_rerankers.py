@@ -19,7 +19,8 @@ from gnn_encoder.report.page import Plot, render_study
 from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
 from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, thresholds, words_table
 from gnn_encoder.runs.step import Metrics, step
-from gnn_encoder.settings.reranking import RERANKING_STUDIES, SYSTEMS, THRESHOLDS, CompareRerankers
+from gnn_encoder.settings.reranking import CompareRerankers
+from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS, THRESHOLDS
 from gnn_encoder.tracking.context import Context
 
 

@@ -20,7 +20,8 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout, max_similarity
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn, WordModel
 from gnn_encoder.settings.foundation import TrainCrossEncoder
-from gnn_encoder.settings.reranking import WORD_KINDS, TrainReranker
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import WORD_KINDS
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import parameter_groups
 from gnn_encoder.training.word_vectors import word_vectors
@@ -103,11 +104,14 @@ def _bert_dmn(settings: TrainReranker, data: Dataset, rows: np.ndarray, generate
 def _on_words(settings: TrainReranker, data: Dataset, rows: np.ndarray, generated: Sequence[str]) -> Reranker:
     learned = [*data.query_texts(data.query_rows("train")), *generated]
     tokenizer, words = word_vectors(settings, data.passages, learned)
-    width, exact_width = settings.kernel_width, settings.exact_kernel_width
+    kernels = {
+        "kernels": settings.kernels, "width": settings.kernel_width, "exact_width": settings.exact_kernel_width,
+        "scale": settings.feature_scale,
+    }  # fmt: skip
     lstm = {"width": settings.lstm_width, "pooling": settings.lstm_pooling, "rate": settings.lstm_dropout}
     networks: dict[str, tuple[type[WordModel], dict[str, Any]]] = {
         "qa_lstm": (QaLstm, lstm),
-        "k_nrm": (Knrm, {"kernels": settings.kernels, "width": width, "exact_width": exact_width}),
+        "k_nrm": (Knrm, kernels),
         "dmn": (WordDmn, _memory(settings)),
     }
     network, options = networks[settings.kind]

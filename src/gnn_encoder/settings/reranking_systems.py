@@ -1,0 +1,96 @@
+"""The re-rankers that `gnn-encoder rerank` knows, and the papers' studies of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.measures import Measure
+
+RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
+PAIR_KINDS: tuple[RerankerKind, ...] = ("cross_encoder", "bert_dmn")
+"""Kinds that read a pair as one text; these can be lite."""
+WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")
+"""Kinds on word vectors."""
+
+
+class System(NamedTuple):
+    """A re-ranker of the comparison: its title in all tables, its kind, and the settings that it changes."""
+
+    title: str
+    kind: RerankerKind
+    changes: Mapping[str, Any] = {}
+    evaluates: str = ""
+    """The system whose ranking `evaluate_passages` changes; nothing is trained for this one."""
+    selection: Mapping[str, Any] = {}
+    """Changes of `select_training_set`, for a system on generated queries."""
+
+
+SYSTEMS: dict[str, System] = {
+    "cross_encoder": System("Cross-encoder", "cross_encoder"),
+    "bert_dmn": System("BERT-DMN", "bert_dmn"),
+    "cross_encoder_lite": System("Cross-encoder lite", "cross_encoder", {"lite": True}),
+    "bert_dmn_lite": System("BERT-DMN lite", "bert_dmn", {"lite": True}),
+    "colbert": System("ColBERT", "colbert"),
+    "qa_lstm": System("QA-LSTM", "qa_lstm"),
+    "k_nrm": System("K-NRM", "k_nrm"),
+    "dmn": System("DMN", "dmn"),
+    "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}, selection={"augmentation": False}),
+    "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
+    "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
+    "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
+}
+NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
+    "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
+}
+"""Kind → numbers of BERT-DMN 5 for this kind alone. A general setting is meant for the transformers and leaves them as
+they are; the kind's section in `systems` replaces them."""
+
+THRESHOLDS: dict[str, System] = {
+    f"ss_bert_h_{t_a}": System(
+        f"SS-BERT(h), t_A = {t_a}", "colbert", {"triples": "augmented"}, selection={"augmentation_threshold": t_a}
+    )
+    for t_a in (0.05, 0.15, 0.2, 0.25, 0.3)
+}
+"""Further systems of the study `ss_bert`. SS-BERT 4.3 has t_A from 0.1 to 0.4 in steps of 0.06."""
+ALL_SYSTEMS = SYSTEMS | THRESHOLDS
+
+
+class Study(NamedTuple):
+    """A paper's comparison of re-rankers."""
+
+    systems: tuple[str, ...]
+    """In the order of the table; the last is the headline's."""
+    measures: tuple[Measure, ...]
+    against: Mapping[str, str]
+    """System → another one, over which its gain is reported."""
+    encoders: Mapping[str, str] = {}
+    """Label → the system whose encoder's outputs are compared. A lite system has the untrained encoder."""
+
+
+RERANKING_STUDIES: dict[str, Study] = {
+    "bert_dmn": Study(
+        ("qa_lstm", "k_nrm", "dmn", "cross_encoder_lite", "bert_dmn_lite", "cross_encoder", "bert_dmn"),
+        ("AP", "RR"),
+        {"bert_dmn": "cross_encoder", "bert_dmn_lite": "cross_encoder_lite"},
+        {"untrained": "cross_encoder_lite", "BERT": "cross_encoder", "BERT-DMN": "bert_dmn"},
+    ),
+    "ss_bert": Study(
+        ("colbert", "ss_bert_t", "ss_bert_h", *THRESHOLDS, "ss_bert_d"),
+        ("RR@10", "R@50", "R@1000"),
+        dict.fromkeys(("ss_bert_t", "ss_bert_h", "ss_bert_d"), "colbert"),
+    ),
+}
+"""Study of `gnn-encoder ablate` → its systems: BERT-DMN Table 2, and SS-BERT Table 6 with Fig. 4."""
+
+
+def system_names(names: Sequence[str]) -> list[str]:
+    """Returns the names of systems, each once, where it is named last; a UserError for no name or an unknown one.
+
+    A system that nobody names is before the one that evaluates it.
+    """
+    unknown = [name for name in names if name not in SYSTEMS]
+    if unknown or not names:
+        raise UserError(f"no system {', '.join(map(repr, unknown)) or 'is named'}: choose of {', '.join(SYSTEMS)}")
+    added = {SYSTEMS[name].evaluates for name in names} - {"", *names}
+    complete = [each for name in names for each in (*({SYSTEMS[name].evaluates} & added), name)]
+    return list(dict.fromkeys(reversed(complete)))[::-1]
