@@ -20,7 +20,10 @@ TOPICS = ("river", "stone", "cloud", "engine", "violin", "copper", "garden", "le
 DETAILS = ("north", "old", "bright", "heavy", "silent", "broken", "early", "hidden", "narrow", "warm")
 WORDS = (*TOPICS, *DETAILS, "the", "of", "a", "what", "about", "is", "and", "in")
 
-LONGEST = ("test_pipeline.py", "test_launch.py", "test_team.py", "test_promote.py", "test_submission.py")
+LONGEST = (
+    "test_rerank_pipeline.py", "test_pipeline.py", "test_launch.py", "test_team.py", "test_promote.py",
+    "test_submission.py", "test_train_reranker.py",
+)  # fmt: skip
 """Files that take a minute or more of a core, in the order in which they begin."""
 
 
@@ -183,4 +186,5 @@ def trained(
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("GNN_ENCODER_FORK_AFTER", "0")  # all runs of a test process have one fork server
         yield Trained(tmp_path_factory.mktemp("pipeline"), tiny_dataset, tiny_backbone, tiny_seq2seq)

@@ -22,7 +22,7 @@ from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS
 from gnn_encoder.steps.ingest import ingest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 # The generator writes something after 30 epochs, and its queries are all alike.
 SS_BERT = (
