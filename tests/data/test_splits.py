@@ -51,22 +51,25 @@ def test_of_several_splits_the_latest_counts() -> None:
 def test_a_draw_is_of_training_queries_and_those_with_an_answer_come_first() -> None:
     split = np.array([TRAIN] * 1500 + [DEV] * 300 + [TEST] * 200, dtype=np.int8)
     answered = np.arange(2000) % 3 > 0
-    keep = drawn(split, TEXTS, answered, 800, seed=0)
+    keep = drawn(split, TEXTS, answered, {TRAIN: 800}, seed=0)
     assert keep[1500:].all() and keep.sum() == 800 + 500
     assert answered[:1500][keep[:1500]].all()
     assert 330 < keep[:750].sum() < 470  # from all over, not from the front
-    assert np.array_equal(keep, drawn(split, TEXTS, answered, 800, seed=0))
-    other = drawn(split, TEXTS, answered, 800, seed=1)
+    assert np.array_equal(keep, drawn(split, TEXTS, answered, {TRAIN: 800}, seed=0))
+    other = drawn(split, TEXTS, answered, {TRAIN: 800}, seed=1)
     assert 550 < (keep & other)[:1500].sum() < 720  # 800 × 800 / 1000 for two draws that know nothing of each other
-    filled = drawn(split, TEXTS, answered, 1200, seed=0)[:1500]
+    filled = drawn(split, TEXTS, answered, {TRAIN: 1200}, seed=0)[:1500]
     assert filled[answered[:1500]].all() and filled.sum() == 1200
-    assert drawn(split, TEXTS, answered, 0, seed=0).all() and drawn(split, TEXTS, answered, 1500, seed=0).all()
+    assert all(drawn(split, TEXTS, answered, {TRAIN: most}, seed=0).all() for most in (0, 1500))
+    both = drawn(split, TEXTS, answered, {TRAIN: 800, DEV: 50}, seed=0)
+    assert np.array_equal(both[:1500], keep[:1500]) and both[1800:].all()
+    assert both[1500:1800].sum() == 50 == (both & answered)[1500:1800].sum()
 
 
 def test_a_draw_changes_by_what_came_and_not_as_a_whole() -> None:
     split, answered = np.full(2000, TRAIN, dtype=np.int8), np.ones(2000, dtype=bool)
-    before = drawn(split[:1900], TEXTS.slice(0, 1900), answered[:1900], 500, seed=0)
-    after = drawn(split[::-1], TEXTS.take(np.arange(2000)[::-1]), answered, 500, seed=0)[::-1]
+    before = drawn(split[:1900], TEXTS.slice(0, 1900), answered[:1900], {TRAIN: 500}, seed=0)
+    after = drawn(split[::-1], TEXTS.take(np.arange(2000)[::-1]), answered, {TRAIN: 500}, seed=0)[::-1]
     assert not (after[:1900] & ~before).any() and after[:1900].sum() > 450
 
 
@@ -74,5 +77,5 @@ def test_a_draw_does_not_follow_from_where_dev_was_set_apart() -> None:
     split, _ = complete(np.array([TRAIN] * 1500 + [TEST] * 500, dtype=np.int8), TEXTS, 0.5)
     places = np.array([share(text.as_py()) for text in TEXTS])
     train = np.flatnonzero(split == TRAIN)
-    keep = drawn(split, TEXTS, np.ones(2000, dtype=bool), len(train) // 2, seed=0)[train]
+    keep = drawn(split, TEXTS, np.ones(2000, dtype=bool), {TRAIN: len(train) // 2}, seed=0)[train]
     assert abs(places[train][keep].mean() - places[train][~keep].mean()) < 0.05

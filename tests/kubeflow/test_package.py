@@ -23,10 +23,10 @@ ON_GPU = {
 }  # fmt: skip
 
 
-def packaged(cluster: Cluster, folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def packaged(cluster: Cluster, folder: Path, pipeline: str = "train") -> tuple[str, dict[str, Any], dict[str, Any]]:
     """The package's text, its pipeline and its platforms."""
     path = folder / "package.yaml"
-    write_package(cluster, path)
+    write_package(pipeline, cluster, path)
     text = path.read_text("utf-8")
     spec, *platforms = yaml.safe_load_all(text)
     return text, spec, platforms[0] if platforms else {}
@@ -119,26 +119,62 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     )
 
 
-def test_the_pipeline_itself_is_the_one_that_runs_here(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
-    _, spec, _ = package
-    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+def graphs(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks of the pipeline, and those of each loop and condition."""
+    components = [each["dag"]["tasks"] for each in spec["components"].values() if "dag" in each]
+    return [spec["root"]["dag"]["tasks"], *components]
+
+
+@pytest.mark.parametrize("pipeline", ["train", "rerank"])
+def test_the_pipeline_itself_is_the_one_that_runs_here(pipeline: str, tmp_path: Path) -> None:
+    _, spec, _ = packaged(load_cluster(EXAMPLE), tmp_path, pipeline)
+    (compiled,) = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
     bare = yaml.safe_load(yaml.safe_dump(spec))
     assert bare != compiled
     for name, executor in bare["deploymentSpec"]["executors"].items():
-        container = executor["container"]
-        del container["env"], container["resources"]
-        container["image"] = compiled["deploymentSpec"]["executors"][name]["container"]["image"]
-    for task in bare["root"]["dag"]["tasks"].values():
-        del task["retryPolicy"]
+        if "importer" not in executor:
+            container = executor["container"]
+            del container["env"], container["resources"]
+            container["image"] = compiled["deploymentSpec"]["executors"][name]["container"]["image"]
+    for name, task in ((name, task) for tasks in graphs(bare) for name, task in tasks.items()):
+        if not name.startswith(("for-loop", "condition", "importer")):
+            del task["retryPolicy"]
     assert bare == compiled
     bare["deploymentSpec"]["executors"][label("ingest")]["container"]["args"][-1] = "other"
     assert bare != compiled
 
 
-def test_without_a_file_nothing_is_asked_for(tmp_path: Path) -> None:
-    _, spec, platforms = packaged(load_cluster(None), tmp_path)
-    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+@pytest.mark.parametrize("pipeline", ["train", "rerank"])
+def test_without_a_file_nothing_is_asked_for(pipeline: str, tmp_path: Path) -> None:
+    _, spec, platforms = packaged(load_cluster(None), tmp_path, pipeline)
+    (compiled,) = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
     assert (spec, platforms) == (compiled, {})
+
+
+def test_steps_inside_loops_get_their_needs(tmp_path: Path) -> None:
+    cluster = Cluster.model_validate({
+        "images": {"cpu": "c", "gpu": "g"},
+        "caching": False,
+        "steps": {"train_reranker": {"gpu": {"count": 2}, "timeout_seconds": 9}, "rerank": {"cpu": 3}},
+    })  # fmt: skip
+    text, spec, platforms = packaged(cluster, tmp_path, "rerank")
+    containers = {
+        name.removeprefix("exec-"): each["container"]
+        for name, each in spec["deploymentSpec"]["executors"].items()
+        if "container" in each
+    }
+    timed = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    trainings = {f"train-reranker{number}" for number in ("", "-2", "-3", "-4")}
+    assert {name for name, each in containers.items() if each["image"] == "g"} == trainings
+    assert {name.removeprefix("exec-") for name in timed} == trainings
+    asked = {name: each["resources"] for name, each in containers.items() if "resources" in each}
+    gpus = {name: each["accelerator"]["resourceCount"] for name, each in asked.items() if "accelerator" in each}
+    assert gpus == dict.fromkeys(trainings, "2")
+    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == {"rerank", "rerank-2", "rerank-3"}
+    tasks = {name: task for graph in graphs(spec) for name, task in graph.items()}
+    assert not any(tasks[name]["cachingOptions"].get("enableCache") for name in containers)
+    kfp.components.load_component_from_text(text)
+    check_pipeline({"pipeline_spec": spec, "platform_spec": platforms})
 
 
 def test_kfp_reads_it_and_has_every_field(package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bundles import fill_bundle
+from slow_store import slow_store
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest
 from gnn_encoder.artifacts.tables import System
@@ -16,6 +17,7 @@ from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.runs.provenance import source_digests
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.steps.first_stage import first_stage
+from gnn_encoder.storage import put_folder
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,29 @@ def test_a_bundle_is_searched_for_the_queries_of_all_splits(
         writer.close()
     with pytest.raises(UserError, match="has other passages than the dataset: give the dataset of that run"):
         stage(Dataset(tmp_path / "data"), lexical, tmp_path, str(tmp_path / "latest"))
+
+
+def test_run_files_and_bundles_in_an_object_store(
+    tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, lexical: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNN_ENCODER_CACHE", str(tmp_path / "cache"))
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    vectors = np.random.default_rng(0).normal(size=(100, encoder.width)).astype(np.float32)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        fill_bundle(draft, vectors, tiny_dataset, encoder.save)
+    with slow_store(monkeypatch) as store:
+        put_folder(tmp_path / "bundle", "s3://bucket/models/bundle")
+        remote, name = stage(tiny_dataset, lexical, tmp_path, "s3://bucket/models/bundle", train_depth=3)
+        assert name == "GNN-encoder"
+        assert same(remote, stage(tiny_dataset, lexical, tmp_path, str(tmp_path / "bundle"), train_depth=3)[0])
+
+        address = "s3://bucket/runs/other.trec.gz"
+        store.objects["runs/other.trec.gz"] = gzip.compress(b"q95 Q0 p7 1 0.5 t\n")
+        run, name = stage(tiny_dataset, lexical, tmp_path, address)
+        assert name == "other" and run.of(tiny_dataset.query_rows("test")).passage.tolist() == [7]
+        before = source_digests("first_stage", FirstStage(source=address))
+        store.objects["runs/other.trec.gz"] += b"more"
+        assert source_digests("first_stage", FirstStage(source=address)) != before
 
 
 def test_a_first_stage_that_is_none_is_refused_before_any_step(tmp_path: Path) -> None:

@@ -111,6 +111,18 @@ def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_tes
     assert metrics["all"]["headline"].endswith(" queries")
 
 
+def test_a_draw_of_dev_queries_leaves_train_and_test_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)))
+    for name, most in (("all", 0), ("drawn", 4)):
+        ingest(asked.model_copy(update={"max_dev_queries": most}), dataset=tmp_path / name)
+    assert labelled(tmp_path / "all", "train", "test") == labelled(tmp_path / "drawn", "train", "test")
+    every, some = (labelled(tmp_path / name, "dev") for name in ("all", "drawn"))
+    assert len(every) == 10 and len(some) == 4 and some.items() <= every.items()
+    assert "drawn 4 of 10 dev queries" in capsys.readouterr().err
+
+
 def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:
     corpus = lines([{"_id": f"d{i}", "text": f"text {i}"} for i in range(25_003)])
     ingest(Ingest(dataset=str(write_beir(tmp_path / "d", corpus=corpus))), dataset=tmp_path / "out")

@@ -13,7 +13,17 @@ import typer
 
 from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, models
-from gnn_encoder.cli.options import DEFAULT_ROOT, Data, Overrides, Preset, Root
+from gnn_encoder.cli.options import (
+    DEFAULT_ROOT,
+    RERANKERS,
+    Data,
+    FirstStage,
+    Overrides,
+    Preset,
+    Root,
+    Systems,
+    named_systems,
+)
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.errors import CONTROL, UserError, without_password
 
@@ -111,22 +121,8 @@ def ablate(
 @app.command()
 def rerank(
     preset: Preset,
-    systems: Annotated[
-        str,
-        typer.Option(
-            metavar="SYSTEM,…",
-            help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled "
-            "triples, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
-        ),
-    ] = "cross_encoder,bert_dmn,colbert",
-    first_stage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Hits to re-rank: bm25 (the default), pool (given with the data), a TREC run file, or a finished run, "
-            "such as ROOT/latest.",
-        ),
-    ] = None,
+    systems: Systems = RERANKERS,
+    first_stage: FirstStage = None,
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
@@ -139,10 +135,10 @@ def rerank(
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import results_table
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.reranking_systems import SYSTEMS, system_names
+    from gnn_encoder.settings.reranking_systems import SYSTEMS
 
-    names = [name.strip() for name in systems.split(",") if name.strip()]
-    chosen = {name: SYSTEMS[name] for name in system_names(names)}
+    names = named_systems(systems)
+    chosen = {name: SYSTEMS[name] for name in names}
     titles = [
         f"{step}: {system.title}"
         for system in chosen.values()

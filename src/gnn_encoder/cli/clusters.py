@@ -2,17 +2,26 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gnn_encoder.cli.options import ClusterFile, Data, Host, Overrides, Preset, given
+from gnn_encoder.cli.options import (
+    RERANKERS,
+    ClusterFile,
+    Data,
+    FirstStage,
+    Host,
+    Overrides,
+    Preset,
+    Systems,
+    given,
+    named_systems,
+)
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
     from gnn_encoder.settings.cluster import Cluster
-
-PACKAGE = Path("gnn-encoder-train.yaml")
 
 
 def submit(
@@ -21,26 +30,45 @@ def submit(
     cluster: ClusterFile = None,
     dataset: Data = None,
     overrides: Overrides = None,
+    pipeline: Annotated[
+        Literal["train", "rerank"], typer.Option(help="The pipeline of `run`, or of `rerank`.")
+    ] = "train",
+    systems: Systems = RERANKERS,
+    first_stage: FirstStage = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow the run to its end; exit code 0 if it succeeds.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only write the package and show the needs of the steps.")
     ] = False,
-    package: Annotated[Path, typer.Option(metavar="FILE", help="File for the package of a dry run.")] = PACKAGE,
+    package: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File for the package of a dry run [gnn-encoder-PIPELINE.yaml]."),
+    ] = None,
 ) -> None:
-    """Run the training pipeline on a Kubeflow cluster: the same pipeline as `run`, with settings of the cluster."""
+    """Run a pipeline on a Kubeflow cluster: the same as `run`, or as `rerank`, with settings of the cluster.
+
+    --systems and --first-stage belong to --pipeline rerank, whose first stage may be an s3:// address.
+    """
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster, write_package
     from gnn_encoder.kubeflow.server import Server
 
     needs = load_cluster(cluster)
-    job = submission.training(needs, preset, dataset, overrides or [])
+    job: submission.ClusterTraining | submission.ClusterReranking
+    if pipeline == "rerank":
+        names = named_systems(systems)
+        job = submission.reranking(needs, preset, dataset, overrides or [], names, first_stage)
+    elif first_stage or systems != RERANKERS:
+        raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
+    else:
+        job = submission.training(needs, preset, dataset, overrides or [])
     if dry_run:
+        package = package or Path(f"gnn-encoder-{pipeline}.yaml")
         if package.suffix not in (".yaml", ".yml"):
             raise UserError(f"--package {package}: the name of a package ends with .yaml")
-        write_package(needs, package)
-        _show(_table_of(needs))
+        write_package(pipeline, needs, package)
+        _show(_table_of(pipeline, needs))
         typer.echo(f"\nwrote {package}")
         return
     server = Server(given(host), needs.namespace)
@@ -71,12 +99,12 @@ def runs(
         typer.echo(f"no runs under {needs.experiment} yet: start one with gnn-encoder submit")
 
 
-def _table_of(cluster: "Cluster") -> list[Sequence[str]]:
-    """Returns the needs of each step, one row each, below a header."""
-    from gnn_encoder.settings.pipeline import TRAINING
+def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:
+    """Returns the needs of each step of a pipeline, one row each, below a header."""
+    from gnn_encoder.settings.pipeline import ON_CLUSTERS
 
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
-    for step in TRAINING:
+    for step in ON_CLUSTERS[pipeline]:
         needs = cluster.needs(step)
         cpu, memory = (
             "-".join(dict.fromkeys(filter(None, (amount.request, amount.limit)))) if amount else ""

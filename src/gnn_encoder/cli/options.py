@@ -10,6 +10,7 @@ from gnn_encoder.errors import UserError, expanded
 VARIABLE = "GNN_ENCODER_ROOT"
 """Environment variable with the root, used if `--root` is not given."""
 DEFAULT_ROOT = Path("gnn-encoder-runs")
+RERANKERS = "cross_encoder,bert_dmn,colbert"
 HOST = "KF_PIPELINES_ENDPOINT"
 
 
@@ -45,6 +46,31 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
+
+
+Systems = Annotated[
+    str,
+    typer.Option(
+        metavar="SYSTEM,…",
+        help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled "
+        "triples, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
+    ),
+]
+FirstStage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SOURCE",
+        help="Hits to re-rank: bm25 (the default), pool (given with the data), a TREC run file, or a finished run, "
+        "such as ROOT/latest.",
+    ),
+]
+
+
+def named_systems(text: str) -> list[str]:
+    """Returns the systems in the option's text; raises UserError for an unknown system."""
+    from gnn_encoder.settings.reranking_systems import system_names
+
+    return system_names([name.strip() for name in text.split(",") if name.strip()])
 
 
 def given(host: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
 from gnn_encoder.data.rows import Label, Query, Source, blank, duplicates, storable
-from gnn_encoder.data.splits import NONE, TRAIN, complete, drawn, highest, leaked
+from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
 from gnn_encoder.settings.foundation import Ingest
@@ -27,8 +27,9 @@ class Questions:
     Unusable rows are left out and counted as problems. Queries of no split, repeated labels, and training queries with
     the words of a dev or test query are left out with a remark only.
 
-    Training queries are drawn last. Missing splits come from all training queries, so dev and test are the same with
-    every draw, and figures of two draws are comparable. Queries that are left out take no place in a draw.
+    Training and dev queries are drawn last. Missing splits come from all training queries, so dev and test are the same
+    with every draw of training queries, and figures of two such draws are comparable. Queries that are left out take no
+    place in a draw.
 
     queries   a table of `QUERIES`, labels   a table of `LABELS`
     known_ids ids of all queries with a text, those that were left out included
@@ -57,8 +58,10 @@ class Questions:
         self._keep_labels(pc.and_(query.is_valid(), passage.is_valid()).to_numpy())
         self._settle_splits(settings.dev_fraction, problems)
         self.train_before_draw = int((self.split == TRAIN).sum())
-        most, texts = settings.max_train_queries, self.queries["text"]
-        self._keep_queries(drawn(self.split, texts, self._answered(), most, settings.seed))
+        most, dev = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}, (self.split == DEV).sum()
+        self._keep_queries(drawn(self.split, self.queries["text"], self._answered(), most, settings.seed))
+        if (kept := (self.split == DEV).sum()) < dev:
+            self.remarks.append(f"drawn {kept:,} of {dev:,} dev queries")
         self._find_twins(settings.twin_similarity)
         train = self._answered() & (self.split == TRAIN)
         if train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):

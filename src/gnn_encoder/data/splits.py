@@ -1,10 +1,11 @@
 """Assigns a split to each query.
 
 A query must be in only one split; otherwise test figures would be measured on training data. A hash of the query's text
-chooses the queries of a missing split and a draw of training queries, so the same data give the same splits.
+chooses the queries of a missing split and the draws of training and dev queries, so the same data give the same splits.
 """
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -67,17 +68,20 @@ def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tupl
     return split, remarks
 
 
-def drawn(split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """bool [n]: the queries to keep, at most `most` (0: all) of train and all of dev and test.
+def drawn(
+    split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, most: Mapping[int, int], seed: int
+) -> np.ndarray:
+    """bool [n]: the queries to keep, of each split in `most` at most that many (0: all), and all of the others.
 
     Queries with a relevant passage (`answered`, bool [n]) come first, because other queries teach nothing. Then a hash
     of seed and text decides the order, so if the data change, the draw changes only by added and removed queries.
     """
     keep = np.ones(len(split), dtype=bool)
-    rows = np.flatnonzero(split == TRAIN)
-    if most and len(rows) > most:
-        order = np.lexsort((_places(texts, rows, f"draw {seed}: "), ~answered[rows]))
-        keep[rows[order[most:]]] = False
+    for code, count in most.items():
+        rows = np.flatnonzero(split == code)
+        if count and len(rows) > count:
+            order = np.lexsort((_places(texts, rows, f"draw {seed}: "), ~answered[rows]))
+            keep[rows[order[count:]]] = False
     return keep
 
 

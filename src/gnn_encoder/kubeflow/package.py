@@ -1,4 +1,4 @@
-"""Reads the cluster file, and makes the package for a KFP server: the compiled training pipeline with cluster settings.
+"""Reads the cluster file, and makes the package for a KFP server: a compiled pipeline with cluster settings.
 
 The pipeline's steps and their inputs are not changed. KFP has two places for the needs of a step. Image, environment,
 CPU, memory, GPUs and retries are in the pipeline's specification. All other needs belong to Kubernetes and are in a
@@ -37,24 +37,28 @@ def load_cluster(path: Path | None) -> Cluster:
         raise UserError(f"{path}: {f'{key}: ' if key else ''}{problem}{more}") from None
 
 
-def write_package(cluster: Cluster, target: Path) -> None:
-    """Writes the package to `target`, a .yaml file for KFP's client or web pages."""
-    target.write_text(yaml.safe_dump_all(package(cluster)), encoding="utf-8")
+def write_package(pipeline: str, cluster: Cluster, target: Path) -> None:
+    """Writes the package of a pipeline to `target`, a .yaml file for KFP's client or web pages."""
+    target.write_text(yaml.safe_dump_all(package(pipeline, cluster)), encoding="utf-8")
 
 
-def package(cluster: Cluster) -> list[dict[str, Any]]:
+def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
     """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document."""
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-    compiled, *more = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    compiled, *more = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
     spec = json_format.ParseDict(compiled, messages.PipelineSpec())
     platforms = json_format.ParseDict(more[0] if more else {}, messages.PlatformSpec())
     deployment = json_format.ParseDict(compiled["deploymentSpec"], messages.PipelineDeploymentConfig())
-    for name, task in spec.root.dag.tasks.items():
+    # Loops and conditions are components with tasks of their own.
+    graphs = (spec.root.dag, *(component.dag for component in spec.components.values()))
+    for name, task in (item for graph in graphs for item in graph.tasks.items()):
+        label = spec.components[task.component_ref.name].executor_label
+        if not label or deployment.executors[label].WhichOneof("spec") != "container":
+            continue  # a loop, a condition or KFP's importer
         step = launch.step_of(name)
-        needs, label = cluster.needs(step), spec.components[task.component_ref.name].executor_label
-        container = deployment.executors[label].container
+        needs, container = cluster.needs(step), deployment.executors[label].container
         container.image = cluster.image(step) or container.image
         for variable, value in needs.environment.items():
             container.env.add(name=variable, value=value)

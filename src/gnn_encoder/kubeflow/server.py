@@ -23,7 +23,7 @@ import certifi
 from gnn_encoder.errors import UserError, one_line, printable, without_password
 from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.pipeline import TRAINING
+from gnn_encoder.settings.pipeline import CLUSTER_STEPS
 
 # Environment variables. All except the first belong to KFP, OpenSSL and requests.
 TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"
@@ -34,6 +34,8 @@ client reads neither variable and trusts public authorities only."""
 PAGES = "KF_PIPELINES_UI_ENDPOINT"
 """The address of the server's web pages, if it differs from the address of the API."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
+SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
+"""A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 """Time limit for the next bytes of an answer."""
@@ -98,7 +100,7 @@ class Server:
         if several_users and not namespace:
             raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
-    def submit(self, package: Sequence[Any], arguments: Mapping[str, str], cluster: Cluster, name: str) -> str:
+    def submit(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, name: str) -> str:
         """Starts a run of a package (see `package.package`) with a name; returns the run's id."""
         from kfp_server_api import V2beta1Experiment, V2beta1Run, V2beta1RuntimeConfig
 
@@ -255,7 +257,9 @@ def _token() -> str:
 def _as_run(found: Any) -> ClusterRun:
     tasks = (found.run_details.task_details if found.run_details else None) or []
     # A task has no state if Argo has skipped it or has not reached it.
-    states = {str(task.display_name): str(task.state) for task in tasks if task.state}
+    states: dict[str, str] = {}
+    for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
+        states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
@@ -266,11 +270,11 @@ def _as_run(found: Any) -> ClusterRun:
         created=found.created_at,
         # For an unfinished run the server sends the epoch as the end.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in TRAINING},
+        steps={
+            name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
+        },
         failed={
-            name: _pod(nodes, name)
-            for name in failed
-            if name == f"root{DRIVER}" or launch.step_of(name.removesuffix(DRIVER)) in TRAINING
+            name: _pod(nodes, name) for name in failed if name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
         },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
         error=printable(one_line(found.error.message)) if found.error and found.error.message else "",

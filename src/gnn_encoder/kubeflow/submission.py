@@ -1,7 +1,7 @@
-"""Runs the training pipeline on a cluster: checks settings, starts the run, waits for its end, explains failures."""
+"""Runs a pipeline on a cluster: checks settings, starts the run, waits for its end, explains failures."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,12 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow.package import package
 from gnn_encoder.kubeflow.server import DRIVER, ClusterRun, Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
+from gnn_encoder.runs.launch import Arguments
+from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated, reranking_arguments, reranking_settings
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
 from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.pipeline import PIPELINES, TRAINING, Settings
+from gnn_encoder.settings.first_stage import BM25, POOL
+from gnn_encoder.settings.pipeline import ON_CLUSTERS, PIPELINES, Call, Settings, calls, reranking_calls
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import is_remote
 
@@ -45,13 +47,10 @@ class ClusterTraining:
         """Returns the arguments of the steps; for `registry` see `runs.pipelines.Training`."""
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
-    def start(self, server: Server, arguments: Mapping[str, str]) -> str:
+    def start(self, server: Server, arguments: Arguments) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
         check_heads(self.settings)
-        name = dated(Path(self.preset).stem)
-        run_id = server.submit(package(self.cluster), arguments, self.cluster, name)
-        typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
-        return run_id
+        return _start("train", dated(Path(self.preset).stem), server, arguments, self.cluster)
 
     @property
     def _store(self) -> str:
@@ -64,18 +63,72 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
     Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.
     """
-    if unnamed := next((step for step in TRAINING if not cluster.image(step)), ""):
+    _check_images("train", cluster)
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    _check(settings, calls(settings, PIPELINES["train"]), cluster)
+    readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
+    if STORE in cluster.needs("promote").variables and not readable_later:
+        raise UserError(
+            "promote would register a bundle that no later run can read for comparison: "
+            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
+        )
+    return ClusterTraining(preset, settings, cluster)
+
+
+@dataclass(frozen=True)
+class ClusterReranking:
+    """A re-ranking pipeline for a cluster, with checked settings."""
+
+    preset: str
+    settings: Settings
+    systems: Sequence[str]
+    cluster: Cluster
+
+    def arguments(self) -> Arguments:
+        """Returns the pipeline's arguments."""
+        return reranking_arguments(self.settings, self.systems, bundle=self.settings.first_stage.bundle)
+
+    def start(self, server: Server, arguments: Arguments) -> str:
+        """Submits the pipeline and prints the run's page; returns the run's id."""
+        return _start("rerank", dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
+
+
+def reranking(
+    cluster: Cluster,
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    systems: Sequence[str],
+    first_stage: str | None,
+) -> ClusterReranking:
+    """Returns the re-ranking pipeline of a preset and some systems for a cluster; the last one is the headline's.
+
+    Raises UserError as `training`, and for a first stage or word vectors on this machine.
+    """
+    _check_images("rerank", cluster)
+    settings = reranking_settings(preset, dataset, overrides, first_stage)
+    once = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
+    _check(settings, once | reranking_calls(settings, systems), cluster)
+    return ClusterReranking(preset, settings, systems, cluster)
+
+
+def _check_images(pipeline: str, cluster: Cluster) -> None:
+    if unnamed := next((step for step in ON_CLUSTERS[pipeline] if not cluster.image(step)), ""):
         raise UserError(
             f"no image for {unnamed}: name one that the cluster can pull in the cluster file under images.cpu, as "
             "registry.example.com/gnn-encoder-python:0.1.0"
         )
-    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+
+
+def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> None:
+    """Raises UserError for what no pod can read, and for a training with more processes than GPUs."""
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
-    for step in PIPELINES["train"]:
-        values = getattr(settings, step)
+    for step, values, *_ in made.values():
         local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
+        files = {getattr(values, "word_vectors", ""), getattr(values, "source", "")} - {"", BM25, POOL}
+        local += [name for name in sorted(files) if not is_remote(name) and Path(name).exists()]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
@@ -84,13 +137,12 @@ def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iter
             f"{local[0]} lies on this machine, where no pod can read it: "
             f"send it with gnn-encoder copy {local[0]} s3://BUCKET/FOLDER and name that"
         )
-    readable_later = settings.promote.bundle_store or is_remote(cluster.pipeline_root)
-    if STORE in cluster.needs("promote").variables and not readable_later:
-        raise UserError(
-            "promote would register a bundle that no later run can read for comparison: "
-            "add --set promote.bundle_store=s3://BUCKET/FOLDER, or name an s3:// pipeline_root in the cluster file"
-        )
-    return ClusterTraining(preset, settings, cluster)
+
+
+def _start(pipeline: str, name: str, server: Server, arguments: Arguments, cluster: Cluster) -> str:
+    run_id = server.submit(package(pipeline, cluster), arguments, cluster, name)
+    typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
+    return run_id
 
 
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:

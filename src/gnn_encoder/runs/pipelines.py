@@ -30,6 +30,7 @@ from gnn_encoder.settings.pipeline import (
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
+from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
@@ -164,26 +165,36 @@ def rerank(
     If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
     With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
     """
-    given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
-    settings = load_settings(preset, [*overrides, *given])
+    settings = reranking_settings(preset, dataset, overrides, first_stage)
     names = list(RERANKING_STUDIES[study].systems) if study else system_names(systems)
     root = _writable(root)
+    bundle = settings.first_stage.bundle
+    path = str(local_folder(bundle, indexed=False).resolve()) if bundle else ""
+    arguments = reranking_arguments(settings, names, study, path)
+    params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
+    name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
+    outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
+    return _with_latest(root, outcome, ("bundle",))
+
+
+def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str], first_stage: str | None) -> Settings:
+    """Returns the settings of a re-ranking pipeline."""
+    given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
+    return load_settings(preset, [*overrides, *given])
+
+
+def reranking_arguments(
+    settings: Settings, systems: Sequence[str], study: str = "", bundle: str = ""
+) -> dict[str, str | list[dict[str, str]]]:
+    """Returns the arguments of the re-ranking pipeline; `bundle`: where the pipeline finds the first stage's bundle."""
     before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
-    made = call_arguments(before | reranking_calls(settings, names, study))
+    made = call_arguments(before | reranking_calls(settings, systems, study))
     steps = ("select", "teacher", "score", "train", "rerank", "evaluate_passages")
     loops = {
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
-        for loop, looped in reranking_loops(settings, names).items()
+        for loop, looped in reranking_loops(settings, systems).items()
     }
-    once = {name: call for name, call in made.items() if "." not in name}
-    params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
-    name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
-    bundle = settings.first_stage.bundle
-    arguments: dict[str, str | list[dict[str, str]]] = {
-        **once, **loops, "bundle": str(bundle.resolve()) if bundle else ""
-    }  # fmt: skip
-    outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
-    return _with_latest(root, outcome, ("bundle",))
+    return {**{name: call for name, call in made.items() if "." not in name}, **loops, "bundle": bundle}
 
 
 def check_heads(settings: Settings) -> None:

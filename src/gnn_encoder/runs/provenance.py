@@ -21,6 +21,7 @@ from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.values import StepSettings
+from gnn_encoder.storage import is_remote, remote_digest
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
@@ -93,9 +94,9 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
     if isinstance(values, FirstStage):
         digests |= _first_stage_digest(values)
     if (vectors := getattr(values, "word_vectors", "backbone")) not in ("backbone", "trained"):
-        if not (path := Path(vectors)).is_file():
+        if not is_remote(vectors) and not Path(vectors).is_file():
             raise UserError(f"word_vectors = {vectors}: no such file; give a GloVe text file, backbone, or trained")
-        digests["word_vectors"] = sha256(path)
+        digests["word_vectors"] = _file_digest(vectors)
     for name in BACKBONES:
         if model := getattr(values, name, ""):
             digests[name] = backbone_digest(model)
@@ -106,11 +107,17 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
     if values.source in (BM25, POOL):
         return {}
     if values.bundle:
-        return {"first_stage": digest_of(Bundle.read(values.bundle).searched)}
-    if not Path(values.source).is_file():
+        remote = is_remote(values.bundle)
+        bundle = remote_digest(values.bundle) if remote else digest_of(Bundle.read(values.bundle).searched)
+        return {"first_stage": bundle}
+    if not is_remote(values.source) and not Path(values.source).is_file():
         known = f"{BM25}, {POOL}, a TREC run file, or the folder of a finished run, such as ROOT/latest"
         raise UserError(f"no first stage {values.source!r}: give {known}")
-    return {"first_stage": sha256(Path(values.source))}
+    return {"first_stage": _file_digest(values.source)}
+
+
+def _file_digest(path: str) -> str:
+    return remote_digest(path, is_file=True) if is_remote(path) else sha256(Path(path))
 
 
 def package_digest() -> str:

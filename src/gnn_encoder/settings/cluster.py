@@ -15,7 +15,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings.pipeline import TRAINING
+from gnn_encoder.settings.pipeline import CLUSTER_STEPS
 from gnn_encoder.settings.values import Checked, known_names
 
 SECRET_NAME = re.compile(r"(^|_)(APIKEY|CREDENTIALS?|KEY|PASSPHRASE|PASSWD|PASSWORD|PWD|SECRET|TOKEN)(_|$)", re.I)
@@ -272,8 +272,8 @@ class Cluster(Section):
 
     def _problems(self) -> Iterator[str]:
         for step in self.steps:
-            if step not in TRAINING:
-                yield f"unknown step {step!r}: {known_names(step, TRAINING)}"
+            if step not in CLUSTER_STEPS:
+                yield f"unknown step {step!r}: {known_names(step, CLUSTER_STEPS)}"
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:

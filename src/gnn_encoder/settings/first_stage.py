@@ -8,6 +8,8 @@ from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.values import PositiveInt
 
 BM25, POOL = "bm25", "pool"
+RUN_FILES = (".trec", ".run", ".txt", ".tsv")
+"""Endings of a run file in an object store, each also with .gz. Any other address there is that of a bundle."""
 
 
 class FirstStage(Inference, Lexical):
@@ -19,19 +21,22 @@ class FirstStage(Inference, Lexical):
 
     source: str = BM25
     """`bm25`; `pool`: the candidates given with the data, in BM25's order; a TREC run file, plain or .gz; or the folder
-    of a finished run, such as ROOT/latest: its bundle is searched, without BM25."""
+    of a finished run, such as ROOT/latest: its bundle is searched, without BM25. Run files and bundles may be
+    addresses, `s3://BUCKET/a.trec` and `s3://BUCKET/BUNDLE`."""
     train_depth: PositiveInt = 100
     """As in `bm25_retrieve`, for a bundle. A run file and a pool are used as they are."""
     eval_depth: PositiveInt = 1000
     """As `train_depth`."""
 
     @property
-    def bundle(self) -> Path | None:
-        """The bundle to search; None for another source."""
+    def bundle(self) -> str:
+        """The folder or address of the bundle to search; empty for another source."""
+        if self.source.startswith("s3://"):
+            return "" if self.source.removesuffix(".gz").endswith(RUN_FILES) else self.source
         folder = Path(self.source)
         if self.source in (BM25, POOL) or not folder.is_dir():
-            return None
-        return folder / "bundle" if (folder / "bundle").exists() else folder
+            return ""
+        return str(folder / "bundle" if (folder / "bundle").exists() else folder)
 
     @property
     def system(self) -> str:

@@ -28,6 +28,8 @@ class Ingest(StepSettings):
     max_train_queries: Count = 0
     """Most training queries that are kept with their labels, by a seeded draw. Dev and test stay as they are, also
     where they are split off from train. 0: all."""
+    max_dev_queries: Count = 0
+    """The same of dev queries. Each system ranks all dev queries; cross-encoders take long for thousands of them."""
     twin_similarity: Fraction = 0.0
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
@@ -37,7 +39,7 @@ class Ingest(StepSettings):
     max_passages: Count = 0
     """python-docs: most passages that are kept (whole docstrings, by a seeded draw). 0: all."""
     seed: Count = 0
-    """Of both draws."""
+    """Of all draws."""
 
 
 class Bm25Retrieve(Lexical):

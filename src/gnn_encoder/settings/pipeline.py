@@ -259,5 +259,9 @@ TITLES: tuple[str, ...] = tuple(StepArguments(label=call.label).title(call.step)
 """The titles of the training pipeline's calls, in the same order."""
 STEP_SETTINGS: dict[str, type[StepSettings]] = {step: type(section) for step, section in Settings()}
 """Step → its settings class."""
-_EVERY_CALL = (*_TRAINING_CALLS, *calls(Settings(), PIPELINES["rerank"]).values())
-STEP_SETTINGS |= {call.step: type(call.settings) for call in _EVERY_CALL}
+_RERANKING_CALLS = calls(Settings(), PIPELINES["rerank"]).values()
+STEP_SETTINGS |= {call.step: type(call.settings) for call in (*_TRAINING_CALLS, *_RERANKING_CALLS)}
+ON_CLUSTERS = {"train": TRAINING, "rerank": tuple(dict.fromkeys(call.step for call in _RERANKING_CALLS))}
+"""Pipeline that runs on a cluster, too → its steps."""
+CLUSTER_STEPS: tuple[str, ...] = tuple(dict.fromkeys(step for steps in ON_CLUSTERS.values() for step in steps))
+"""The steps of these pipelines, each once."""

@@ -17,6 +17,7 @@ from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.retrieval.index_file import load_index, search_index
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
+from gnn_encoder.storage import local_file, local_folder
 
 
 @step(run="run")
@@ -28,11 +29,11 @@ def first_stage(context: Context, settings: FirstStage, dataset: Path, bm25_run:
     """
     data, lexical, name = Dataset(dataset), Run.read(bm25_run), settings.system
     if settings.bundle:
-        found = _searched(context, settings, data, settings.bundle)
+        found = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
     elif settings.source == POOL:
         found = _ordered_pool(context, settings, data)
     else:
-        found = lexical if settings.source == BM25 else read_run_of(Path(settings.source), data)
+        found = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
     note = ""
     if settings.source != BM25:
         rows = {split: data.query_rows(split) for split in SPLITS}

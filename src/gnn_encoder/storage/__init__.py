@@ -1,4 +1,4 @@
-"""Folders that a user names: local folders, or folders in an object store, which are fetched to this machine."""
+"""Folders and files that a user names: local ones, or those in an object store, which are fetched to this machine."""
 
 import fcntl
 import hashlib
@@ -10,9 +10,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from gnn_encoder.errors import expanded
+from gnn_encoder.artifacts.folder import digest_of
+from gnn_encoder.errors import Missing, expanded
 from gnn_encoder.storage.s3 import is_remote
-from gnn_encoder.storage.transfer import fetch_files, get_folder, list_folder, put_folder
+from gnn_encoder.storage.transfer import Listing, fetch_files, get_folder, list_folder, put_folder
 
 CACHE = "GNN_ENCODER_CACHE"
 """Environment variable: the cache folder for fetched folders."""
@@ -27,7 +28,34 @@ def local_folder(path: str, *, indexed: bool = True) -> Path:
     """
     if not is_remote(path):
         return expanded(path)
-    listing = list_folder(path, indexed=indexed)
+    return _fetched(path, list_folder(path, indexed=indexed))
+
+
+def local_file(path: str) -> Path:
+    """Returns the local file for a path or an `s3://` address; each version of a remote file is fetched once."""
+    if not is_remote(path):
+        return expanded(path)
+    folder, file = _remote_file(path)
+    return _fetched(folder, file) / next(iter(file))
+
+
+def remote_digest(address: str, *, is_file: bool = False) -> str:
+    """Returns the digest of the sizes and digests of what is at an address now; nothing is fetched."""
+    found = _remote_file(address)[1] if is_file else list_folder(address, indexed=False)
+    return digest_of({name: asdict(file) for name, file in found.items()})
+
+
+def _remote_file(address: str) -> tuple[str, Listing]:
+    """Returns the address of a file's folder, and {name: the file}."""
+    folder, _, name = address.rpartition("/")
+    listed = list_folder(folder, indexed=False)
+    if name not in listed:
+        raise Missing(f"{address} does not exist: check the address")
+    return folder, {name: listed[name]}
+
+
+def _fetched(path: str, listing: Listing) -> Path:
+    """Returns the folder with the listed files of an address, fetched if this version is not in the cache."""
     facts = {name: asdict(file) for name, file in sorted(listing.items())}
     version = hashlib.sha256(json.dumps([path, facts]).encode()).hexdigest()[:32]
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")

@@ -19,6 +19,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer
 from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.storage import local_file
 
 PADDING, OTHER = "[PAD]", "[UNK]"
 LONGEST = 10_000
@@ -40,7 +41,7 @@ def word_vectors(settings: TrainReranker, passages: PassageTable, queries: list[
     if settings.word_vectors == "trained":
         rows, vectors = _trained(passage_tokens(tokenizer, passages, LONGEST), settings)
     else:
-        rows, vectors = _read(Path(settings.word_vectors), tokenizer.get_vocab())
+        rows, vectors = _read(local_file(settings.word_vectors), tokenizer.get_vocab())
     drawn = np.random.default_rng(settings.seed).standard_normal((len(tokenizer), vectors.shape[1]), dtype=np.float32)
     drawn *= vectors.std()
     drawn[rows] = vectors

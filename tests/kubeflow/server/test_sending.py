@@ -10,8 +10,10 @@ import pytest
 from beir_folder import write_beir
 from command_line import call
 from kfp_api import EXAMPLE, KfpServer, check, described
+from slow_store import slow_store
 from submitting import IMAGES, submit
 
+from gnn_encoder.runs.pipelines import reranking_arguments
 from gnn_encoder.settings.pipeline import PIPELINES, calls
 from gnn_encoder.settings.presets import load_settings
 
@@ -62,6 +64,51 @@ def test_the_least_of_a_cluster_file_and_without_caching(
     assert [each["display_name"] for each in server.experiments] == ["gnn-encoder", "mine"]
     tasks = uncached["pipeline_spec"]["root"]["dag"]["tasks"]
     assert not any(each["cachingOptions"].get("enableCache") for each in tasks.values())
+
+
+def test_a_reranking_pipeline_is_sent(
+    server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ["--pipeline", "rerank", "--systems", "k_nrm,colbert_distilled"]
+    assert submit(monkeypatch, server.url, "--cluster", cluster, *arguments) == 0
+    (sent,) = server.seen("POST", ".*/runs")
+    assert sent["display_name"].startswith("rerank-quickstart-2")
+    parameters = sent["runtime_config"]["parameters"]
+    assert set(parameters) == set(sent["pipeline_spec"]["pipeline_spec"]["root"]["inputDefinitions"]["parameters"])
+    expected = reranking_arguments(load_settings("quickstart", []), ["k_nrm", "colbert_distilled"])
+    assert parameters == expected and parameters["bundle"] == ""
+    ((first,), (nothing,), (taught,)) = (
+        parameters[loop] for loop in ("systems", "generated_systems", "distilled_systems")
+    )
+    assert json.loads(first["train"])["settings"]["kind"] == "k_nrm"
+    assert not json.loads(nothing["train"])["asked"] and set(taught) == {"teacher", "score", "train", "rerank"}
+
+
+def test_first_stages_and_word_vectors_of_an_object_store(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("other.trec", "glove.txt"):
+        (tmp_path / name).write_text("x", "utf-8")
+    rerank = ["--pipeline", "rerank", "--systems", "k_nrm"]
+    with slow_store(monkeypatch) as store:
+        store.objects |= {"runs/other.trec.gz": b"1", "runs/glove.txt": b"2", "runs/bundle/manifest.json": b"3"}
+        found = {}
+        for source in ("s3://bucket/runs/other.trec.gz", "s3://bucket/runs/bundle"):
+            words = "train_reranker.word_vectors=s3://bucket/runs/glove.txt"
+            assert submit(monkeypatch, server.url, *rerank, "--first-stage", source, "--set", words) == 0
+            found[source] = server.seen("POST", ".*/runs")[-1]["runtime_config"]["parameters"]
+        assert [each["bundle"] for each in found.values()] == ["", "s3://bucket/runs/bundle"]
+        digests = {json.loads(each["first_stage"])["source_digests"]["first_stage"] for each in found.values()}
+        assert len(digests) == 2
+        (entry,) = found["s3://bucket/runs/bundle"]["systems"]
+        assert json.loads(entry["train"])["source_digests"]["word_vectors"]
+        assert submit(monkeypatch, server.url, *rerank, "--first-stage", "s3://bucket/runs/none.trec") == 2
+        assert "s3://bucket/runs/none.trec does not exist" in capsys.readouterr().err
+    for more in (["--first-stage", "other.trec"], ["--set", "train_reranker.word_vectors=glove.txt"]):
+        assert submit(monkeypatch, server.url, *rerank, *more) == 2
+        assert "lies on this machine, where no pod can read it" in capsys.readouterr().err
+    assert submit(monkeypatch, server.url, "--systems", "k_nrm") == 2
+    assert "add --pipeline rerank" in capsys.readouterr().err
 
 
 def test_a_step_without_an_image_is_refused(

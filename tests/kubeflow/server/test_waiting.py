@@ -85,6 +85,26 @@ def test_of_a_step_with_several_tasks_the_failed_one_is_named(
     assert str(node_hash(f"{WORKFLOW}.root.rank-2.executor")) in shown.err
 
 
+def test_of_a_loops_tasks_the_failed_one_is_shown(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = [["RUNNING", "SUCCEEDED", "PENDING"], ["SUCCEEDED", "FAILED", "SUCCEEDED"]]
+    runs = [at(state, ingest="Succeeded") for state in ("RUNNING", "FAILED")]
+    for run, several in zip(runs, states, strict=True):
+        tasks = run["run_details"]["task_details"]
+        tasks += [
+            {**tasks[0], "display_name": "train-reranker", "state": state, "child_tasks": []} for state in several
+        ]
+    tasks.append({**tasks[0], "display_name": "for-loop-1-driver", "state": "FAILED", "child_tasks": []})
+    server.progress = runs
+    assert submit(monkeypatch, server.url, "--wait") == 1
+    shown = capsys.readouterr()
+    lines = [line.split()[1:] for line in shown.out.splitlines() if "train_reranker" in line]
+    assert lines == [["train_reranker", "running"], ["train_reranker", "failed"]]
+    assert "error: train_reranker failed; why is in its log: kubectl get pods" in shown.err
+    assert "error: KFP's driver of for_loop_1, which prepares its pod, failed" in shown.err
+
+
 def test_hashes_are_those_that_argo_gives() -> None:
     assert node_hash("echo-wngc4(0)") == 1641470511  # of a run of Argo's own examples
     assert node_hash("foobar") == 0xBF9CF968  # of FNV's published vectors
