@@ -292,14 +292,3 @@ def test_an_unknown_system_is_one_line(
     assert rerank(trained, "--systems", systems) == 2
     told = capsys.readouterr().err
     assert words in told and told.count("\n") == 1
-
-
-def test_a_study_of_re_rankers_runs_alone(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sys, "argv", ["gnn-encoder", "ablate", *trained.command[1:], "--study", "ss_bert", "--study", "gate"]
-        )
-        with pytest.raises(SystemExit) as caught:
-            app.main()
-    told = capsys.readouterr().err
-    assert caught.value.code == 2 and "runs alone" in told and told.count("\n") == 1

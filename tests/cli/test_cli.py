@@ -143,6 +143,15 @@ def test_a_number_out_of_range_is_refused(
     assert "Invalid value" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [["--study", "gate"], ["--seeds", "2"], ["--mode", "joint"], ["--variant", "a: b=c"]])
+def test_a_study_of_re_rankers_runs_alone(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "ablate", "--preset", "quickstart", "--study", "ss_bert", *more) == 2
+    told = capsys.readouterr().err
+    assert "--study ss_bert runs alone" in told and told.count("\n") == 1
+
+
 def test_an_unwritable_root_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -90,9 +90,15 @@ def ablate(
         list[str] | None, typer.Option(metavar="'NAME: STEP.KEY=VALUE …'", help="Your own variant; repeatable.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="frozen: the encoders stay as they are, takes seconds; joint: the paper's training.")
-    ] = "frozen",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of trainings per variant.")] = 3,
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="frozen (the default): the encoders stay as they are, takes seconds; joint: the paper's training.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Number of trainings per variant, by default 3.")
+    ] = None,
     dataset: Data = None,
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
@@ -107,14 +113,16 @@ def ablate(
     from gnn_encoder.settings.studies import STUDIES
 
     if of_rerankers := [name for name in study or [] if name in RERANKING_STUDIES]:
-        if len(study or []) > 1 or variant:
-            raise UserError(f"--study {of_rerankers[0]} runs alone, without another study and without --variant")
+        if len(study or []) > 1 or variant or mode or seeds:
+            raise UserError(
+                f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
+            )
         job = partial(pipelines.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
         show_table(study_table, follow(PIPELINES["rerank"][:3], job), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
-    changes = [f"try_variant.mode={mode}", *(overrides or [])]
-    job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds, root)
+    changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
+    job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
     show_table(ablation_table, follow((*FOUNDATION, "encode_queries"), job))
 
 

@@ -5,25 +5,23 @@ and the current token. `kfp.Client` has neither: it waits forever if a server ac
 if somebody cancels the run.
 """
 
-import itertools
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import certifi
 
-from gnn_encoder.errors import UserError, one_line, printable, without_password
+from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.kubeflow.cluster_run import ClusterRun, cluster_run
 from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.pipeline import CLUSTER_STEPS
 
 # Environment variables. All except the first belong to KFP, OpenSSL and requests.
 TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"
@@ -34,35 +32,12 @@ client reads neither variable and trusts public authorities only."""
 PAGES = "KF_PIPELINES_UI_ENDPOINT"
 """The address of the server's web pages, if it differs from the address of the API."""
 FINAL = ("SUCCEEDED", "SKIPPED", "FAILED", "CANCELED")
-SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
-"""A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 """Time limit for the next bytes of an answer."""
 POLL_SECONDS = 5.0
 PATIENCE_SECONDS = 300.0
 """How long `follow` waits for a server that does not answer. A restart takes a minute or two."""
-DRIVER = "-driver"
-"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
-
-
-@dataclass(frozen=True)
-class ClusterRun:
-    """A run, as the server describes it, with KFP's names of states."""
-
-    run_id: str
-    name: str
-    state: str
-    created: datetime | None
-    finished: datetime | None
-    steps: Mapping[str, str]
-    """Step → state, of the steps that have started."""
-    failed: Mapping[str, str]
-    """Failed step, or failed driver `X-driver` → name of its last pod, empty if unknown."""
-    terminated: bool
-    """Whether somebody terminated the run; the state is FAILED then, too."""
-    error: str
-    """The server's error message about the run, if any."""
 
 
 class Unanswered(UserError):
@@ -127,7 +102,7 @@ class Server:
     def run(self, run_id: str) -> ClusterRun:
         """Returns the run with an id."""
         with self._errors_in_a_line():
-            return _as_run(self._runs.run_service_get_run(run_id))
+            return cluster_run(self._runs.run_service_get_run(run_id))
 
     def runs(self, experiment: str, limit: int) -> list[ClusterRun]:
         """Returns the last runs of an experiment, newest first; empty if the experiment does not exist."""
@@ -135,7 +110,7 @@ class Server:
             if not (number := self._experiment(experiment)):
                 return []
             listed = self._runs.run_service_list_runs(experiment_id=number, page_size=limit, sort_by="created_at desc")
-            return [_as_run(each) for each in listed.runs or []]
+            return [cluster_run(each) for each in listed.runs or []]
 
     def page(self, run_id: str) -> str:
         """Returns the address of a run's page."""
@@ -252,60 +227,6 @@ def _token() -> str:
     if not re.fullmatch("[!-~]*", token):  # the HTTP client's error would quote the token
         raise UserError(f"the token from {source} has white space or a character that is not ASCII: copy it again")
     return token
-
-
-def _as_run(found: Any) -> ClusterRun:
-    tasks = (found.run_details.task_details if found.run_details else None) or []
-    # A task has no state if Argo has skipped it or has not reached it.
-    states: dict[str, str] = {}
-    for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
-        states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
-    nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
-    failed = [name for name, state in states.items() if state == "FAILED"]
-    return ClusterRun(
-        run_id=str(found.run_id),
-        name=printable(str(found.display_name)),
-        # If the server cannot read the run, it sends an error and no state.
-        state=str(found.state or ("FAILED" if found.error else "PENDING")),
-        created=found.created_at,
-        # For an unfinished run the server sends the epoch as the end.
-        finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={
-            name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
-        },
-        failed={
-            name: _pod(nodes, name) for name in failed if name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
-        },
-        terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
-        error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
-    )
-
-
-def _pod(nodes: Set[str], task: str) -> str:
-    """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
-
-    KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
-    FNV-1a hash of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). KFP 2.17's
-    compiler defines names and templates. They differ if an administrator lets Argo add retries to every node.
-    """
-    workflow = next(iter(nodes), "").rpartition("-")[0]
-    if task == f"root{DRIVER}":
-        tries = iter([(task, "system-dag-driver")])
-    elif task.endswith(DRIVER):
-        tries = iter([(f"root.{task}", "system-container-driver")])
-    else:  # with retries, `executor` is the parent of the attempts, not a pod
-        executor = f"root.{task}.executor"
-        attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
-        tries = itertools.chain([(executor, "system-container-impl")], attempts)
-    pod = ""
-    for node, template in tries:
-        digest = 2166136261
-        for byte in f"{workflow}.{node}".encode():
-            digest = (digest ^ byte) * 16777619 % 2**32
-        if f"{workflow}-{digest}" not in nodes:
-            break
-        pod = f"{workflow}-{template}-{digest}"
-    return pod
 
 
 def _words(error: Any) -> str:

@@ -9,8 +9,9 @@ import typer
 
 from gnn_encoder.data import FOLDERS, open_source
 from gnn_encoder.errors import UserError
+from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
 from gnn_encoder.kubeflow.package import package
-from gnn_encoder.kubeflow.server import DRIVER, ClusterRun, Server, follow
+from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs.launch import Arguments
 from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated, reranking_arguments, reranking_settings

@@ -1,0 +1,90 @@
+"""A run of a pipeline, as a Kubeflow Pipelines server describes it."""
+
+import itertools
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gnn_encoder.errors import one_line, printable
+from gnn_encoder.runs import launch
+from gnn_encoder.settings.pipeline import CLUSTER_STEPS
+
+SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
+"""A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
+DRIVER = "-driver"
+"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
+
+
+@dataclass(frozen=True)
+class ClusterRun:
+    """A run, as the server describes it, with KFP's names of states."""
+
+    run_id: str
+    name: str
+    state: str
+    created: datetime | None
+    finished: datetime | None
+    steps: Mapping[str, str]
+    """Step → state, of the steps that have started."""
+    failed: Mapping[str, str]
+    """Failed step, or failed driver `X-driver` → name of its last pod, empty if unknown."""
+    terminated: bool
+    """Whether somebody terminated the run; the state is FAILED then, too."""
+    error: str
+    """The server's error message about the run, if any."""
+
+
+def cluster_run(found: Any) -> ClusterRun:
+    """Returns what the server's answer says about a run."""
+    tasks = (found.run_details.task_details if found.run_details else None) or []
+    # A task has no state if Argo has skipped it or has not reached it.
+    states: dict[str, str] = {}
+    for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
+        states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
+    nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
+    failed = [name for name, state in states.items() if state == "FAILED"]
+    return ClusterRun(
+        run_id=str(found.run_id),
+        name=printable(str(found.display_name)),
+        # If the server cannot read the run, it sends an error and no state.
+        state=str(found.state or ("FAILED" if found.error else "PENDING")),
+        created=found.created_at,
+        # For an unfinished run the server sends the epoch as the end.
+        finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
+        steps={
+            name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
+        },
+        failed={
+            name: _pod(nodes, name) for name in failed if name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
+        },
+        terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
+        error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
+    )
+
+
+def _pod(nodes: Set[str], task: str) -> str:
+    """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
+
+    KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
+    FNV-1a hash of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). KFP 2.17's
+    compiler defines names and templates. They differ if an administrator lets Argo add retries to every node.
+    """
+    workflow = next(iter(nodes), "").rpartition("-")[0]
+    if task == f"root{DRIVER}":
+        tries = iter([(task, "system-dag-driver")])
+    elif task.endswith(DRIVER):
+        tries = iter([(f"root.{task}", "system-container-driver")])
+    else:  # with retries, `executor` is the parent of the attempts, not a pod
+        executor = f"root.{task}.executor"
+        attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
+        tries = itertools.chain([(executor, "system-container-impl")], attempts)
+    pod = ""
+    for node, template in tries:
+        digest = 2166136261
+        for byte in f"{workflow}.{node}".encode():
+            digest = (digest ^ byte) * 16777619 % 2**32
+        if f"{workflow}-{digest}" not in nodes:
+            break
+        pod = f"{workflow}-{template}-{digest}"
+    return pod
