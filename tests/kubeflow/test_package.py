@@ -19,7 +19,7 @@ STEPS = PIPELINES["train"]
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
 ON_GPU = {
     "train_dpr", "dense_retrieve", "train_cross_encoder", "score_candidates", "train_query_generator",
-    "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_corpus",
+    "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_corpus", "rerank",
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def label(step: str) -> str:
     return f"exec-{step.replace('_', '-')}"
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [*STEPS, "rerank"])
 def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     _, spec, platforms = package
     container = spec["deploymentSpec"]["executors"][label(step)]["container"]

@@ -180,8 +180,10 @@ def test_run_files_and_bundles_in_an_object_store(
         run, name = stage(tiny_dataset, lexical, tmp_path, address)
         assert name == "other" and run.of(tiny_dataset.query_rows("test")).passage.tolist() == [7]
         before = source_digests("first_stage", FirstStage(source=address))
-        store.objects["runs/other.trec.gz"] += b"more"
+        store.objects["runs/other.trec.gz"] = gzip.compress(b"q95 Q0 p8 1 0.5 t\n")
         assert source_digests("first_stage", FirstStage(source=address)) != before
+        run, _ = stage(tiny_dataset, lexical, tmp_path, address)
+        assert run.of(tiny_dataset.query_rows("test")).passage.tolist() == [8]
 
 
 def test_a_first_stage_that_is_none_is_refused_before_any_step(tmp_path: Path) -> None:

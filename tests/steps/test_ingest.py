@@ -107,20 +107,19 @@ def test_a_draw_keeps_so_many_training_queries_with_their_labels_and_dev_and_tes
     metrics = {name: read_manifest(tmp_path / name).metrics for name in draws}
     before = metrics["all"]["queries_train"]
     assert metrics["drawn"]["queries_train_before_draw"] == before == metrics["all"]["queries_train_before_draw"]
-    assert metrics["drawn"]["headline"].endswith(f" queries, drawn 20 of {before} for training")
+    assert metrics["drawn"]["headline"].endswith(f" queries, drawn 20 of {before} for train")
     assert metrics["all"]["headline"].endswith(" queries")
 
 
-def test_a_draw_of_dev_queries_leaves_train_and_test_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_draw_of_dev_queries_leaves_train_and_test_as_they_are(tmp_path: Path) -> None:
     asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)))
     for name, most in (("all", 0), ("drawn", 4)):
         ingest(asked.model_copy(update={"max_dev_queries": most}), dataset=tmp_path / name)
     assert labelled(tmp_path / "all", "train", "test") == labelled(tmp_path / "drawn", "train", "test")
     every, some = (labelled(tmp_path / name, "dev") for name in ("all", "drawn"))
     assert len(every) == 10 and len(some) == 4 and some.items() <= every.items()
-    assert "drawn 4 of 10 dev queries" in capsys.readouterr().err
+    metrics = read_manifest(tmp_path / "drawn").metrics
+    assert metrics["queries_dev_before_draw"] == 10 and metrics["headline"].endswith(" queries, drawn 4 of 10 for dev")
 
 
 def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:

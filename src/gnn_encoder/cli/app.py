@@ -129,7 +129,7 @@ def ablate(
 @app.command()
 def rerank(
     preset: Preset,
-    systems: Systems = RERANKERS,
+    systems: Annotated[str, Systems] = RERANKERS,
     first_stage: FirstStage = None,
     dataset: Data = None,
     overrides: Overrides = None,

@@ -33,7 +33,7 @@ def submit(
     pipeline: Annotated[
         Literal["train", "rerank"], typer.Option(help="The pipeline of `run`, or of `rerank`.")
     ] = "train",
-    systems: Systems = RERANKERS,
+    systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow the run to its end; exit code 0 if it succeeds.")
@@ -48,7 +48,7 @@ def submit(
 ) -> None:
     """Run a pipeline on a Kubeflow cluster: the same as `run`, or as `rerank`, with settings of the cluster.
 
-    --systems and --first-stage belong to --pipeline rerank, whose first stage may be an s3:// address.
+    --systems and --first-stage belong to --pipeline rerank. On a cluster, a first stage is bm25, pool or s3://…
     """
     from gnn_encoder.kubeflow import submission
     from gnn_encoder.kubeflow.package import load_cluster, write_package
@@ -57,9 +57,9 @@ def submit(
     needs = load_cluster(cluster)
     job: submission.ClusterTraining | submission.ClusterReranking
     if pipeline == "rerank":
-        names = named_systems(systems)
+        names = named_systems(systems or RERANKERS)
         job = submission.reranking(needs, preset, dataset, overrides or [], names, first_stage)
-    elif first_stage or systems != RERANKERS:
+    elif first_stage is not None or systems is not None:
         raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
     else:
         job = submission.training(needs, preset, dataset, overrides or [])

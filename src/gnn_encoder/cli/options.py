@@ -48,20 +48,17 @@ ClusterFile = Annotated[
 ]
 
 
-Systems = Annotated[
-    str,
-    typer.Option(
-        metavar="SYSTEM,…",
-        help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled "
-        "triples, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
-    ),
-]
+Systems = typer.Option(
+    metavar="SYSTEM,…",
+    help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled triples, on "
+    "generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
+)
 FirstStage = Annotated[
     str | None,
     typer.Option(
         metavar="SOURCE",
         help="Hits to re-rank: bm25 (the default), pool (given with the data), a TREC run file, or a finished run, "
-        "such as ROOT/latest.",
+        "such as ROOT/latest; run files and bundles also by s3:// address.",
     ),
 ]
 

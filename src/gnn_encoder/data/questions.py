@@ -36,7 +36,7 @@ class Questions:
     split     int8 [queries]: index of the final split in `SPLITS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
     groups    int [queries]: as `Dataset.groups`
-    train_before_draw   number of training queries before the draw
+    train_before_draw, dev_before_draw   number of training, and of dev queries before the draw
     """
 
     def __init__(self, source: Source, passage_ids: pa.ChunkedArray, settings: Ingest, problems: Problems) -> None:
@@ -58,10 +58,9 @@ class Questions:
         self._keep_labels(pc.and_(query.is_valid(), passage.is_valid()).to_numpy())
         self._settle_splits(settings.dev_fraction, problems)
         self.train_before_draw = int((self.split == TRAIN).sum())
-        most, dev = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}, (self.split == DEV).sum()
+        self.dev_before_draw = int((self.split == DEV).sum())
+        most = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}
         self._keep_queries(drawn(self.split, self.queries["text"], self._answered(), most, settings.seed))
-        if (kept := (self.split == DEV).sum()) < dev:
-            self.remarks.append(f"drawn {kept:,} of {dev:,} dev queries")
         self._find_twins(settings.twin_similarity)
         train = self._answered() & (self.split == TRAIN)
         if train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
@@ -95,6 +94,7 @@ class Questions:
                 name: float(shared[split == code].mean()) for code, name in enumerate(SPLITS) if (split == code).any()
             },
             "train_before_draw": self.train_before_draw,
+            "dev_before_draw": self.dev_before_draw,
             "isolated_passages": passages - len(np.unique(passage)),
             "query_words": float(pc.mean(words).as_py() or 0.0),
         }

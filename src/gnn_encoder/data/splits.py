@@ -73,7 +73,7 @@ def drawn(
 ) -> np.ndarray:
     """bool [n]: the queries to keep, of each split in `most` at most that many (0: all), and all of the others.
 
-    Queries with a relevant passage (`answered`, bool [n]) come first, because other queries teach nothing. Then a hash
+    Queries with a relevant passage (`answered`, bool [n]) come first, because other queries are of no use. Then a hash
     of seed and text decides the order, so if the data change, the draw changes only by added and removed queries.
     """
     keep = np.ones(len(split), dtype=bool)

@@ -102,6 +102,8 @@ class DataReport:
     """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
+    dev_before_draw: int
+    """Dev queries that `ingest.max_dev_queries` drew from."""
     isolated_passages: int
     """Passages without a label of at least 1."""
     passage_words: float
@@ -118,10 +120,13 @@ class DataReport:
 
     @property
     def headline(self) -> str:
-        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and the size of train before a draw."""
+        """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and the size of a split before a draw."""
         counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
-        train, before = self.queries["train"], self.train_before_draw
-        return counts if train == before else f"{counts}, drawn {train:,} of {before:,} for training"
+        before = {"train": self.train_before_draw, "dev": self.dev_before_draw}
+        draws = [
+            f"{self.queries[split]:,} of {n:,} for {split}" for split, n in before.items() if n > self.queries[split]
+        ]
+        return f"{counts}, drawn {' and '.join(draws)}" if draws else counts
 
     def metrics(self) -> dict[str, Any]:
         """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
@@ -135,6 +140,7 @@ class DataReport:
             "passages": self.passages,
             **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
             "queries_train_before_draw": self.train_before_draw,
+            "queries_dev_before_draw": self.dev_before_draw,
             "isolated_passages": self.isolated_passages,
             "mean_passage_words": self.passage_words,
             "mean_query_words": self.query_words,

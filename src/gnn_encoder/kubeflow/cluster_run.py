@@ -13,7 +13,8 @@ from gnn_encoder.settings.pipeline import CLUSTER_STEPS
 SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
 """A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
 DRIVER = "-driver"
-"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
+"""KFP prepares the pod of a step X in another pod, the task `X-driver`. `root-driver` prepares the whole run. Loops and
+conditions have drivers, too."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,9 @@ def cluster_run(found: Any) -> ClusterRun:
             name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
         },
         failed={
-            name: _pod(nodes, name) for name in failed if name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
+            name: _pod(nodes, name)
+            for name in failed
+            if name == "importer" or name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
         },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
         error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
@@ -74,7 +77,8 @@ def _pod(nodes: Set[str], task: str) -> str:
     if task == f"root{DRIVER}":
         tries = iter([(task, "system-dag-driver")])
     elif task.endswith(DRIVER):
-        tries = iter([(f"root.{task}", "system-container-driver")])
+        of_step = launch.step_of(task.removesuffix(DRIVER)) in CLUSTER_STEPS
+        tries = iter([(f"root.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
     else:  # with retries, `executor` is the parent of the attempts, not a pod
         executor = f"root.{task}.executor"
         attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())

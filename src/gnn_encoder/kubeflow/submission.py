@@ -13,13 +13,22 @@ from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
 from gnn_encoder.kubeflow.package import package
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
+from gnn_encoder.runs import launch
 from gnn_encoder.runs.launch import Arguments
-from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated, reranking_arguments, reranking_settings
+from gnn_encoder.runs.pipelines import (
+    check_heads,
+    dataset_override,
+    dated,
+    every_reranking_call,
+    reranking_arguments,
+    reranking_settings,
+)
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
-from gnn_encoder.settings.pipeline import ON_CLUSTERS, PIPELINES, Call, Settings, calls, reranking_calls
+from gnn_encoder.settings.pipeline import CLUSTER_STEPS, ON_CLUSTERS, PIPELINES, Call, Settings, calls
 from gnn_encoder.settings.presets import load_settings
+from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.storage import is_remote
 
 STORE = "MLFLOW_TRACKING_URI"
@@ -87,7 +96,7 @@ class ClusterReranking:
 
     def arguments(self) -> Arguments:
         """Returns the pipeline's arguments."""
-        return reranking_arguments(self.settings, self.systems, bundle=self.settings.first_stage.bundle)
+        return reranking_arguments(self.settings, self.systems)
 
     def start(self, server: Server, arguments: Arguments) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
@@ -108,8 +117,7 @@ def reranking(
     """
     _check_images("rerank", cluster)
     settings = reranking_settings(preset, dataset, overrides, first_stage)
-    once = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
-    _check(settings, once | reranking_calls(settings, systems), cluster)
+    _check(settings, every_reranking_call(settings, systems), cluster)
     return ClusterReranking(preset, settings, systems, cluster)
 
 
@@ -126,18 +134,18 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
-    for step, values, *_ in made.values():
+    for step, values in ((call.step, call.settings) for call in made.values() if call.asked):
         local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
-        files = {getattr(values, "word_vectors", ""), getattr(values, "source", "")} - {"", BM25, POOL}
-        local += [name for name in sorted(files) if not is_remote(name) and Path(name).exists()]
+        named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
+        local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
     if local:
-        raise UserError(
-            f"{local[0]} lies on this machine, where no pod can read it: "
-            f"send it with gnn-encoder copy {local[0]} s3://BUCKET/FOLDER and name that"
-        )
+        how = "put it into an object store and name its s3:// address"
+        if Path(local[0]).is_dir():
+            how = f"send it with gnn-encoder copy {local[0]} s3://BUCKET/FOLDER and name that"
+        raise UserError(f"{local[0]} lies on this machine, where no pod can read it: {how}")
 
 
 def _start(pipeline: str, name: str, server: Server, arguments: Arguments, cluster: Cluster) -> str:
@@ -178,7 +186,10 @@ def _reasons(run: ClusterRun, namespace: str) -> Iterator[str]:
         step = task.removesuffix(DRIVER).replace("-", "_")
         what = step
         if task.endswith(DRIVER):
-            what = f"KFP's driver of {'the run' if step == 'root' else f'{step}, which prepares its pod,'}"
+            of = (
+                f"{step}, which prepares its pod," if launch.step_of(step) in CLUSTER_STEPS else "a loop or a condition"
+            )
+            what = f"KFP's driver of {'the run' if step == 'root' else of}"
         where = f"kubectl logs -n {namespace} {pod} -c main"
         if not pod:
             where = f"kubectl get pods -n {namespace} -l pipeline/runid={run.run_id}, then kubectl logs"

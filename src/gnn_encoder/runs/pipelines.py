@@ -21,6 +21,7 @@ from gnn_encoder.runs.supervision import Show
 from gnn_encoder.settings.pipeline import (
     FOUNDATION,
     PIPELINES,
+    Call,
     Settings,
     StepArguments,
     calls,
@@ -169,8 +170,8 @@ def rerank(
     names = list(RERANKING_STUDIES[study].systems) if study else system_names(systems)
     root = _writable(root)
     bundle = settings.first_stage.bundle
-    path = str(local_folder(bundle, indexed=False).resolve()) if bundle else ""
-    arguments = reranking_arguments(settings, names, study, path)
+    arguments = reranking_arguments(settings, names, study)
+    arguments["bundle"] = str(local_folder(bundle, indexed=False).resolve()) if bundle else ""
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
     outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
@@ -183,18 +184,23 @@ def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str
     return load_settings(preset, [*overrides, *given])
 
 
+def every_reranking_call(settings: Settings, systems: Sequence[str], study: str = "") -> dict[str, Call]:
+    """Returns `reranking_calls` with the calls of the steps before."""
+    return calls(settings, ("ingest", "bm25_retrieve", "first_stage")) | reranking_calls(settings, systems, study)
+
+
 def reranking_arguments(
-    settings: Settings, systems: Sequence[str], study: str = "", bundle: str = ""
+    settings: Settings, systems: Sequence[str], study: str = ""
 ) -> dict[str, str | list[dict[str, str]]]:
-    """Returns the arguments of the re-ranking pipeline; `bundle`: where the pipeline finds the first stage's bundle."""
-    before = calls(settings, ("ingest", "bm25_retrieve", "first_stage"))
-    made = call_arguments(before | reranking_calls(settings, systems, study))
+    """Returns the arguments of the re-ranking pipeline."""
+    made = call_arguments(every_reranking_call(settings, systems, study))
     steps = ("select", "teacher", "score", "train", "rerank", "evaluate_passages")
     loops = {
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, systems).items()
     }
-    return {**{name: call for name, call in made.items() if "." not in name}, **loops, "bundle": bundle}
+    once = {name: call for name, call in made.items() if "." not in name}
+    return {**once, **loops, "bundle": settings.first_stage.bundle}
 
 
 def check_heads(settings: Settings) -> None:

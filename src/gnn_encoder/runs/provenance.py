@@ -11,17 +11,19 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.folder import digest_of, folder_digest, read_manifest, sha256
+from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
-from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
+from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
+from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.settings.values import StepSettings
-from gnn_encoder.storage import is_remote, remote_digest
+from gnn_encoder.storage import file_at, is_remote, list_folder
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
@@ -93,7 +95,7 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
     if isinstance(values, FirstStage):
         digests |= _first_stage_digest(values)
-    if (vectors := getattr(values, "word_vectors", "backbone")) not in ("backbone", "trained"):
+    if (vectors := getattr(values, "word_vectors", MADE_WORD_VECTORS[0])) not in MADE_WORD_VECTORS:
         if not is_remote(vectors) and not Path(vectors).is_file():
             raise UserError(f"word_vectors = {vectors}: no such file; give a GloVe text file, backbone, or trained")
         digests["word_vectors"] = _file_digest(vectors)
@@ -107,9 +109,15 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
     if values.source in (BM25, POOL):
         return {}
     if values.bundle:
-        remote = is_remote(values.bundle)
-        bundle = remote_digest(values.bundle) if remote else digest_of(Bundle.read(values.bundle).searched)
-        return {"first_stage": bundle}
+        if not is_remote(values.bundle):
+            return {"first_stage": digest_of(Bundle.read(values.bundle).searched)}
+        listing = list_folder(values.bundle, indexed=False)
+        if MANIFEST not in listing:
+            endings = ", ".join(RUN_FILES)
+            raise UserError(
+                f"{values.bundle} is no bundle; the name of a run file ends with {endings}, or such with .gz"
+            )
+        return {"first_stage": digest_of({name: asdict(file) for name, file in listing.items()})}
     if not is_remote(values.source) and not Path(values.source).is_file():
         known = f"{BM25}, {POOL}, a TREC run file, or the folder of a finished run, such as ROOT/latest"
         raise UserError(f"no first stage {values.source!r}: give {known}")
@@ -117,7 +125,7 @@ def _first_stage_digest(values: FirstStage) -> dict[str, str]:
 
 
 def _file_digest(path: str) -> str:
-    return remote_digest(path, is_file=True) if is_remote(path) else sha256(Path(path))
+    return digest_of(asdict(file_at(path))) if is_remote(path) else sha256(Path(path))
 
 
 def package_digest() -> str:

@@ -29,7 +29,8 @@ class Ingest(StepSettings):
     """Most training queries that are kept with their labels, by a seeded draw. Dev and test stay as they are, also
     where they are split off from train. 0: all."""
     max_dev_queries: Count = 0
-    """The same of dev queries. Each system ranks all dev queries; cross-encoders take long for thousands of them."""
+    """Most dev queries that are kept, by a seeded draw. 0: all. Each system ranks them, and cross-encoders take long
+    for thousands. A TREC run file as first stage must not have other queries."""
     twin_similarity: Fraction = 0.0
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of

@@ -22,6 +22,8 @@ from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, Positive
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
+MADE_WORD_VECTORS = ("backbone", "trained")
+"""Values of `word_vectors` that name no file."""
 
 
 class ChooseReranker(StepSettings):
@@ -117,9 +119,9 @@ class TrainReranker(MeasuredTraining, Distillation):
     without). Known positives of the query are left out. Needs the loss `pairwise_softmax`."""
     word_vectors: str = "backbone"
     """On word vectors: the vectors at the start. `backbone`: the input embeddings of the backbone, whose words are its
-    tokens. `trained`: skip-gram vectors of the corpus, by gensim. Or the path of a GloVe text file (the paper has GloVe
-    of width 300). With these two, words are runs of letters and digits in lower case, and a word without a vector gets
-    a random one. `backbone` is the default because it needs no further package and no file."""
+    tokens. `trained`: skip-gram vectors of the corpus, by gensim. Or the path or `s3://` address of a GloVe text file
+    (the paper has GloVe of width 300). With these two, words are runs of letters and digits in lower case, and a word
+    without a vector gets a random one. `backbone` is the default because it needs no further package and no file."""
     train_word_vectors: bool = True
     """The vectors change in training, as in K-NRM. BERT-DMN does not say."""
     vocabulary: Annotated[int, Field(ge=3, strict=True)] = 200_000

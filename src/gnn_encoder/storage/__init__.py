@@ -7,13 +7,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from gnn_encoder.artifacts.folder import digest_of
-from gnn_encoder.errors import Missing, expanded
+from gnn_encoder.errors import expanded
 from gnn_encoder.storage.s3 import is_remote
-from gnn_encoder.storage.transfer import Listing, fetch_files, get_folder, list_folder, put_folder
+from gnn_encoder.storage.transfer import Listing, fetch_files, file_at, get_file, get_folder, list_folder, put_folder
 
 CACHE = "GNN_ENCODER_CACHE"
 """Environment variable: the cache folder for fetched folders."""
@@ -35,26 +35,11 @@ def local_file(path: str) -> Path:
     """Returns the local file for a path or an `s3://` address; each version of a remote file is fetched once."""
     if not is_remote(path):
         return expanded(path)
-    folder, file = _remote_file(path)
-    return _fetched(folder, file) / next(iter(file))
+    name = path.rpartition("/")[-1]
+    return _fetched(path, {name: file_at(path)}, get_file) / name
 
 
-def remote_digest(address: str, *, is_file: bool = False) -> str:
-    """Returns the digest of the sizes and digests of what is at an address now; nothing is fetched."""
-    found = _remote_file(address)[1] if is_file else list_folder(address, indexed=False)
-    return digest_of({name: asdict(file) for name, file in found.items()})
-
-
-def _remote_file(address: str) -> tuple[str, Listing]:
-    """Returns the address of a file's folder, and {name: the file}."""
-    folder, _, name = address.rpartition("/")
-    listed = list_folder(folder, indexed=False)
-    if name not in listed:
-        raise Missing(f"{address} does not exist: check the address")
-    return folder, {name: listed[name]}
-
-
-def _fetched(path: str, listing: Listing) -> Path:
+def _fetched(path: str, listing: Listing, fetch: Callable[..., None] = fetch_files) -> Path:
     """Returns the folder with the listed files of an address, fetched if this version is not in the cache."""
     facts = {name: asdict(file) for name, file in sorted(listing.items())}
     version = hashlib.sha256(json.dumps([path, facts]).encode()).hexdigest()[:32]
@@ -65,7 +50,7 @@ def _fetched(path: str, listing: Listing) -> Path:
         with (cache / f".{version}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process fetches; other processes wait and find the folder
             if not target.is_dir():
-                fetch_files(path, listing, partial, Transfer(f"fetching {path}"))
+                fetch(path, listing, partial, Transfer(f"fetching {path}"))
                 partial.replace(target)
     return target
 

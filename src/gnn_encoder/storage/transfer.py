@@ -136,6 +136,30 @@ def fetch_files(uri: str, listing: Listing, folder: Path, advance: Advance | Non
             _check_unchanged(uri, listing)
 
 
+def file_at(uri: str) -> Stored:
+    """Returns the size and the tag of one file; raises `Missing` if it does not exist. No marker is read."""
+    from botocore.exceptions import ClientError
+
+    address = Address.parse(uri)
+    with store_errors(address):
+        try:
+            found = client().head_object(Bucket=address.bucket, Key=address.prefix)
+        except ClientError as error:
+            if error_code(error) not in GONE:
+                raise
+            raise Missing(f"{address} does not exist: check the address") from None
+    return Stored(found["ContentLength"], tag=found["ETag"].strip('"'))
+
+
+def get_file(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
+    """Fetches the one listed file, whose address is `uri`, into `folder`."""
+    parent = Address.parse(uri.rpartition("/")[0])
+    with store_errors(parent):
+        retried(lambda: _fetch(parent, dict(listing), folder, advance))
+    if [file_at(uri)] != list(listing.values()):
+        raise UserError(f"{uri} was replaced while it was read: read it again")
+
+
 def put_files(files: Mapping[str, Path], uri: str) -> None:
     """Sends files (name → path) to an address without a marker. Each file becomes visible only when complete."""
     address, sent = Address.parse(uri), Listing()

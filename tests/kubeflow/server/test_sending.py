@@ -13,6 +13,7 @@ from kfp_api import EXAMPLE, KfpServer, check, described
 from slow_store import slow_store
 from submitting import IMAGES, submit
 
+from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.runs.pipelines import reranking_arguments
 from gnn_encoder.settings.pipeline import PIPELINES, calls
 from gnn_encoder.settings.presets import load_settings
@@ -91,7 +92,7 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         (tmp_path / name).write_text("x", "utf-8")
     rerank = ["--pipeline", "rerank", "--systems", "k_nrm"]
     with slow_store(monkeypatch) as store:
-        store.objects |= {"runs/other.trec.gz": b"1", "runs/glove.txt": b"2", "runs/bundle/manifest.json": b"3"}
+        store.objects |= {"runs/other.trec.gz": b"1", "runs/glove.txt": b"2", f"runs/bundle/{MANIFEST}": b"3"}
         found = {}
         for source in ("s3://bucket/runs/other.trec.gz", "s3://bucket/runs/bundle"):
             words = "train_reranker.word_vectors=s3://bucket/runs/glove.txt"
@@ -102,13 +103,29 @@ def test_first_stages_and_word_vectors_of_an_object_store(
         assert len(digests) == 2
         (entry,) = found["s3://bucket/runs/bundle"]["systems"]
         assert json.loads(entry["train"])["source_digests"]["word_vectors"]
-        assert submit(monkeypatch, server.url, *rerank, "--first-stage", "s3://bucket/runs/none.trec") == 2
-        assert "s3://bucket/runs/none.trec does not exist" in capsys.readouterr().err
-    for more in (["--first-stage", "other.trec"], ["--set", "train_reranker.word_vectors=glove.txt"]):
+        for source, words in (
+            ("s3://bucket/runs/none.trec", "s3://bucket/runs/none.trec does not exist"),
+            ("s3://bucket/runs", "s3://bucket/runs is no bundle; the name of a run file ends with .trec"),
+        ):
+            assert submit(monkeypatch, server.url, *rerank, "--first-stage", source) == 2
+            assert words in capsys.readouterr().err
+    (tmp_path / "latest" / "bundle").mkdir(parents=True)
+    (tmp_path / "backbone").mkdir()  # the default of word_vectors is no folder
+    for more, words in (
+        (["--first-stage", "other.trec"], "put it into an object store"),
+        (["--first-stage", "none.trec"], "put it into an object store"),
+        (["--first-stage", "latest"], f"gnn-encoder copy {tmp_path}/latest/bundle s3://BUCKET/FOLDER"),
+        (["--set", "train_reranker.word_vectors=glove.txt"], "put it into an object store"),
+    ):
         assert submit(monkeypatch, server.url, *rerank, *more) == 2
-        assert "lies on this machine, where no pod can read it" in capsys.readouterr().err
-    assert submit(monkeypatch, server.url, "--systems", "k_nrm") == 2
-    assert "add --pipeline rerank" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "lies on this machine, where no pod can read it" in told and words in told
+    # ColBERT reads no word vectors.
+    colbert = ["--pipeline", "rerank", "--systems", "colbert", "--set", "train_reranker.word_vectors=glove.txt"]
+    assert submit(monkeypatch, server.url, *colbert) == 0
+    for more in (["--systems", "k_nrm"], ["--first-stage", ""]):
+        assert submit(monkeypatch, server.url, *more) == 2
+        assert "add --pipeline rerank" in capsys.readouterr().err
 
 
 def test_a_step_without_an_image_is_refused(

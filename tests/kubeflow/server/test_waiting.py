@@ -95,14 +95,16 @@ def test_of_a_loops_tasks_the_failed_one_is_shown(
         tasks += [
             {**tasks[0], "display_name": "train-reranker", "state": state, "child_tasks": []} for state in several
         ]
-    tasks.append({**tasks[0], "display_name": "for-loop-1-driver", "state": "FAILED", "child_tasks": []})
+    for name in ("iteration-item-driver", "importer"):
+        tasks.append({**tasks[0], "display_name": name, "state": "FAILED", "child_tasks": []})
     server.progress = runs
     assert submit(monkeypatch, server.url, "--wait") == 1
     shown = capsys.readouterr()
     lines = [line.split()[1:] for line in shown.out.splitlines() if "train_reranker" in line]
     assert lines == [["train_reranker", "running"], ["train_reranker", "failed"]]
     assert "error: train_reranker failed; why is in its log: kubectl get pods" in shown.err
-    assert "error: KFP's driver of for_loop_1, which prepares its pod, failed" in shown.err
+    assert "error: KFP's driver of a loop or a condition failed" in shown.err
+    assert "error: importer failed" in shown.err
 
 
 def test_hashes_are_those_that_argo_gives() -> None:
@@ -116,6 +118,7 @@ def test_a_driver_that_fails(
     for phases, words, node, template in [
         ({"ingest_driver": "Failed", "ingest": "Omitted"}, "ingest, which", "root.ingest-driver", "container"),
         ({"root_driver": "Error"}, "the run failed", "root-driver", "dag"),
+        ({"condition_4_driver": "Failed"}, "a loop or a condition failed", "root.condition-4-driver", "dag"),
     ]:
         server.progress = [at("RUNNING"), at("FAILED", **phases)]
         assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 1
