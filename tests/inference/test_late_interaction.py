@@ -21,6 +21,7 @@ from gnn_encoder.inference.late_interaction import (
 )
 from gnn_encoder.inference.scorers import LateInteractionScorer
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.tracking.progress import Progress
 
 
 @pytest.fixture
@@ -69,12 +70,17 @@ def by_hand(model: LateInteraction, query: str, passage: str) -> float:
 @pytest.mark.parametrize(
     "layout", [{}, {"attend_to_masks": True}, {"expand_queries": False}], ids=["masks", "attended masks", "no masks"]
 )
-def test_scores_are_those_of_a_loop_over_pairs(layout: dict[str, bool], dataset: Dataset, tiny_backbone: Path) -> None:
+def test_scores_are_those_of_a_loop_over_pairs(
+    layout: dict[str, bool], dataset: Dataset, tiny_backbone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = model_of(tiny_backbone, **layout)
     query, passage = (each.ravel() for each in np.meshgrid(np.arange(3), np.arange(6), indexing="ij"))
     order = np.random.default_rng(0).permutation(len(query))
     query, passage = query[order], passage[order]
-    scores = late_scores(model, dataset, query, passage, precision="fp32", tokens_per_batch=64)
+    progress = Progress("rerank", "scoring", len(query), "pairs")
+    scores = late_scores(model, dataset, query, passage, precision="fp32", tokens_per_batch=64, progress=progress)
+    told = capsys.readouterr().err
+    assert "rerank: encoding 6/6 passages" in told and "rerank: scoring 18/18 pairs" in told
     texts, questions = dataset.passages.take(np.arange(6)).full_texts(), dataset.query_texts(np.arange(3))
     expected = [by_hand(model, questions[q], texts[p]) for q, p in zip(query, passage, strict=True)]
     np.testing.assert_allclose(scores, expected, atol=5e-3)  # vectors are stored in fp16

@@ -190,7 +190,8 @@ def late_scores(
     """Scores fp32 [r] of the pairs of dataset rows `query` [r] and `passage` [r]. Each text is encoded once."""
     asked, first = np.unique(query, return_inverse=True)
     answering, second = np.unique(passage, return_inverse=True)
-    progress = options.pop("progress", None)  # of pairs; `encode_passages` would count passages
+    if progress := options.pop("progress", None):
+        options["progress"] = Progress(progress.step, "encoding", len(answering), "passages")
     queries = encode_queries(model, data.query_texts(asked), options.get("precision", "auto"))
     passages = encode_passages(model, data.passages, answering, token_vectors=token_vectors, **options)
     return max_similarities(queries, passages, first, second, progress)
