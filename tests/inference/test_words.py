@@ -12,7 +12,7 @@ def test_each_text_is_padded_on_its_own() -> None:
     query, asked, passage, sentence = (array.tolist() for array in pairs.padded(first, second))
     assert (query, asked) == ([[1, 2], [0, 0]], [[1, 1], [0, 0]])
     assert (passage, sentence) == ([[6, 0, 0], [3, 4, 5]], [[1, 0, 0], [1, 1, 2]])
-    assert pairs.lengths(first, second).tolist() == [3, 3]
+    assert pairs.lengths(first, second).tolist() == [3, 5]  # the longest query has 2 words
 
 
 def test_without_sentences_every_passage_is_one() -> None:

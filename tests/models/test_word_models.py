@@ -108,6 +108,17 @@ def test_scores_equal_a_loop_over_texts_of_any_length(network: Any, options: Any
         assert abs(scores[0] - loop(model, *other)) > 1e-4
 
 
+def test_qa_lstm_reads_a_passage_once_for_several_pairs_in_a_row() -> None:
+    model = build(QaLstm, width=3)
+    (first, passage), (second, other), *_ = PAIRS
+    several = [(first, passage), (second, passage), (second, other), (first, passage)]
+    read: list[int] = []
+    model.lstm.register_forward_hook(lambda _, given, __: read.append(int(given[0].batch_sizes[0])))
+    scores = model(*arrays(several, 0)).tolist()
+    assert read == [4, 3]  # the queries, then the passages
+    assert scores == pytest.approx([qa_lstm_loop(model, *pair) for pair in several], abs=1e-5)
+
+
 def test_the_other_pooling_is_another_score() -> None:
     model = build(QaLstm, width=3)
     most = model(*arrays(PAIRS))

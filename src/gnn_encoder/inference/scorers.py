@@ -96,9 +96,12 @@ class WordScorer(CrossEncoderScorer):
     """A Dynamic Memory Network on word vectors; the scores are logits. See `WordModel` for its precision."""
 
     def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
-        """See `Scorer`."""
+        """See `Scorer`. Pairs of one passage are neighbours, because `QaLstm` then reads the passage once for them."""
         options["precision"] = "fp32"
-        return super().score(data, query, passage, **options)
+        options["tokens_per_batch"] = 4 * options.get("tokens_per_batch", 4096)  # a word takes less memory than a token
+        order, scores = np.argsort(passage, kind="stable"), np.empty(len(passage), np.float32)
+        scores[order] = super().score(data, query[order], passage[order], **options)
+        return scores
 
     def _pairs(self, questions: Tokens, data: Texts, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
         tokenizer, length = self.model.tokenizer, self.model.max_length

@@ -18,8 +18,8 @@ class WordPairs:
         self.sentences = None if sentences is None else Tokens(sentences, passages.offsets)
 
     def lengths(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Words of each pair, int64 [r]."""
-        lengths: np.ndarray = self.queries.lengths[first] + self.passages.lengths[second]
+        """Words of the passage and of the longest query, int64 [r]: the same for all pairs of a passage."""
+        lengths: np.ndarray = self.passages.lengths[second] + self.queries.lengths.max(initial=0)
         return lengths
 
     def padded(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:

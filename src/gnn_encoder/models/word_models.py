@@ -98,12 +98,14 @@ class QaLstm(WordModel):
         self.pooling, self.rate = pooling, rate
 
     def score(self, query: Tensor, asked: Tensor, passage: Tensor, sentence: Tensor) -> Tensor:
-        """Scores [b] in [-1, 1]; see `WordModel`."""
+        """Scores [b] in [-1, 1]; see `WordModel`. A passage of several pairs in a row is read once for them."""
         question = self._pooled(self._states(query, asked), asked)
-        states = self._states(passage, sentence)
-        attention = self.logit((self.of_state(states) + self.of_query(question)[:, None]).tanh()).squeeze(-1)
-        weights = attention.masked_fill(sentence == 0, -torch.inf).softmax(dim=-1)
-        answer = self._pooled(states * weights[..., None], sentence)
+        fresh = (passage[1:] != passage[:-1]).flatten(1).any(dim=1) | (sentence[1:] != sentence[:-1]).any(dim=1)
+        fresh = torch.cat([fresh.new_ones(1), fresh])
+        states, read = self._states(passage[fresh], sentence[fresh]), fresh.cumsum(0) - 1
+        keys = self.of_state(states)[read] + self.of_query(question)[:, None]
+        weights = self.logit(keys.tanh()).squeeze(-1).masked_fill(sentence == 0, -torch.inf).softmax(dim=-1)
+        answer = self._pooled(states[read] * weights[..., None], sentence)
         question, answer = (dropout(vector, self.rate, self.training) for vector in (question, answer))
         return cosine_similarity(question, answer)
 
