@@ -57,7 +57,7 @@ def submit(
     needs = load_cluster(cluster)
     job: submission.ClusterTraining | submission.ClusterReranking
     if pipeline == "rerank":
-        names = named_systems(systems or RERANKERS)
+        names = named_systems(RERANKERS if systems is None else systems)
         job = submission.reranking(needs, preset, dataset, overrides or [], names, first_stage)
     elif first_stage is not None or systems is not None:
         raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
