@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from slow_store import slow_store
 
-from gnn_encoder.errors import UserError
-from gnn_encoder.storage.transfer import INDEX, list_folder, put_folder
+from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.storage.transfer import INDEX, file_at, get_file, list_folder, put_folder
 
 URI = "s3://bucket/data"
 
@@ -28,3 +28,16 @@ def test_markers_of_earlier_versions_are_read(tmp_path: Path, monkeypatch: pytes
         store.objects[key] = json.dumps(marker).encode()
         with pytest.raises(UserError, match="is corrupt: delete it"):
             list_folder(URI)
+
+
+def test_one_file_is_fetched_and_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with slow_store(monkeypatch) as store:
+        store.objects["runs/a.trec"] = b"old"
+        listing = {"a.trec": file_at("s3://bucket/runs/a.trec")}
+        get_file("s3://bucket/runs/a.trec", listing, tmp_path / "first")
+        assert (tmp_path / "first" / "a.trec").read_bytes() == b"old"
+        store.objects["runs/a.trec"] = b"new"  # of the same size
+        with pytest.raises(UserError, match="was replaced while it was read"):
+            get_file("s3://bucket/runs/a.trec", listing, tmp_path / "second")
+        with pytest.raises(Missing, match="does not exist"):
+            file_at("s3://bucket/runs/b.trec")

@@ -11,6 +11,7 @@ VARIABLE = "GNN_ENCODER_ROOT"
 """Environment variable with the root, used if `--root` is not given."""
 DEFAULT_ROOT = Path("gnn-encoder-runs")
 RERANKERS = "cross_encoder,bert_dmn,colbert"
+"""The re-rankers that are compared if `--systems` is not given."""
 HOST = "KF_PIPELINES_ENDPOINT"
 
 

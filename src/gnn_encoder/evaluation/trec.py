@@ -108,7 +108,7 @@ def read_run_of(path: Path, data: Dataset) -> Run:
         rows.append(row.to_numpy())
     if unknown:
         lacks = f"has ids that are not in the dataset, {' and '.join(unknown)}"
-        raise UserError(f"{path} {lacks}: leave their lines out, or make the run on this dataset, with its draws")
+        raise UserError(f"{path} {lacks}: leave their lines out, or rank the queries that ingest kept")
     return Run.by_score(rows[0][run.query], rows[1][run.passage], run.score)
 
 

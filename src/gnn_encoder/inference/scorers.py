@@ -98,7 +98,8 @@ class WordScorer(CrossEncoderScorer):
     def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
         """See `Scorer`. Pairs of one passage are neighbours, because `QaLstm` then reads the passage once for them."""
         options["precision"] = "fp32"
-        options["tokens_per_batch"] = 4 * options.get("tokens_per_batch", 4096)  # a word takes less memory than a token
+        if "tokens_per_batch" in options:
+            options["tokens_per_batch"] *= 4  # a word takes less memory than a token
         order, scores = np.argsort(passage, kind="stable"), np.empty(len(passage), np.float32)
         scores[order] = super().score(data, query[order], passage[order], **options)
         return scores

@@ -29,7 +29,7 @@ class ClusterRun:
     steps: Mapping[str, str]
     """Step → state, of the steps that have started."""
     failed: Mapping[str, str]
-    """Failed step, or failed driver `X-driver` → name of its last pod, empty if unknown."""
+    """Failed step, driver `X-driver` or `importer` → name of its last pod, empty if unknown."""
     terminated: bool
     """Whether somebody terminated the run; the state is FAILED then, too."""
     error: str

@@ -14,7 +14,6 @@ from gnn_encoder.kubeflow.package import package
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
-from gnn_encoder.runs.launch import Arguments
 from gnn_encoder.runs.pipelines import (
     check_heads,
     dataset_override,
@@ -57,7 +56,7 @@ class ClusterTraining:
         """Returns the arguments of the steps; for `registry` see `runs.pipelines.Training`."""
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 
-    def start(self, server: Server, arguments: Arguments) -> str:
+    def start(self, server: Server, arguments: launch.Arguments) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
         check_heads(self.settings)
         return _start("train", dated(Path(self.preset).stem), server, arguments, self.cluster)
@@ -94,11 +93,11 @@ class ClusterReranking:
     systems: Sequence[str]
     cluster: Cluster
 
-    def arguments(self) -> Arguments:
+    def arguments(self) -> launch.Arguments:
         """Returns the pipeline's arguments."""
         return reranking_arguments(self.settings, self.systems)
 
-    def start(self, server: Server, arguments: Arguments) -> str:
+    def start(self, server: Server, arguments: launch.Arguments) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
         return _start("rerank", dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
 
@@ -148,7 +147,7 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         raise UserError(f"{local[0]} lies on this machine, where no pod can read it: {how}")
 
 
-def _start(pipeline: str, name: str, server: Server, arguments: Arguments, cluster: Cluster) -> str:
+def _start(pipeline: str, name: str, server: Server, arguments: launch.Arguments, cluster: Cluster) -> str:
     run_id = server.submit(package(pipeline, cluster), arguments, cluster, name)
     typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
     return run_id

@@ -152,7 +152,10 @@ def file_at(uri: str) -> Stored:
 
 
 def get_file(uri: str, listing: Listing, folder: Path, advance: Advance | None = None) -> None:
-    """Fetches the one listed file, whose address is `uri`, into `folder`."""
+    """Fetches the one listed file, whose address is `uri`, into `folder`.
+
+    Raises UserError if the file at the address is another one before or after.
+    """
     parent = Address.parse(uri.rpartition("/")[0])
     with store_errors(parent):
         retried(lambda: _fetch(parent, dict(listing), folder, advance))
