@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnn_encoder.data.python_docs import HIGH, SHORTEST_TAIL, PythonDocs, cut, read_docstrings, split_docstring
+from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL, cut
+from gnn_encoder.data.python_docs import PythonDocs, read_docstrings, split_docstring
 from gnn_encoder.data.rows import Label, Query
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError

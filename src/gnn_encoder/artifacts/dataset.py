@@ -4,6 +4,9 @@ corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
+
+Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
+version as it is: a dataset without them means the same as before.
 """
 
 import re
@@ -19,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 ROW_GROUP = 10_000
@@ -30,6 +34,7 @@ SCHEMAS = {
     QUERIES: pa.schema({"query_id": TEXT, "text": TEXT, "split": TEXT, "answers": pa.list_(TEXT), "group": NUMBER}),
     QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
     POOL: pa.schema({"query": NUMBER, "passage": NUMBER}),
+    **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
 Column: TypeAlias = list[Any] | np.ndarray | pa.ChunkedArray
@@ -205,6 +210,11 @@ class Dataset:
         query, passage = read_columns(file, "query", "passage")
         return query, passage
 
+    @cached_property
+    def structure(self) -> Structure | None:
+        """The documents of the passages; None: the data have no structure."""
+        return Structure(self.path, len(self.passages)) if (self.path / NODES).is_file() else None
+
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""
         return self.qrels.where(np.isin(self.qrels.query, self.query_rows(split)))
@@ -246,6 +256,12 @@ class DatasetWriter:
         """Write the pool, as `Dataset.pool`."""
         self._open(POOL)
         self._write(POOL, query, passage)
+
+    def structure(self, nodes: list[Column], document_ids: Column, citations: list[Column]) -> None:
+        """Write the documents: the columns of nodes and citations as in `artifacts.structure`."""
+        for name, columns in {NODES: nodes, DOCUMENTS: [document_ids], CITATIONS: citations}.items():
+            self._open(name)
+            self._write(name, *columns)
 
     def _open(self, name: str) -> None:
         self._writers[name] = pq.ParquetWriter(self._draft / name, SCHEMAS[name], compression="zstd")

@@ -239,13 +239,15 @@ def version() -> None:
 @data.command()
 def check(
     dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
-    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, ir_datasets or python-docs.")] = "auto",
+    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, markup, ir_datasets or python-docs.")] = "auto",
+    document_depth: Annotated[int, typer.Option(help="Cut documents at this depth, as ingest.document_depth.")] = 0,
 ) -> None:
     """Validate a dataset: show counts, and each kind of problem with file and line."""
     from gnn_encoder.data import canonicalize, open_source
     from gnn_encoder.settings.presets import parse_settings
 
-    settings = parse_settings({"ingest": {"dataset": dataset, "format": format}}, source="data check").ingest
+    given = {"dataset": dataset, "format": format, "document_depth": document_depth}
+    settings = parse_settings({"ingest": given}, source="data check").ingest
     report = canonicalize(open_source(settings), settings)
     lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
     for split, count in report.queries.items():
@@ -255,6 +257,7 @@ def check(
     lines["shared"] = f"labels whose passage another training query has, too: {shared}; there the graph can help"
     lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
     lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
+    lines |= report.structure.lines() if report.structure else {}
     for name, value in {**lines, **report.facts}.items():
         typer.echo(f"{name:<10} {value}")
     for line in (*report.problems, *report.remarks):

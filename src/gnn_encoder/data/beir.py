@@ -1,6 +1,7 @@
 """BEIR folders: corpus.jsonl, queries.jsonl (each plain or .gz) and qrels/<split>.tsv with a header line.
 
-A folder may have a pool, too: candidates/<split>.tsv with the ids of a query and a passage in each line.
+A folder may have a pool, too: candidates/<split>.tsv with the ids of a query and a passage in each line. It may have
+documents: columns of the corpus (`beir_places`), and nodes.jsonl, whose rows without a passage are sections.
 """
 
 import json
@@ -12,44 +13,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from gnn_encoder.data import beir_places
 from gnn_encoder.data.delimited import read_candidates, read_labels
 from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
-from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query
+from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query, SectionRows, storable
 from gnn_encoder.data.validation import Kind, Problems
 
 SPLIT_NAMES = {"train": ("train",), "dev": ("validation", "valid", "dev"), "test": ("test",)}
 """Our split → names of the split in qrels; the last existing name is read."""
 
 
-class Beir(FolderSource):
-    """A folder in BEIR's layout. A query belongs to the split of the qrels file that names it."""
+class BeirQueries(FolderSource):
+    """A folder with queries, labels and pools in BEIR's layout. A query belongs to the split of its qrels file."""
 
-    format = "beir"
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, corpora: Iterable[Path | None], others: Iterable[Path | None] = ()) -> None:
         self.qrels, self.pools = _splits(folder / "qrels"), _splits(folder / "candidates")
-        corpus, queries = find(folder, "corpus.jsonl"), find(folder, "queries.jsonl")
         read = {*self.qrels.values(), *self.pools.values()}
-        super().__init__(folder, [corpus], [queries, *sorted(read)])
-        others = {path for name in ("qrels", "candidates") for path in (folder / name).glob("*") if path.is_file()}
+        super().__init__(folder, corpora, [*others, find(folder, "queries.jsonl"), *sorted(read)])
+        unread = {path for name in ("qrels", "candidates") for path in (folder / name).glob("*") if path.is_file()}
         self.remarks = [
             f"{f'{path.parent.name}/{path.name}'!r} was not read: splits are train, dev and test"
-            for path in sorted(others - read)
+            for path in sorted(unread - read)
         ]
-
-    def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The corpus; fields other than `_id`, `title` and `text` are ignored."""
-        path = find_or_report(self.folder, "corpus.jsonl", problems)
-        for block in read_blocks(path, problems) if path else ():
-            columns = json_lines(block, required=["_id", "text"], optional=["title"])
-            if columns is not None and not pc.any(pc.equal(columns[0], "")).as_py():
-                ids, texts, titles = columns
-                yield PassageRows(ids, titles, texts, block.name, block.numbers, block.consumed)
-            else:
-                records = list(_records(block.lines(problems), block.name, problems))
-                ids, titles, texts = ([record[key] for _, record in records] for key in ("_id", "title", "text"))
-                lines = [number for number, _ in records]
-                yield PassageRows(ids, titles, texts, block.name, lines, block.consumed)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries, then the labels of each split."""
@@ -67,6 +52,35 @@ class Beir(FolderSource):
             yield from read_candidates(path, problems, f"{path.parent.name}/{path.name}")
 
 
+class Beir(BeirQueries):
+    """A folder in BEIR's layout."""
+
+    format = "beir"
+
+    def __init__(self, folder: Path) -> None:
+        self.nodes = find(folder, "nodes.jsonl")
+        super().__init__(folder, [find(folder, "corpus.jsonl")], [self.nodes])
+
+    def passages(self, problems: Problems) -> Iterator[PassageRows]:
+        """The corpus; fields other than `_id`, `title`, `text` and those of `beir_places` are ignored."""
+        path, placed = find_or_report(self.folder, "corpus.jsonl", problems), False
+        for block in read_blocks(path, problems) if path else ():
+            with_places = beir_places.has_places(block)
+            columns, places, lines = _read(block, ["_id", "title", "text"], with_places, problems)
+            placed = placed or with_places
+            ids, titles, texts = columns
+            yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places)
+        ignored = f"{self.nodes.name if self.nodes else ''} was not read: no passage has a doc_id"
+        if self.nodes and not placed and ignored not in self.remarks:
+            self.remarks.append(ignored)
+
+    def sections(self, problems: Problems) -> Iterator[SectionRows]:
+        """The rows of nodes.jsonl; those of passages may be among them."""
+        for block in read_blocks(self.nodes, problems) if self.nodes else ():
+            (ids, titles), places, lines = _read(block, ["_id", "title"], True, problems)
+            yield SectionRows(pa.array(ids, pa.string()), pa.array(titles, pa.string()), places, block.name, lines)
+
+
 def _splits(folder: Path) -> dict[str, Path]:
     """Returns {split: its file NAME.tsv or NAME.tsv.gz}."""
     return {
@@ -74,15 +88,37 @@ def _splits(folder: Path) -> dict[str, Path]:
     }
 
 
-def json_lines(block: Block, required: list[str], optional: list[str]) -> list[pa.Array] | None:
-    """Text fields of the block's objects, string [n] each; None if a line is no object or has no required field.
+def _read(
+    block: Block, names: list[str], with_places: bool, problems: Problems
+) -> tuple[list[Any], pa.Table | None, list[int] | range]:
+    """Text columns of a block's rows, their places if they are asked for, and their lines; bad rows are left out."""
+    required = [name for name in names if name != "title"]
+    for more in beir_places.SCHEMAS if with_places else (None,):
+        arrays = json_lines(block, required, ["title"], more)
+        if arrays is None or pc.any(pc.equal(arrays[0], "")).as_py():
+            continue
+        columns = dict(zip([*required, "title", *(more.names if more else ())], arrays, strict=True))
+        places = beir_places.places_of(columns, block) if with_places else None
+        if places is not None or not with_places:
+            return [columns[name] for name in names], places, block.numbers
+    rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places))
+    places = beir_places.table_of([record for _, record in rows]) if with_places else None
+    return [[record[name] for _, record in rows] for name in names], places, [number for number, _ in rows]
 
-    An optional field may be missing or null, and is then empty.
+
+def json_lines(
+    block: Block, required: list[str], optional: list[str], more: pa.Schema | None = None
+) -> list[pa.Array] | None:
+    """Text fields of the block's objects, string [n] each, and the fields in `more`.
+
+    An optional field may be missing or null, and is then empty; a field in `more` is then null. None if a line is no
+    object, has no required field, or has a field of another type.
     """
     # Arrow 25 crashes the process if the first value is null; it reads later null values as objects.
     if not block.data.startswith(b"{"):
         return None
-    schema = pa.schema([(name, pa.string()) for name in (*required, *optional)])
+    texts = (*required, *optional)
+    schema = pa.schema([*((name, pa.string()) for name in texts), *(more or ())])
     try:
         block.data.decode("utf-8")  # Arrow does not check the encoding.
         table = pyarrow.json.read_json(
@@ -94,10 +130,13 @@ def json_lines(block: Block, required: list[str], optional: list[str]) -> list[p
         return None
     if len(table) != len(block.numbers) or any(table[name].null_count for name in required):
         return None
-    return [pc.fill_null(column.combine_chunks(), "") for column in table.columns]
+    columns = [column.combine_chunks() for column in table.columns]
+    return [*(pc.fill_null(column, "") for column in columns[: len(texts)]), *columns[len(texts) :]]
 
 
-def _records(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(
+    lines: Iterable[tuple[int, str]], name: str, problems: Problems, has_text: bool = True, with_places: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of the lines with the required fields; a missing `title` becomes empty."""
     for number, line in lines:
         try:
@@ -105,13 +144,14 @@ def _records(lines: Iterable[tuple[int, str]], name: str, problems: Problems) ->
         except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
             problems.add(Kind.BAD_JSON, name, number, str(error))
             continue
-        if wrong := _normalize(record):
+        wrong = _normalize(record, has_text)
+        if wrong := wrong or (beir_places.normalize(record) if with_places else ""):
             problems.add(Kind.BAD_ROW, name, number, wrong)
-        else:
+        elif not with_places or storable(beir_places.texts_of(record, has_text), name, number, problems):
             yield number, record
 
 
-def _normalize(record: Any) -> str:
+def _normalize(record: Any, has_text: bool) -> str:
     """Makes `_id`, `title` and `text` strings; returns what is wrong if a field cannot become a string."""
     if not isinstance(record, dict):
         return "not a JSON object"
@@ -121,6 +161,6 @@ def _normalize(record: Any) -> str:
         record["title"] = ""
     if not isinstance(record.get("_id"), str) or not record["_id"]:
         return '"_id" is missing or not a string'
-    if not isinstance(record.get("text"), str):
+    if has_text and not isinstance(record.get("text"), str):
         return '"text" is missing or not a string'
     return "" if isinstance(record["title"], str) else '"title" is not a string'

@@ -2,7 +2,8 @@
 
 A docstring's first sentence is a query. The remaining text is cut into passages, which are relevant to the query. If
 the first sentence cannot serve as a query, the docstring gives passages only. A passage's title is the dotted name of
-the described object. Equal queries become one query with several relevant passages; equal passages become one passage.
+the described object. A top-level package or module is a document; its packages, modules, classes and functions are
+sections. Equal queries become one query with several relevant passages; equal passages become one passage.
 A hash of a query's text decides the split (70 % train, 10 % dev, 20 % test), so the split stays the same when the
 library changes. Everything is held in memory: 3 MB of text for the standard library. `ast` reads the docstrings from
 source files, and no code is imported or run.
@@ -22,9 +23,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import pyarrow as pa
+
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.lines import files_digest
-from gnn_encoder.data.rows import Label, PassageRows, Query, Source
+from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, Source
 from gnn_encoder.data.splits import share
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
@@ -43,11 +47,6 @@ SIGNATURE = re.compile(r"[\w.]*\w\(.*\)(\s*->.*)?:?|.*\)\s*->.*")
 QUERY_WORDS = range(3, 41)
 LONG_TITLE = 30
 """Words; a first paragraph without a full stop and with at most so many words counts as a sentence."""
-LOW, HIGH = 60, 100
-SHORTEST_TAIL = 20
-"""A last passage with fewer words is joined to the previous passage."""
-BREAKS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?;])\s+"), re.compile(r"\s+"))
-"""Where to cut, the best first: paragraphs, lines, sentences, words."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,10 @@ class PythonDocs(Source):
         del problems  # a program's source has none that the user could mend
         texts, titles = list(self._titles), list(self._titles.values())
         ids = [f"p{i}" for i in range(len(texts))]
-        yield PassageRows(ids, titles, texts, "docstrings", range(1, len(texts) + 1), len(texts))
+        sections = [name.split(".") for name in titles]
+        columns = {"document": [path[0] for path in sections], "section": sections, "section_titles": sections}
+        places = pa.table([pa.array(columns.get(f.name, [None] * len(ids)), f.type) for f in PLACES], schema=PLACES)
+        yield PassageRows(ids, titles, texts, "docstrings", range(1, len(texts) + 1), len(texts), places)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries with their labels, split by split."""
@@ -224,31 +226,3 @@ def split_docstring(text: str, name: str = "") -> tuple[str, str]:
     if len(query.split()) not in QUERY_WORDS or ">>>" in query:
         return "", text.strip()
     return query, rest.strip()
-
-
-def cut(text: str) -> list[str]:
-    """Cuts a text into passages of at most `HIGH + SHORTEST_TAIL` words, none empty, with all words in order."""
-    passages = []
-    current, words = "", 0
-    for piece, separator in _pieces(text.strip(), 0):
-        length = len(piece.split())
-        if current and (words + length > HIGH or (words >= LOW and separator == "\n\n")):
-            passages.append(current)
-            current, words = "", 0
-        current = f"{current}{separator}{piece}" if current else piece
-        words += length
-    if passages and words < SHORTEST_TAIL:
-        current = f"{passages.pop()}\n{current}"
-    return [passage for passage in [*passages, current] if passage.strip()]
-
-
-def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:
-    """Yields (piece of at most HIGH words, separator before the piece), cut as coarsely as possible."""
-    separator = ("\n\n", "\n", " ", " ")[level]
-    for part in BREAKS[level].split(text):
-        if len(part.split()) <= HIGH:
-            if part.strip():
-                yield part, separator
-            continue
-        for i, (piece, finer) in enumerate(_pieces(part, level + 1)):
-            yield piece, separator if i == 0 else finer

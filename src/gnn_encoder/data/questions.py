@@ -63,7 +63,9 @@ class Questions:
         self._keep_queries(drawn(self.split, self.queries["text"], self._answered(), most, settings.seed))
         self._find_twins(settings.twin_similarity)
         train = self._answered() & (self.split == TRAIN)
-        if train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
+        if not source.has_queries:
+            self.remarks.append("no queries: `run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder")
+        elif train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.NO_TRAINING, source.name)
 
     def _positive(self) -> np.ndarray:

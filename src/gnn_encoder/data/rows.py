@@ -13,6 +13,26 @@ import pyarrow.compute as pc
 from gnn_encoder.data.lines import files_digest
 from gnn_encoder.data.validation import Kind, Problems
 
+PLACES = pa.schema(
+    {
+        "document": pa.string(),
+        "order": pa.int64(),
+        "parent": pa.string(),
+        "section": pa.list_(pa.string()),
+        "section_titles": pa.list_(pa.string()),
+        "citations": pa.list_(pa.string()),
+    }
+)
+"""Where nodes stand in their documents; null or empty where the data do not say it.
+
+document   id of the document; without one, the node is in the document that has the node's id
+order      place in the reading order of the document
+parent     id of the node that the node is a part of
+section    without a parent: the path of the node's section in its document
+section_titles   titles of the parts of that path, from the first
+citations  ids of cited nodes; null: a work that is not in the data
+"""
+
 
 @dataclass
 class PassageRows:
@@ -25,6 +45,19 @@ class PassageRows:
     lines: Sequence[int]
     work: int
     """The share of these rows in the source's `work`, in its unit."""
+    places: pa.Table | None = None
+    """Columns of `PLACES`; None: the rows have no structure."""
+
+
+@dataclass
+class SectionRows:
+    """Some nodes without text: columns of ids and titles [n], `PLACES`; `lines[i]` is the line of row i in `file`."""
+
+    ids: pa.Array
+    titles: pa.Array
+    places: pa.Table
+    file: str
+    lines: Sequence[int]
 
 
 class Query(NamedTuple):
@@ -65,6 +98,10 @@ class Source(ABC):
     format: str
     unit: str
     """The unit of `work`."""
+    citations_may_fail = False
+    """Whether a citation of an unknown id is counted in a remark; if not, it is a problem."""
+    has_queries = True
+    """Whether the data have queries and labels. Nothing can be trained on data that have none."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,6 +123,14 @@ class Source(ABC):
 
     def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
         """The pool that is given with the data; by default none."""
+        yield from ()
+
+    def sections(self, problems: Problems) -> Iterator[SectionRows]:
+        """Nodes that have no passage; called after `passages`, for data with documents. Ids of passages are ignored."""
+        yield from ()
+
+    def anchors(self) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Further ids (strings [n]) that citations may name, and the ids of their nodes; called after `passages`."""
         yield from ()
 
     @abstractmethod

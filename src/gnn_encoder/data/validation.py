@@ -1,7 +1,7 @@
 """Problems of a data set: counts every problem by kind, and keeps the first few with file and line."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +32,11 @@ class Kind(StrEnum):
     UNKNOWN_QUERY = "label of an unknown query"
     UNKNOWN_PASSAGE = "label of an unknown passage"
     SHARED_QUERY = "query in two splits"
+    DUPLICATE_SECTION = "duplicate id of a section"
+    DANGLING_PARENT = "parent that is no node"
+    FOREIGN_PARENT = "parent in another document"
+    PARENT_CYCLE = "node that is part of itself"
+    UNKNOWN_CITATION = "citation of an unknown id"
     POOL_QUERY = "candidate of an unknown query"
     POOL_PASSAGE = "candidate that is an unknown passage"
 
@@ -86,6 +91,45 @@ class Problems:
 
 
 @dataclass
+class StructureCounts:
+    """What the documents of a data set hold."""
+
+    documents: int
+    """After the cut at `ingest.document_depth`."""
+    documents_before_cut: int
+    nodes: int
+    """Passages and sections."""
+    sections_without_text: int
+    edges: dict[str, int]
+    """Per type: order (a document's next passage), structural (a part and its whole), internal and external citations
+    (within a document, and between two), and the inverse of each."""
+    outside_citations: int
+    """Citations of works that are not in the data; they are no edges."""
+    unlinked_passages: int
+    """Passages whose edges, if they have any, are all of order: no whole, no part, no citation in or out."""
+    tree_depth: int
+    """Nodes on the longest path from a top section to one of its parts, both counted."""
+
+    def metrics(self) -> dict[str, int]:
+        """The counts as flat metrics."""
+        facts = asdict(self)
+        edges: dict[str, int] = facts.pop("edges")
+        return {**facts, **{f"edges_{kind}": count for kind, count in edges.items()}}
+
+    def lines(self) -> dict[str, str]:
+        """The counts in words, for a reader."""
+        cut = f", cut from {self.documents_before_cut:,}" if self.documents != self.documents_before_cut else ""
+        kinds = [kind for kind in self.edges if not kind.endswith("_inverse")]
+        return {
+            "documents": f"{self.documents:,}{cut}; {self.tree_depth} levels of sections and passages",
+            "nodes": f"{self.nodes:,}, {self.sections_without_text:,} of them sections without text",
+            "edges": ", ".join(f"{kind} {self.edges[kind]:,}" for kind in kinds) + "; as many inverse ones",
+            "outside": f"{self.outside_citations:,} citations of works that are not in the data",
+            "unlinked": f"{self.unlinked_passages:,} passages without an edge other than order",
+        }
+
+
+@dataclass
 class DataReport:
     """Contents and problems of a data set. The counts are without bad rows."""
 
@@ -109,6 +153,8 @@ class DataReport:
     passage_words: float
     """Mean number of words in a passage's text, over the first `canonical.WORD_SAMPLE` passages."""
     query_words: float
+    structure: StructureCounts | None = None
+    """None: the data have no documents."""
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
@@ -144,6 +190,7 @@ class DataReport:
             "isolated_passages": self.isolated_passages,
             "mean_passage_words": self.passage_words,
             "mean_query_words": self.query_words,
+            **(self.structure.metrics() if self.structure else {}),
             **{f"dropped_{problem.kind.name.lower()}": problem.count for problem in self.problems},
             **self.facts,
         }

@@ -21,7 +21,8 @@ class Ingest(StepSettings):
 
     dataset: str = ""
     """Path or URI of the data, an `ir_datasets:ID`, or `python-docs`. There is no default."""
-    format: Literal["auto", "beir", "msmarco", "dpr", "ir_datasets", "python-docs"] = "auto"
+    format: Literal["auto", "beir", "msmarco", "dpr", "markup", "ir_datasets", "python-docs"] = "auto"
+    """`markup`: a folder of Markdown and HTML files."""
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
     dev_fraction: Fraction = 0.1
     """Share of the training queries that become dev queries where the data has no dev split."""
@@ -31,6 +32,10 @@ class Ingest(StepSettings):
     max_dev_queries: Count = 0
     """Most dev queries that are kept, by a seeded draw. 0: all. Each system ranks them, and cross-encoders take long
     for thousands. A TREC run file as first stage must not have other queries."""
+    document_depth: Count = 0
+    """Data with documents: cuts them, so that each section among the first so many levels of a document's tree is a
+    document of its own. Its parts down to the next cut are in it; passages above all sections stay in the old document.
+    1: the top sections become documents, for data with too few documents to rank. 0: documents as they are."""
     twin_similarity: Fraction = 0.0
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of

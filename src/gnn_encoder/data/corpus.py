@@ -1,0 +1,106 @@
+"""The passages of a source: streamed to the dataset, checked, and their ids, lines and places held as columns."""
+
+from collections.abc import Callable
+from itertools import compress
+
+import numpy as np
+import pyarrow as pa
+
+from gnn_encoder.artifacts import DatasetWriter
+from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.data.places import Places
+from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
+from gnn_encoder.data.validation import Kind, Problems
+
+WORD_SAMPLE = 20_000
+"""The mean number of words is measured over so many first passages."""
+
+
+class Corpus:
+    """Reads all passages of a source, and sends kept passages to the writer, if there is one.
+
+    It holds the ids, lines and places of these passages.
+
+    `skip`, bool [rows that are not empty], marks rows to leave out.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        problems: Problems,
+        writer: DatasetWriter | None,
+        advance: Callable[[int], None] | None = None,
+        skip: np.ndarray | None = None,
+    ) -> None:
+        self.file = ""
+        self._problems, self._writer, self._skip = problems, writer, skip
+        self._ids: list[pa.Array] = []
+        self._lines: list[np.ndarray] = []
+        self._pending: list[pa.Table] = []
+        self.places = Places()
+        self._rows = self._words = self._counted = 0
+        for rows in source.passages(problems):
+            self.file = self.file or rows.file
+            self._add(rows)
+            if advance:
+                advance(rows.work)
+        self._flush(last=True)
+        self.ids = pa.chunked_array(self._ids, pa.large_string())
+
+    @property
+    def mean_words(self) -> float:
+        """Mean number of words in a passage's text."""
+        return self._words / max(self._counted, 1)
+
+    def line(self, row: int) -> int:
+        """The line of a passage in `file`."""
+        for lines in self._lines:
+            if row < len(lines):
+                return int(lines[row])
+            row -= len(lines)
+        raise IndexError(row)
+
+    def find_duplicates(self) -> np.ndarray:
+        """bool [rows]: passages with the id of an earlier passage; each counts as a problem."""
+        repeated = duplicates(self.ids.combine_chunks())
+        lines = np.concatenate(self._lines) if repeated.any() else np.empty(0)
+        for row in np.flatnonzero(repeated):
+            self._problems.add(Kind.DUPLICATE_PASSAGE, self.file, int(lines[row]), repr(self.ids[int(row)].as_py()))
+        return repeated
+
+    def _add(self, rows: PassageRows) -> None:
+        columns, lines = [rows.ids, rows.titles, rows.texts], np.asarray(rows.lines, dtype=np.uint32)
+        places = rows.places
+        if isinstance(rows.ids, list):
+            located = zip(*columns, rows.lines, strict=True)
+            stored = [storable(texts, rows.file, line, self._problems) for *texts, line in located]
+            columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
+            places = places.filter(pa.array(stored, pa.bool_())) if places else None
+        table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
+        keep = ~blank(table["text"])
+        for row in np.flatnonzero(~keep):
+            self._problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
+        first, self._rows = self._rows, self._rows + int(keep.sum())
+        if self._skip is not None:
+            keep[keep] = ~self._skip[first : self._rows]
+        if not keep.all():
+            table, lines = table.filter(pa.array(keep)), lines[keep]
+            places = places.filter(pa.array(keep)) if places else None
+        self._ids.append(table["id"].combine_chunks().cast(pa.large_string()))
+        self.places.add(self._ids[-1], places)
+        self._lines.append(lines)
+        if self._counted < WORD_SAMPLE:
+            self._words += sum(len(text.split()) for text in table["text"].to_pylist())
+            self._counted += len(table)
+        if self._writer:
+            self._pending.append(table)
+            self._flush()
+
+    def _flush(self, last: bool = False) -> None:
+        """Writes whole row groups; `last`: also the remaining rows."""
+        count = sum(len(table) for table in self._pending)
+        whole = count if last else count - count % ROW_GROUP
+        if self._writer and whole:
+            table = pa.concat_tables(self._pending).combine_chunks()
+            self._writer.passages(*table.slice(0, whole).columns)
+            self._pending = [table.slice(whole)]

@@ -1,0 +1,136 @@
+"""Collects where passages and sections stand in their documents, in compact Arrow columns.
+
+The names of documents and sections repeat from row to row; each block of rows holds a name once. A section's path is
+one text: the document's id and the parts of the path, joined by `SEPARATOR`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnn_encoder.data.rows import PLACES
+
+SEPARATOR = "\x1f"
+TEXT = pa.large_string()
+
+
+@dataclass
+class _Block:
+    document: pa.DictionaryArray
+    order: pa.Array
+    parent: pa.Array
+    path: pa.DictionaryArray
+    titles: pa.Array
+    """Lists of titles, one for each path in the dictionary of `path`."""
+    citing: np.ndarray
+    cited: pa.Array
+    left_out: int
+    """Citations of works that are not in the data."""
+
+
+@dataclass
+class Columns:
+    """Columns of n nodes.
+
+    documents, document   distinct ids of documents; row of each node's document, int32 [n]
+    order     int64 with nulls [n]
+    parent    ids with nulls [n]
+    paths, titles, path   distinct paths of sections that are given in place of a parent; lists of titles of their
+                          parts; row of each node's path, int32 [n], -1: none
+    citing, cited   row of the citing node and id of the cited node, of each citation
+    outside   number of citations of works that are not in the data
+    """
+
+    documents: pa.Array
+    document: np.ndarray
+    order: pa.Array
+    parent: pa.Array
+    paths: pa.Array
+    titles: pa.Array
+    path: np.ndarray
+    citing: np.ndarray
+    cited: pa.Array
+    outside: int
+
+
+class Places:
+    """Takes the places of nodes, block by block. A block without places costs nothing while there are no others."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[pa.Array, _Block | None]] = []
+        self.given = False
+        """Whether any block has had places."""
+
+    def add(self, ids: pa.Array, places: pa.Table | None) -> None:
+        """Take the next rows: ids [n], and a table of `PLACES` or None."""
+        self.given = self.given or places is not None
+        self._blocks.append((ids, _compact(ids, places) if places is not None else None))
+
+    def columns(self) -> Columns:
+        """All rows; those without places are documents of their own."""
+        blocks = []
+        for ids, block in self._blocks:
+            empty = pa.table([pa.nulls(len(ids), field.type) for field in PLACES], schema=PLACES)
+            blocks.append(block or _compact(ids, empty))
+        self._blocks.clear()
+        starts = np.cumsum([0, *(len(block.order) for block in blocks)])
+        documents, document = _joined([block.document for block in blocks])
+        paths, path = _joined([block.path for block in blocks])
+        named = pa.chunked_array([block.path.dictionary for block in blocks], TEXT).combine_chunks()
+        titles = pa.chunked_array([block.titles for block in blocks], pa.list_(pa.string())).combine_chunks()
+        return Columns(
+            documents,
+            document,
+            pa.chunked_array([block.order for block in blocks], pa.int64()).combine_chunks(),
+            pa.chunked_array([block.parent for block in blocks], TEXT).combine_chunks(),
+            paths,
+            titles.take(pc.index_in(paths, value_set=named)),
+            path,
+            np.concatenate(
+                [np.zeros(0, np.int64), *(block.citing + start for block, start in zip(blocks, starts, strict=False))]
+            ),
+            pa.chunked_array([block.cited for block in blocks], TEXT).combine_chunks(),
+            sum(block.left_out for block in blocks),
+        )
+
+
+def _compact(ids: pa.Array, places: pa.Table) -> _Block:
+    columns = {name: places[name].combine_chunks() for name in PLACES.names}
+    document = pc.coalesce(_filled(columns["document"]), ids.cast(TEXT))
+    parent, section = _filled(columns["parent"]), columns["section"]
+    of_section = pc.and_(parent.is_null(), pc.greater(pc.fill_null(pc.list_value_length(section), 0), 0))
+    separator = pa.scalar(SEPARATOR, TEXT)
+    path = pc.binary_join_element_wise(document, pc.binary_join(section.cast(pa.list_(TEXT)), separator), separator)
+    path = pc.if_else(of_section, path, pa.scalar(None, TEXT)).dictionary_encode()
+    row = path.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    # Codes are assigned in order of first appearance, so the first rows of all codes are in the codes' order.
+    codes, first = np.unique(row, return_index=True)
+    citations = columns["citations"]
+    citing, cited = pc.list_parent_indices(citations), pc.list_flatten(citations)
+    known = cited.is_valid()
+    return _Block(
+        document.dictionary_encode(),
+        columns["order"],
+        parent,
+        path,
+        columns["section_titles"].take(pa.array(first[codes >= 0])),
+        citing.filter(known).to_numpy(zero_copy_only=False).astype(np.int64),
+        cited.filter(known).cast(TEXT),
+        cited.null_count,
+    )
+
+
+def _filled(texts: pa.Array) -> pa.Array:
+    """The texts, with null in place of empty texts."""
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts).cast(TEXT)
+
+
+def _joined(parts: list[pa.DictionaryArray]) -> tuple[pa.Array, np.ndarray]:
+    """Distinct values of dictionary columns, and each row's value, int32 [n]; -1 at a null."""
+    kind = pa.dictionary(pa.int32(), TEXT)
+    whole = pa.chunked_array(parts, kind).unify_dictionaries().combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # without any part
+        return pa.array([], TEXT), np.zeros(0, np.int32)
+    return whole.dictionary, whole.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
