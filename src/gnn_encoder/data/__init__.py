@@ -10,6 +10,7 @@ from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.dpr import Dpr
 from gnn_encoder.data.ir_data import PREFIX, IrDatasets
+from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
@@ -17,7 +18,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
 
-FOLDERS: dict[str, Callable[[Path], Source]] = {"beir": Beir, "msmarco": MsMarco, "dpr": Dpr}
+FOLDERS: dict[str, Callable[[Path], Source]] = {"beir": Beir, "msmarco": MsMarco, "dpr": Dpr, "markup": Markup}
 SIGNS = {
     "beir": ("corpus.jsonl*", "queries.jsonl*", "qrels"),
     "msmarco": ("collection.tsv*", "queries.*.tsv*", "qrels.*.tsv*"),
@@ -44,11 +45,24 @@ def open_source(settings: Ingest) -> Source:
         what = "is a file" if folder.exists() else "does not exist"
         raise UserError(f"dataset {name} {what}: give {PLACES}")
     if form == "auto":
-        form = next((form for form, signs in SIGNS.items() if any(any(folder.glob(sign)) for sign in signs)), "")
+        form = _recognized(folder)
     if not form:
-        expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO) or psgs_*.tsv (DPR)"
+        expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html"
         raise UserError(f"{folder} holds no data set: expected {expected}")
     return FOLDERS[form](folder)
+
+
+def _recognized(folder: Path) -> str:
+    """The format of a folder; empty if there is no sign of any.
+
+    Pages may have queries and labels beside them as a BEIR corpus has. A README alone is no page, because a data set of
+    any layout may have one.
+    """
+    form = next((form for form, signs in SIGNS.items() if any(any(folder.glob(sign)) for sign in signs)), "")
+    if form == "beir" and not any(folder.glob(SIGNS[form][0])):
+        pages = (path for path in markup_files(folder) if path.parent != folder or path.stem.lower() != "readme")
+        return "markup" if any(pages) else form
+    return form or ("markup" if any(markup_files(folder)) else "")
 
 
 def source_digest(settings: Ingest) -> str:

@@ -133,7 +133,7 @@ class Documents:
         row = _rows(cited, ids)
         if (row < 0).any():
             anchors = list(source.anchors())
-            names, nodes = (pa.chunked_array([pair[i] for pair in anchors], TEXT).combine_chunks() for i in (0, 1))
+            names, nodes = (pa.chunked_array([p[i].cast(TEXT) for p in anchors], TEXT).combine_chunks() for i in (0, 1))
             row = np.where(row < 0, np.append(_rows(nodes, ids), -1)[_rows(cited, names)], row)
         lost = np.flatnonzero(row < 0).tolist()
         if source.citations_may_fail and lost:

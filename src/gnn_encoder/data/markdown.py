@@ -1,0 +1,96 @@
+"""Reads a Markdown page as a sequence of blocks: CommonMark with GitHub's tables, parsed by markdown-it-py."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from gnn_encoder.data.blocks import Block
+from gnn_encoder.data.html import html_blocks
+
+FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+"""YAML at the top of a page. Markdown itself would take its last line for a heading."""
+ANCHOR = re.compile(r"""<[^>]*?\s(?:id|name)\s*=\s*["']([^"']+)["']""")
+LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""")
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def markdown_blocks(text: str) -> Iterator[Block]:
+    """The blocks of a page. A list with all that is in it is a block, and so is a quotation; headings in them are text."""
+    if match := FRONT_MATTER.match(text):
+        text = "\n" * match[0].count("\n") + text[match.end() :]
+    names: list[str] = []
+    tokens = _parser().parse(text)
+    start = 0
+    for i, token in enumerate(tokens):
+        if token.level or token.nesting > 0:
+            continue
+        part = tokens[start : i + 1]
+        start = i + 1
+        line = (part[0].map or [0])[0] + 1
+        found = list(html_blocks(token.content, line)) if token.type == "html_block" else [_block(part, line)]
+        if token.type == "html_block" and not found:
+            names += ANCHOR.findall(token.content)
+        for block in found:
+            if block.text.strip():
+                block.anchors[:0] = names
+                names = []
+                yield block
+
+
+def _block(tokens: list[Token], line: int) -> Block:
+    """The block of the tokens from its opening to its end."""
+    first = tokens[0]
+    block = Block(int(first.tag[1]) if first.type == "heading_open" else 0, "", line)
+    lines, lead, cells, depth = [], "", None, 0
+    for token in tokens:
+        depth += token.nesting if token.type.partition("_")[0] in ("bullet", "ordered") else 0
+        if token.type == "list_item_open":
+            sign = f"{token.info}." if token.info else "-"
+            lead = f"{'  ' * (depth - 1)}{sign} "
+        elif token.type == "tr_open":
+            cells = []
+        elif token.type == "tr_close":
+            lines.append(" | ".join(cells or []))
+            cells = None
+        elif token.type == "inline":
+            text = _inline(token, block)
+            if cells is not None:
+                cells.append(text)
+            else:
+                lines.append(lead + text)
+                lead = " " * len(lead)
+        elif token.type in ("fence", "code_block"):
+            lines.append(token.content.rstrip("\n"))
+        elif token.type == "html_block":
+            for inner in html_blocks(token.content, line):
+                lines.append(inner.text)
+                block.links += inner.links
+                block.anchors += inner.anchors
+    block.text = "\n".join(lines)
+    return block
+
+
+def _inline(token: Token, block: Block) -> str:
+    """The text of a line without marks; adds its links and anchors to the block. An image is its description."""
+    parts = []
+    for child in token.children or ():
+        if child.type in ("softbreak", "hardbreak"):
+            parts.append("\n")
+        elif child.type == "link_open":
+            block.links.append(str(child.attrs.get("href", "")))
+        elif child.type == "html_inline":
+            block.links += LINK.findall(child.content)
+            block.anchors += ANCHOR.findall(child.content)
+        elif child.type == "image":
+            parts.append(child.content if not block.level else "")
+        else:
+            parts.append(child.content)
+    text = "".join(parts)
+    return " ".join(text.split()) if block.level else text

@@ -1,0 +1,226 @@
+"""Folders of Markdown and HTML files: headings are sections, blocks of text are passages, links are citations.
+
+A file is a document with its path in the folder as id. A section's id is FILE#ANCHOR, with the anchor that the HTML
+page, or GitHub, gives to the heading. A passage's id is FILE#ANCHOR:NUMBER, numbered from 1 within its section, so a change of
+one section leaves the ids of all others; before the first heading it is FILE:NUMBER. A passage's title is the titles of
+its sections, joined by " > ". A paragraph, list, table or piece of code is a passage; a long one is cut into several.
+
+A link to a file leads to its first section, or its first passage where it has none. A link to a folder leads to its
+README or index. Links to websites and to files that are no pages cite works that are not in the data. A link to a file
+or an anchor that does not exist leads nowhere.
+
+Queries, labels and pools may lie beside the documents as in a BEIR folder. Files and folders with a name that begins
+with a dot, and folders of installed packages, are not read. Memory holds one file, and Arrow columns of all sections.
+"""
+
+import os
+import posixpath
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from gnn_encoder.artifacts.folder import digest_of, sha256
+from gnn_encoder.data.beir import BeirQueries
+from gnn_encoder.data.blocks import Anchors, Block, anchor
+from gnn_encoder.data.cutting import cut
+from gnn_encoder.data.html import html_blocks
+from gnn_encoder.data.lines import find
+from gnn_encoder.data.markdown import markdown_blocks
+from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, SectionRows
+from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.errors import UserError
+
+PARSERS: dict[str, Callable[[str], Iterator[Block]]] = {
+    ".md": markdown_blocks,
+    ".markdown": markdown_blocks,
+    ".html": html_blocks,
+    ".htm": html_blocks,
+}
+SKIPPED = frozenset({"node_modules", "site-packages", "__pycache__", "qrels", "candidates"})
+FRONT_PAGES = frozenset({"readme", "index", "_index"})
+"""Names, without ending, of the file that a link to a folder leads to."""
+LARGEST = 1 << 24
+"""Bytes of a file. A parsed page takes some 30 times its size in memory."""
+
+
+def markup_files(folder: Path) -> Iterator[Path]:
+    """The Markdown and HTML files in a folder and the folders below, in the order of their paths."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
+        for name in sorted(files):
+            path = Path(place, name)
+            if name[0] != "." and path.suffix.lower() in PARSERS and path.is_file():
+                yield path
+
+
+class Markup(BeirQueries):
+    """A folder of pages."""
+
+    format = "markup"
+    citations_may_fail = True
+
+    def __init__(self, folder: Path) -> None:
+        files = list(markup_files(folder))
+        for path in files:
+            if not str(path.relative_to(folder)).isprintable():
+                raise UserError(f"{str(path)!a}: rename it without control characters and in UTF-8")
+        super().__init__(folder, files)
+        self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None
+
+    def passages(self, problems: Problems) -> Iterator[PassageRows]:
+        """The passages of each file; `sections` and `anchors` have those of the files that were read."""
+        self._sections: list[SectionRows] = []
+        self._anchors: list[tuple[pa.Array, pa.Array]] = []
+        for path in self.corpora:
+            name, size = path.relative_to(self.folder).as_posix(), path.stat().st_size
+            if size > LARGEST:
+                problems.add(Kind.UNREADABLE, name, detail=f"{size:,} bytes; a page has at most {LARGEST:,}")
+                continue
+            data = path.read_bytes()
+            try:
+                text = data.decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                line = data.count(b"\n", 0, error.start) + 1
+                problems.add(Kind.ENCODING, name, line, f"byte 0x{data[error.start]:02x}; the file is not read")
+                continue
+            page = _Page(self.folder, name, PARSERS[path.suffix.lower()](text))
+            self._sections.append(page.section_rows())
+            self._anchors.append(page.anchor_rows())
+            yield page.passage_rows(size)
+
+    def sections(self, problems: Problems) -> Iterator[SectionRows]:
+        """The headings of all files."""
+        yield from self._sections
+
+    def anchors(self) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Names of files, folders and places in pages, and the sections or passages that they lead to."""
+        yield from self._anchors
+
+    def questions(self, problems: Problems) -> Iterator[Query | Label]:
+        """As in a BEIR folder; nothing if the folder has neither queries nor labels."""
+        if self.has_queries:
+            yield from super().questions(problems)
+
+    def digest(self) -> str:
+        """Hex digest of the paths and contents of the files that are read."""
+        files = {path.relative_to(self.folder).as_posix(): sha256(path) for path in self.corpora}
+        return digest_of({"pages": files, "others": super().digest()})
+
+
+class _Page:
+    """The nodes of one file: passages and sections, each with ids, titles, lines and columns of `PLACES`."""
+
+    def __init__(self, folder: Path, name: str, blocks: Iterator[Block]) -> None:
+        self._folder, self._name = folder, name
+        self._anchors, self._counts = Anchors(), Counter[str]()
+        self._passages, self._sections = _Nodes(name), _Nodes(name)
+        self._texts: list[str] = []
+        self._names: dict[str, str] = {}
+        """Further names of sections and passages → their ids."""
+        self._around: list[tuple[int, str, str]] = []
+        """Level, anchor and title of the sections around the current block, from the top."""
+        self._own_anchors = PARSERS[Path(name).suffix.lower()] is html_blocks
+        for block in blocks:
+            if block.level:
+                self._add_section(block)
+            else:
+                self._add_passages(block)
+        first = [*self._sections.ids, *self._passages.ids][:1]
+        self._names.update(dict.fromkeys([name], first[0]) if first else {})
+
+    def _add_section(self, block: Block) -> None:
+        # A level may be skipped: the parent is the nearest heading before that has a higher rank.
+        while self._around and self._around[-1][0] >= block.level:
+            self._around.pop()
+        own = block.anchors[-1] if block.anchors and self._own_anchors else anchor(block.text)
+        name = self._anchors.unique(own or "section")
+        self._add(self._sections, f"{self._name}#{name}", block.text, block.line, block.links)
+        self._around.append((block.level, name, block.text))
+        for other in block.anchors:
+            self._names.setdefault(f"{self._name}#{other}", f"{self._name}#{name}")
+
+    def _add_passages(self, block: Block) -> None:
+        title, links = " > ".join(title for _, _, title in self._around), block.links
+        section = self._around[-1][1] if self._around else ""
+        for text in cut(block.text):
+            self._counts[section] += 1
+            own = f"{section}:{self._counts[section]}"
+            passage = f"{self._name}#{self._anchors.unique(own)}" if section else f"{self._name}{own}"
+            self._add(self._passages, passage, title, block.line, links)
+            self._texts.append(text)
+            for other in block.anchors:
+                self._names.setdefault(f"{self._name}#{other}", passage)
+            links = []  # a block's links count once, from its first piece
+
+    def _add(self, nodes: "_Nodes", node: str, title: str, line: int, links: list[str]) -> None:
+        nodes.ids.append(node)
+        nodes.titles.append(title)
+        nodes.lines.append(line)
+        nodes.orders.append(len(self._passages.ids) + len(self._sections.ids))
+        nodes.parents.append(f"{self._name}#{self._around[-1][1]}" if self._around else None)
+        nodes.citations.append([target for link in links if (target := self._target(link)) != self._name])
+
+    def _target(self, link: str) -> str | None:
+        """The name of what a link leads to; None: a website, or a file that is no page."""
+        try:
+            parts = urlsplit(link)
+        except ValueError:
+            return link
+        if parts.scheme or parts.netloc:
+            return None
+        path, place = unquote(parts.path), unquote(parts.fragment)
+        if place == "top":
+            place = ""
+        if not path:
+            return f"{self._name}#{place}" if place else self._name
+        base = "" if path.startswith("/") else posixpath.dirname(self._name)
+        path = posixpath.normpath(posixpath.join(base, path.lstrip("/")))
+        if path.startswith("../") or path == "..":
+            return None
+        target = self._folder / path
+        if target.is_dir():
+            pages = (page for page in sorted(target.iterdir()) if page.stem.lower() in FRONT_PAGES)
+            path = next((f"{path}/{page.name}" for page in pages if page.suffix.lower() in PARSERS), "")
+            path = posixpath.normpath(path) if path else ""
+        elif target.is_file() and target.suffix.lower() not in PARSERS:
+            path = ""
+        if not path:
+            return None
+        return f"{path}#{place}" if place else path
+
+    def passage_rows(self, work: int) -> PassageRows:
+        """The passages, and their share of the work."""
+        nodes = self._passages
+        return PassageRows(nodes.ids, nodes.titles, self._texts, self._name, nodes.lines, work, nodes.places())
+
+    def section_rows(self) -> SectionRows:
+        """The sections."""
+        nodes = self._sections
+        ids, titles = pa.array(nodes.ids, pa.string()), pa.array(nodes.titles, pa.string())
+        return SectionRows(ids, titles, nodes.places(), self._name, np.array(nodes.lines, dtype=np.uint32))
+
+    def anchor_rows(self) -> tuple[pa.Array, pa.Array]:
+        """Further names, and ids of their nodes."""
+        return pa.array(self._names.keys(), pa.string()), pa.array(self._names.values(), pa.string())
+
+
+class _Nodes:
+    def __init__(self, document: str) -> None:
+        self._document = document
+        self.ids: list[str] = []
+        self.titles: list[str] = []
+        self.lines: list[int] = []
+        self.orders: list[int] = []
+        self.parents: list[str | None] = []
+        self.citations: list[list[str | None]] = []
+
+    def places(self) -> pa.Table:
+        """The columns of `PLACES`."""
+        none = [None] * len(self.ids)
+        documents = [self._document] * len(self.ids)
+        columns = [documents, self.orders, self.parents, none, none, self.citations]
+        return pa.table([pa.array(c, field.type) for c, field in zip(columns, PLACES, strict=True)], schema=PLACES)
