@@ -254,7 +254,8 @@ def check(
         unlabelled = report.without_positive.get(split, 0)
         lines[split] = f"{count:,} queries, {report.labels.get(split, 0):,} labels, {unlabelled:,} without a positive"
     shared = ", ".join(f"{share:.0%} of {split}" for split, share in report.shared_labels.items())
-    lines["shared"] = f"labels whose passage another training query has, too: {shared}; there the graph can help"
+    if shared:
+        lines["shared"] = f"labels whose passage another training query has, too: {shared}; there the graph can help"
     lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
     lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
     lines |= report.structure.lines() if report.structure else {}

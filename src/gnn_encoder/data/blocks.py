@@ -27,7 +27,7 @@ def anchor(heading: str) -> str:
 
     GitHub numbers repeated anchors of a page: `name`, `name-1`, `name-2`. `Anchors` does that.
     """
-    return NOT_IN_ANCHORS.sub("", heading.strip().lower()).replace(" ", "-")
+    return str(NOT_IN_ANCHORS.sub("", heading.strip().lower())).replace(" ", "-")
 
 
 class Anchors:

@@ -103,7 +103,10 @@ class _Reader(HTMLParser):
     def end_block(self) -> None:
         """Yields the current block if it has a text; its anchors wait for the next block if it has none."""
         level = HEADINGS.get(self._open, 0)
-        lines = "".join(self._text).split("\n")
+        whole = "".join(self._text)
+        if self._open != "pre":  # a list item or a table cell may begin with a paragraph
+            whole = re.sub(r"(\n- | \| )\s*\n(?! *-)", r"\1", whole)
+        lines = whole.split("\n")
         if self._open != "pre":
             lines = [re.sub(r" +", " ", line).strip(" ").removeprefix("| ") for line in lines]
             lines = [line for line in lines if line and line != "-"]

@@ -22,7 +22,7 @@ def _parser() -> MarkdownIt:
 
 
 def markdown_blocks(text: str) -> Iterator[Block]:
-    """The blocks of a page. A list with all that is in it is a block, and so is a quotation; headings in them are text."""
+    """The blocks of a page. A list or a quotation is one block with all that is in it; headings in it are text."""
     if match := FRONT_MATTER.match(text):
         text = "\n" * match[0].count("\n") + text[match.end() :]
     names: list[str] = []
@@ -48,7 +48,9 @@ def _block(tokens: list[Token], line: int) -> Block:
     """The block of the tokens from its opening to its end."""
     first = tokens[0]
     block = Block(int(first.tag[1]) if first.type == "heading_open" else 0, "", line)
-    lines, lead, cells, depth = [], "", None, 0
+    lines: list[str] = []
+    cells: list[str] | None = None
+    lead, depth = "", 0
     for token in tokens:
         depth += token.nesting if token.type.partition("_")[0] in ("bullet", "ordered") else 0
         if token.type == "list_item_open":

@@ -1,9 +1,10 @@
 """Folders of Markdown and HTML files: headings are sections, blocks of text are passages, links are citations.
 
 A file is a document with its path in the folder as id. A section's id is FILE#ANCHOR, with the anchor that the HTML
-page, or GitHub, gives to the heading. A passage's id is FILE#ANCHOR:NUMBER, numbered from 1 within its section, so a change of
-one section leaves the ids of all others; before the first heading it is FILE:NUMBER. A passage's title is the titles of
-its sections, joined by " > ". A paragraph, list, table or piece of code is a passage; a long one is cut into several.
+page, or GitHub, gives to the heading. A passage's id is FILE#ANCHOR:NUMBER, numbered from 1 within its section, so a
+change of one section leaves the ids of all others; before the first heading it is FILE:NUMBER. A passage's title is the
+titles of its sections, joined by " > ". A paragraph, list, table or piece of code is a passage; a long one is cut into
+several.
 
 A link to a file leads to its first section, or its first passage where it has none. A link to a folder leads to its
 README or index. Links to websites and to files that are no pages cite works that are not in the data. A link to a file
@@ -20,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
@@ -201,7 +201,7 @@ class _Page:
         """The sections."""
         nodes = self._sections
         ids, titles = pa.array(nodes.ids, pa.string()), pa.array(nodes.titles, pa.string())
-        return SectionRows(ids, titles, nodes.places(), self._name, np.array(nodes.lines, dtype=np.uint32))
+        return SectionRows(ids, titles, nodes.places(), self._name, nodes.lines)
 
     def anchor_rows(self) -> tuple[pa.Array, pa.Array]:
         """Further names, and ids of their nodes."""

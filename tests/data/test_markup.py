@@ -1,0 +1,230 @@
+"""Folders of Markdown and HTML become passages, sections and citations."""
+
+from pathlib import Path
+
+import pytest
+from beir_folder import QRELS, QUERIES, check, lines
+
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts.structure import Structure
+from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data.blocks import Anchors, anchor
+from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL
+from gnn_encoder.data.html import html_blocks
+from gnn_encoder.data.markdown import markdown_blocks
+from gnn_encoder.data.validation import Kind
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.foundation import Ingest
+
+GUIDE = """---
+title: Guide
+---
+Before any heading.
+
+# Boats
+
+Short.
+
+### Sails & masts
+
+- Hoist the [main sail](other.html#rig)
+  - slowly
+- See [above](#boats) and [nowhere](#nothing)
+
+| part | use |
+|---|---|
+| mast | holds |
+
+## Empty
+
+## Sails & masts
+
+```sh
+row --fast
+
+row --slow
+```
+
+Read [the other](other.html), [a website](https://example.org), [code](run.py) and [a lost page](lost.md).
+"""
+OTHER = """<html><head><title>no text</title><style>p {}</style></head><body>
+<nav><a href="guide.md">menu</a></nav>
+<section id="rigging"><h1>Rigging<a class="headerlink" href="#rigging">¶</a></h1>
+<p>Ropes and
+ blocks. <p id="rig">The <b>rig</b> needs <a href="guide.md#sails--masts-1">sails</a>.
+<h4>Knots</h4><ul><li>bowline</li><li>clove<br>hitch</li></ul>
+<pre>  over
+under</pre>
+loose text<table><tr><td>rope</td><td>10 m</td></tr></table></section></body></html>
+"""
+
+
+def write(folder: Path, with_queries: bool = True) -> Path:
+    (folder / "sub").mkdir(parents=True)
+    (folder / "guide.md").write_text(GUIDE, encoding="utf-8")
+    (folder / "other.html").write_text(OTHER, encoding="utf-8")
+    (folder / "run.py").write_text("")
+    (folder / "sub" / "README.md").write_text("A [link to its parent](../guide.md#empty), and [here](../sub/).\n")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden" / "x.md").write_text("must not be read")
+    if with_queries:
+        (folder / "qrels").mkdir()
+        (folder / "queries.jsonl").write_text(lines(QUERIES))
+        ids = ["guide.md:1", "guide.md#boats:1", "other.html#rigging:1", "other.html#knots:1", "sub/README.md:1"]
+        for split, rows in QRELS.items():
+            text = "".join(f"{query}\t{ids[int(passage[1:])]}\t1\n" for query, passage, _ in rows)
+            (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + text)
+    return folder
+
+
+def structure_of(folder: Path, out: Path, **settings: object) -> tuple[Dataset, Structure]:
+    ingest = Ingest(dataset=str(folder), **settings)
+    with drafting(out, "dataset") as draft:
+        canonicalize(open_source(ingest), ingest, draft=draft)
+    data = Dataset(out)
+    assert data.structure is not None
+    return data, data.structure
+
+
+def test_a_folder_becomes_passages_sections_and_citations(tmp_path: Path) -> None:
+    data, structure = structure_of(write(tmp_path / "d"), tmp_path / "out")
+    passages, ids = next(data.passages.stream()), structure.node_ids.to_pylist()
+    assert dict(zip(passages.ids, zip(passages.titles, passages.texts, strict=True), strict=True)) == {
+        "guide.md:1": ("", "Before any heading."),
+        "guide.md#boats:1": ("Boats", "Short."),
+        "guide.md#sails--masts:1": (
+            "Boats > Sails & masts", "- Hoist the main sail\n  - slowly\n- See above and nowhere",
+        ),
+        "guide.md#sails--masts:2": ("Boats > Sails & masts", "part | use\nmast | holds"),
+        "guide.md#sails--masts-1:1": ("Boats > Sails & masts", "row --fast\n\nrow --slow"),
+        "guide.md#sails--masts-1:2": (
+            "Boats > Sails & masts", "Read the other, a website, code and a lost page.",
+        ),
+        "other.html#rigging:1": ("Rigging", "Ropes and blocks."),
+        "other.html#rigging:2": ("Rigging", "The rig needs sails."),
+        "other.html#knots:1": ("Rigging > Knots", "- bowline\n- clove\nhitch"),
+        "other.html#knots:2": ("Rigging > Knots", "over\nunder"),
+        "other.html#knots:3": ("Rigging > Knots", "loose text"),
+        "other.html#knots:4": ("Rigging > Knots", "rope | 10 m"),
+        "sub/README.md:1": ("", "A link to its parent, and here."),
+    }  # fmt: skip
+    assert dict(zip(ids[13:], structure.titles.to_pylist()[13:], strict=True)) == {
+        "guide.md#boats": "Boats", "guide.md#sails--masts": "Sails & masts", "guide.md#empty": "Empty",
+        "guide.md#sails--masts-1": "Sails & masts", "other.html#rigging": "Rigging", "other.html#knots": "Knots",
+    }  # fmt: skip
+    parent = {node: ids[up] if up >= 0 else None for node, up in zip(ids, structure.parent.tolist(), strict=True)}
+    assert parent["guide.md:1"] is None and parent["guide.md#boats"] is None
+    assert parent["guide.md#sails--masts"] == parent["guide.md#empty"] == parent["guide.md#sails--masts-1"]
+    assert parent["guide.md#empty"] == "guide.md#boats"  # ### under # skips a level
+    assert parent["other.html#knots"] == "other.html#rigging" and parent["other.html#knots:4"] == "other.html#knots"
+    inside = [i for i, document in enumerate(structure.document) if document == structure.document[0]]
+    assert [ids[i] for i in sorted(inside, key=lambda i: structure.place[i])] == [
+        "guide.md:1", "guide.md#boats", "guide.md#boats:1", "guide.md#sails--masts", "guide.md#sails--masts:1",
+        "guide.md#sails--masts:2", "guide.md#empty", "guide.md#sails--masts-1", "guide.md#sails--masts-1:1",
+        "guide.md#sails--masts-1:2",
+    ]  # fmt: skip
+    assert {(ids[s], ids[t]) for s, t in zip(*structure.citations, strict=True)} == {
+        ("guide.md#sails--masts:1", "other.html#rigging:2"), ("guide.md#sails--masts:1", "guide.md#boats"),
+        ("guide.md#sails--masts-1:2", "other.html#rigging"), ("other.html#rigging:2", "guide.md#sails--masts-1"),
+        ("sub/README.md:1", "guide.md#empty"),
+    }  # fmt: skip
+    assert structure.document_ids.to_pylist() == ["guide.md", "other.html", "sub/README.md"]
+
+
+def test_links_to_nowhere_are_counted_and_links_to_websites_and_files_are_outside(tmp_path: Path) -> None:
+    report = check(Ingest(dataset=str(write(tmp_path / "d"))))
+    assert report.format == "markup" and not report.problems and report.structure
+    assert [remark for remark in report.remarks if "links" in remark] == [
+        "2 links lead to no section and no passage: 'guide.md#nothing' in 'guide.md#sails--masts:1', "
+        "'lost.md' in 'guide.md#sails--masts-1:2'"
+    ]
+    assert report.structure.outside_citations == 2
+    assert report.structure.edges["internal"] == 1 and report.structure.edges["external"] == 4
+    assert report.structure.tree_depth == 3 and report.structure.sections_without_text == 6
+
+
+def test_without_queries_a_folder_is_checked_but_not_ingested(tmp_path: Path) -> None:
+    settings = Ingest(dataset=str(write(tmp_path / "d", with_queries=False)))
+    report = check(settings)
+    assert not report.problems and report.passages == 13
+    assert report.remarks[0].startswith("no queries: `run` and `rerank` need queries.jsonl")
+    with (
+        drafting(tmp_path / "o", "dataset") as draft,
+        pytest.raises(UserError, match=r"no queries.*add queries\.jsonl"),
+    ):
+        canonicalize(open_source(settings), settings, draft=draft)
+
+
+def test_labels_without_queries_are_a_missing_file(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d")
+    (folder / "queries.jsonl").unlink()
+    assert Kind.MISSING_FILE in [p.kind for p in check(Ingest(dataset=str(folder))).problems]
+
+
+def test_a_beir_folder_without_its_corpus_is_none_of_pages_though_it_has_a_readme(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("about the data")
+    (tmp_path / "queries.jsonl").write_text(lines(QUERIES))
+    assert open_source(Ingest(dataset=str(tmp_path))).format == "beir"
+    (tmp_path / "page.md").write_text("a page")
+    assert open_source(Ingest(dataset=str(tmp_path))).format == "markup"
+
+
+def test_a_page_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d")
+    (folder / "bad.md").write_bytes(b"fine\n\n\xff bad\n")
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    assert (problem.kind, problem.places) == (Kind.ENCODING, ["bad.md line 3: byte 0xff; the file is not read"])
+
+
+def test_moving_a_page_changes_the_digest(tmp_path: Path) -> None:
+    folder = write(tmp_path / "d")
+    before = open_source(Ingest(dataset=str(folder))).digest()
+    assert open_source(Ingest(dataset=str(folder))).digest() == before
+    (folder / "other.html").rename(folder / "sub" / "other.html")
+    assert open_source(Ingest(dataset=str(folder))).digest() != before
+
+
+def test_a_long_paragraph_is_cut_and_a_short_one_is_not_joined(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\nOne.\n\n" + "word [b](a.md#b) and so on. " * 60 + "\n\nTwo.\n\n# B\n")
+    source = open_source(Ingest(dataset=str(tmp_path)))
+    (rows,) = source.passages(None)  # type: ignore[arg-type]
+    sizes = [len(text.split()) for text in rows.texts]
+    assert sizes[0] == sizes[-1] == 1 and sum(sizes) == 2 + 60 * 5 and max(sizes) <= HIGH + SHORTEST_TAIL
+    assert rows.ids == [f"a.md#a:{i}" for i in range(1, len(sizes) + 1)] and len(sizes) >= 5
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchor("Hello, World! `code_x` -- Ünïcode & more") == "hello-world-code_x----ünïcode--more"
+    page = Anchors()
+    assert [page.unique(name) for name in ("a", "a", "a-1", "a", "b")] == ["a", "a-1", "a-1-1", "a-2", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("Setext\n===\ntext", [(1, "Setext", 1), (0, "text", 3)]),
+        ("> # quoted\n> text\n\n1. one\n2. two", [(0, "quoted\ntext", 1), (0, "1. one\n2. two", 4)]),
+        ('<h1 align="center">Logo</h1>\n\ntext', [(1, "Logo", 1), (0, "text", 3)]),
+        ("![alt](x.png)\n\n***\n\n    code", [(0, "alt", 1), (0, "code", 5)]),
+        ("- a\n\n  # b\n\n  c", [(0, "- a\n  b\n  c", 1)]),
+        ("", []),
+    ],
+)
+def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> None:
+    assert [(b.level, b.text, b.line) for b in markdown_blocks(text)] == blocks
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("a<div>b<p>c<h2>d</h2>e", [(0, "a"), (0, "b"), (0, "c"), (2, "d"), (0, "e")]),
+        ("<ul><li>x<ul><li>y</ul></ul>z", [(0, "- x\n- y"), (0, "z")]),
+        ("<script>if (a<b) {}</script><p>t &amp; u</p>", [(0, "t & u")]),
+        ("<table><tr><td><p>x</p><p>y</p></table>", [(0, "x\ny")]),
+        ("<h1></h1><p></p></div></h3>", []),
+        ("<ul><li><h3>in a list</h3></ul>", [(0, "- in a list")]),
+    ],
+)
+def test_blocks_of_html(text: str, blocks: list[tuple[int, str]]) -> None:
+    found = [(b.level, b.text) for b in html_blocks(text)]
+    assert [(level, " ".join(text.split())) for level, text in found] == [(k, " ".join(t.split())) for k, t in blocks]

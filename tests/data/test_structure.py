@@ -1,0 +1,268 @@
+"""The documents of BEIR folders and of Python's documentation: what is read, refused, counted and cut."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from beir_folder import check, lines, write_beir
+
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts.structure import Structure
+from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data.beir import Beir
+from gnn_encoder.data.python_docs import PythonDocs
+from gnn_encoder.data.rows import PLACES
+from gnn_encoder.data.tree import depths, owners, places
+from gnn_encoder.data.validation import DataReport, Kind, Problems
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.foundation import Ingest
+
+ROWS: list[dict[str, Any]] = [
+    {"_id": "d0", "text": "heading", "doc_id": "A", "order": 0, "parent": None, "citations": []},
+    {"_id": "d1", "text": "first", "doc_id": "A", "order": 2, "parent": "s1", "citations": ["d3", "d0", "d1", "d3"]},
+    {"_id": "d2", "text": "second", "doc_id": "A", "order": 3, "parent": "s1"},
+    {"_id": "d3", "text": "other", "doc_id": "B", "order": 7, "section": ["1", "1.1"], "section_titles": ["One"]},
+    {"_id": "d4", "text": "more", "doc_id": "B", "order": 5, "section": ["1"], "section_titles": ["One"]},
+    {"_id": "d5", "text": "alone"},
+]
+NODES: list[dict[str, Any]] = [
+    {"_id": "d0", "title": "", "doc_id": "A", "order": 0, "parent": None},
+    {"_id": "s1", "title": "Part", "doc_id": "A", "order": 1, "parent": "d0", "citations": ["d2"], "empty": True},
+]
+
+
+def write(folder: Path, rows: list[Any] = ROWS, nodes: list[Any] | None = NODES) -> Path:
+    write_beir(folder, corpus=lines(rows))
+    if nodes is not None:
+        (folder / "nodes.jsonl").write_text(lines(nodes), encoding="utf-8")
+    return folder
+
+
+def ingest(folder: Path, out: Path, **settings: Any) -> tuple[Structure | None, DataReport]:
+    values = Ingest(dataset=str(folder), **settings)
+    with drafting(out, "dataset") as draft:
+        report = canonicalize(open_source(values), values, draft=draft)
+    return Dataset(out).structure, report
+
+
+def named(structure: Structure) -> dict[str, tuple[str, str | None, int]]:
+    """Node → its document, parent and place."""
+    ids, documents = structure.node_ids.to_pylist(), structure.document_ids.to_pylist()
+    rows = zip(ids, structure.document.tolist(), structure.parent.tolist(), structure.place.tolist(), strict=True)
+    return {node: (documents[d], ids[up] if up >= 0 else None, place) for node, d, up, place in rows}
+
+
+def citations(structure: Structure) -> set[tuple[str, str]]:
+    ids = structure.node_ids.to_pylist()
+    return {(ids[s], ids[t]) for s, t in zip(*structure.citations, strict=True)}
+
+
+def test_a_corpus_without_documents_has_no_structure_and_no_files(tmp_path: Path) -> None:
+    rows = [{key: row[key] for key in ("_id", "text")} | {"order": "x", "parent": 1.5} for row in ROWS]
+    structure, report = ingest(write(tmp_path / "d", rows), tmp_path / "out")
+    assert structure is None and report.structure is None and "documents" not in report.metrics()
+    assert {path.name for path in (tmp_path / "out").glob("*.parquet")} == {
+        "corpus.parquet", "queries.parquet", "qrels.parquet",
+    }  # fmt: skip
+    assert "nodes.jsonl was not read: no passage has a doc_id" in report.remarks
+
+
+@pytest.mark.parametrize("as_objects", [False, True])
+@pytest.mark.parametrize("slow", [False, True])
+def test_columns_and_sections_become_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_objects: bool, slow: bool
+) -> None:
+    rows = json.loads(json.dumps(ROWS))
+    if as_objects:
+        for row in rows:
+            row["citations"] = [{"target": t, "type": "x"} for t in row.get("citations", [])]
+        rows[0]["citations"] = [{"target": None}, {"text": "a law"}]
+    if slow:
+        monkeypatch.setattr(beir, "json_lines", lambda *_: None)
+    structure, report = ingest(write(tmp_path / "d", rows), tmp_path / "out")
+    assert structure is not None and not report.problems and len(structure) == 9 and structure.passages == 6
+    assert named(structure) == {
+        "d0": ("A", None, 0), "s1": ("A", "d0", 1), "d1": ("A", "s1", 2), "d2": ("A", "s1", 3),
+        "B > 1": ("B", None, 0), "d4": ("B", "B > 1", 1), "B > 1 > 1.1": ("B", "B > 1", 2),
+        "d3": ("B", "B > 1 > 1.1", 3), "d5": ("d5", None, 0),
+    }  # fmt: skip
+    assert structure.titles.to_pylist() == [*[""] * 6, "Part", "1.1", "One"]
+    assert citations(structure) == {("d1", "d3"), ("d1", "d0"), ("s1", "d2")}
+    counts = report.structure
+    assert counts is not None and counts.outside_citations == (2 if as_objects else 0)
+    assert counts.edges == {
+        "order": 3, "structural": 6, "internal": 2, "external": 1,
+        "order_inverse": 3, "structural_inverse": 6, "internal_inverse": 2, "external_inverse": 1,
+    }  # fmt: skip
+    assert (counts.documents, counts.nodes, counts.sections_without_text) == (3, 9, 3)
+    assert (counts.unlinked_passages, counts.tree_depth) == (1, 3)
+    assert Dataset(tmp_path / "out").manifest.rows.items() >= {"nodes": 9, "documents": 3, "citations": 3}.items()
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"_id": "d9", "text": "t", "doc_id": "A", **changes}
+
+
+BAD = {
+    "dangling parent": (row(parent="zz"), Kind.DANGLING_PARENT, "'zz'"),
+    "foreign parent": (row(parent="d3"), Kind.FOREIGN_PARENT, "'d3' is in 'B'"),
+    "own parent": (row(parent="d9"), Kind.PARENT_CYCLE, "'d9'"),
+    "unknown citation": (row(citations=["d1", "zz"]), Kind.UNKNOWN_CITATION, "'zz'"),
+    "order of text": (row(order="3"), Kind.BAD_ROW, '"order" is not an integer'),
+    "large order": (row(order=10**30), Kind.BAD_ROW, '"order" is not an integer'),
+    "parent that is a list": (row(parent=["d1"]), Kind.BAD_ROW, '"parent" is not a text'),
+    "document that is true": (row(doc_id=True), Kind.BAD_ROW, '"doc_id" is not a text'),
+    "section that is a text": (row(section="1"), Kind.BAD_ROW, '"section" is not a list of texts'),
+    "section with null": (row(section=["1", None]), Kind.BAD_ROW, '"section" is not a list of texts'),
+    "titles of numbers": (row(section_titles=[1]), Kind.BAD_ROW, '"section_titles" is not a list of texts'),
+    "citations that are a text": (row(citations="d1"), Kind.BAD_ROW, '"citations" is not a list'),
+    "citation that is a list": (row(citations=[["d1"]]), Kind.BAD_ROW, '"citations" holds something other than ids'),
+    "reserved character": (row(section=["a\x1fb"]), Kind.BAD_ROW, '"doc_id" or "section" has the character U+001F'),
+    "half a surrogate pair": (row(section=["\ud800"]), Kind.ENCODING, "half a surrogate pair, U+D800"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("file", ["corpus.jsonl", "nodes.jsonl"])
+def test_bad_structure_is_refused_with_file_and_row(tmp_path: Path, case: str, file: str) -> None:
+    bad, kind, detail = BAD[case]
+    rows, nodes = ([*ROWS, bad], NODES) if file == "corpus.jsonl" else (ROWS, [*NODES, bad])
+    folder = write(tmp_path / "d", rows, nodes)
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    assert (problem.kind, problem.count) == (kind, 1)
+    assert problem.places == [f"{file} line {7 if file == 'corpus.jsonl' else 3}: {detail}"]
+    with pytest.raises(UserError, match=f"{file} line"):
+        ingest(folder, tmp_path / "refused")
+    structure, report = ingest(folder, tmp_path / "dropped", on_bad_rows="drop")
+    assert structure is not None and report.metrics()[f"dropped_{kind.name.lower()}"] == 1
+    row_dropped = kind in (Kind.BAD_ROW, Kind.ENCODING)
+    assert ("d9" in structure.node_ids.to_pylist()) is not row_dropped  # else only the parent or the citation goes
+    if not row_dropped:
+        assert named(structure)["d9"][1] is None
+        assert {pair for pair in citations(structure) if pair[0] == "d9"} <= {("d9", "d1")}
+
+
+def test_a_cycle_is_refused_at_each_of_its_nodes_and_not_below_them(tmp_path: Path) -> None:
+    rows = [*ROWS, row(_id="c1", parent="c3"), row(_id="c2", parent="c1"), row(_id="c3", parent="c2")]
+    rows.append(row(_id="below", parent="c1"))
+    folder = write(tmp_path / "d", rows)
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    assert (problem.kind, problem.count) == (Kind.PARENT_CYCLE, 3)
+    assert problem.places == [f"corpus.jsonl line {line}: 'c{line - 6}'" for line in (7, 8, 9)]
+    structure, _ = ingest(folder, tmp_path / "out", on_bad_rows="drop")
+    assert structure is not None and named(structure)["below"][1] == "c1" and named(structure)["c1"][1] is None
+
+
+def test_a_section_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    (problem,) = check(Ingest(dataset=str(write(tmp_path / "d", nodes=[*NODES, NODES[1]])))).problems
+    assert (problem.kind, problem.places) == (Kind.DUPLICATE_SECTION, ["nodes.jsonl line 3: 's1'"])
+
+
+def test_rows_that_are_left_out_do_not_shift_the_places_of_others(tmp_path: Path) -> None:
+    rows = [row(_id="e", text=" "), ROWS[0], ROWS[0] | {"doc_id": "Z"}, *ROWS[1:]]
+    structure, _ = ingest(write(tmp_path / "d", rows), tmp_path / "out", on_bad_rows="drop")
+    plain, _ = ingest(write(tmp_path / "e"), tmp_path / "plain")
+    assert structure and plain and named(structure) == named(plain) and citations(structure) == citations(plain)
+
+
+def test_numbers_are_ids_and_gzip_is_read_and_changes_the_digest(tmp_path: Path) -> None:
+    rows = [*ROWS, row(_id=9, doc_id=4, parent=None), row(_id="d8", doc_id="4", parent=9, citations=[9])]
+    folder = write(tmp_path / "d", rows, None)
+    before = Beir(folder).digest()
+    (folder / "nodes.jsonl.gz").write_bytes(gzip.compress(lines(NODES).encode()))
+    assert Beir(folder).digest() != before
+    structure, _ = ingest(folder, tmp_path / "out")
+    assert structure is not None and named(structure)["d8"] == ("4", "9", 1) and ("d8", "9") in citations(structure)
+
+
+def test_without_order_the_rows_are_in_order_and_empty_sections_come_last(tmp_path: Path) -> None:
+    rows = [row(_id=f"d{i}", parent=f"s{i // 2}", order=9 - i if i else None) for i in range(6)]
+    nodes = [{"_id": f"s{i}", "doc_id": "A", "order": 0} for i in (3, 2, 1, 0)]
+    structure, _ = ingest(write(tmp_path / "d", rows, nodes), tmp_path / "out")
+    assert structure is not None
+    order = sorted(named(structure).items(), key=lambda item: item[1][2])
+    assert [node for node, _ in order] == ["s0", "d0", "d1", "s1", "d2", "d3", "s2", "d4", "d5", "s3"]
+
+
+@pytest.mark.parametrize(
+    ("depth", "documents"),
+    [
+        (1, {"A > d0": "d0 s1 d1 d2", "B > B > 1": "d3 d4 p1 p2", "d5": "d5"}),
+        (2, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > B > 1": "d4 p1", "B > B > 1 > 1.1": "d3 p2", "d5": "d5"}),
+        (9, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > B > 1": "d4 p1", "B > B > 1 > 1.1": "d3 p2", "d5": "d5"}),
+    ],
+)
+def test_documents_are_cut_at_a_depth(tmp_path: Path, depth: int, documents: dict[str, str]) -> None:
+    structure, report = ingest(write(tmp_path / "d"), tmp_path / "out", document_depth=depth)
+    assert structure is not None and report.structure is not None
+    short = {"B > 1": "p1", "B > 1 > 1.1": "p2"}
+    found: dict[str, set[str]] = {}
+    for node, (document, parent, _) in named(structure).items():
+        found.setdefault(document, set()).add(short.get(node, node))
+        assert parent is None or named(structure)[parent][0] == document
+    assert found == {document: set(nodes.split()) for document, nodes in documents.items()}
+    for document in range(len(documents)):
+        assert sorted(structure.place[structure.document == document]) == list(
+            range((structure.document == document).sum())
+        )
+    assert (report.structure.documents, report.structure.documents_before_cut) == (len(documents), 3)
+    assert report.metrics()["documents"] == len(documents)
+
+
+def test_the_tree_equals_plain_loops_on_random_forests() -> None:
+    draw = random.Random(3)
+    for n in range(1, 60):
+        parent = np.array(
+            [draw.randint(-1, n - 1) if draw.random() < 0.3 else draw.randint(-1, i - 1) for i in range(n)]
+        )
+        ancestors = []
+        for node in range(n):
+            chain = []
+            while parent[node if not chain else chain[-1]] >= 0 and len(chain) <= n:
+                chain.append(int(parent[node if not chain else chain[-1]]))
+            ancestors.append(chain)
+        cyclic = [node for node in range(n) if node in ancestors[node]]
+        depth, found = depths(parent)
+        assert found.tolist() == cyclic
+        fine = [node for node in range(n) if len(ancestors[node]) <= n]
+        assert [depth[node] for node in fine] == [len(ancestors[node]) for node in fine]
+        if len(fine) < n:
+            continue
+        for levels in (1, 2, 3):
+            tops = {int(p) for p in parent if p >= 0 and depth[p] < levels}
+            expected = [next((a for a in [node, *ancestors[node]] if a in tops), -1) for node in range(n)]
+            assert owners(parent, depth, levels).tolist() == expected
+
+
+def test_a_chain_of_many_sections_is_fast() -> None:
+    parent = np.arange(-1, 300_000 - 1)
+    depth, cyclic = depths(parent)
+    assert not len(cyclic) and (depth == np.arange(len(parent))).all()
+    assert (places(np.zeros(5, int), parent[:5], depth[:5], np.full(5, 7), np.arange(5) > 3) == np.arange(5)).all()
+
+
+def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    body = "This body has more than five words in it"
+    (tmp_path / "pkg" / "mod.py").write_text(
+        f'class C:\n    """A class to test.\n\n    {body}."""\n'
+        f'    def f(self):\n        """A method to test.\n\n        {body}."""\n'
+        '    def g(self):\n        """Another method to test.\n\n        Its body is another one than the two."""\n'
+    )
+    source = PythonDocs((), 0, 0, tmp_path)
+    problems = Problems()
+    (rows,) = source.passages(problems)
+    assert rows.titles == ["pkg.mod.C", "pkg.mod.C.g"]  # the passage of C.f is that of C, whose place counts
+    assert rows.places is not None and rows.places.schema == PLACES
+    assert rows.places["document"].to_pylist() == ["pkg", "pkg"]
+    assert rows.places["section"].to_pylist() == [["pkg", "mod", "C"], ["pkg", "mod", "C", "g"]]
+    assert isinstance(rows.places, pa.Table)
+    report = canonicalize(source, Ingest())
+    assert report.structure is not None and report.structure.sections_without_text == 4
+    assert report.structure.tree_depth == 5 and report.structure.edges["structural"] == 5
