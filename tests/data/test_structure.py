@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from beir_folder import check, lines, write_beir
+from command_line import call
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.structure import Structure
@@ -266,3 +267,17 @@ def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:
     report = canonicalize(source, Ingest())
     assert report.structure is not None and report.structure.sections_without_text == 4
     assert report.structure.tree_depth == 5 and report.structure.edges["structural"] == 5
+
+
+def test_data_check_prints_the_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(monkeypatch, "data", "check", str(write(tmp_path / "d")), "--document-depth", "1")
+    printed = capsys.readouterr().out
+    for line in (
+        "documents  3; 3 levels of sections and passages",
+        "nodes      9, 3 of them sections without text",
+        "edges      order 3, structural 6, internal 2, external 1; as many inverse ones",
+        "unlinked   1 passages without an edge other than order",
+    ):
+        assert line in printed.splitlines()
