@@ -179,9 +179,7 @@ def test_a_page_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> Non
 def test_pages_without_passages_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("# Only\n\n## headings\n")
     (tmp_path / "b.md").write_text("")
-    (tmp_path / "c.html").write_text(
-        "<p>Text with <a href='a.md'>a link</a> and <a href='b.md'>b</a>."
-    )
+    (tmp_path / "c.html").write_text("<p>Text with <a href='a.md'>a link</a> and <a href='b.md'>b</a>.")
     report = check(Ingest(dataset=str(tmp_path)))
     assert report.passages == 1 and report.structure and not report.problems
     assert (report.structure.documents, report.structure.nodes) == (2, 3) and report.structure.edges["external"] == 1
