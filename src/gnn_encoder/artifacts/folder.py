@@ -47,6 +47,7 @@ VERSIONS = {
     "decision": 2,
     "figures": 1,
     "tokens": 1,
+    "document_graph": 1,
 }
 """Schema name → the version that this code writes and reads."""
 

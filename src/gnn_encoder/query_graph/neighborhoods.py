@@ -53,7 +53,7 @@ def neighbourhood(
     target, positions = target[keep], positions[keep]
     if limit:
         assert generator is not None
-        drawn = _draw_per_group(target, limit, generator)
+        drawn = draw_per_group(target, limit, generator)
         target, positions = target[drawn], positions[drawn]
     nodes, source = np.unique(positions // graph.edges.shape[1], return_inverse=True)
     return Neighbourhood(nodes, np.stack([source, target]).astype(np.int64), positions)
@@ -74,7 +74,7 @@ def queries_reaching(graph: Graph, passages: np.ndarray) -> np.ndarray:
     return np.flatnonzero(reached)
 
 
-def _draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:
+def draw_per_group(group: np.ndarray, limit: int, generator: np.random.Generator) -> np.ndarray:
     """Draws up to `limit` random members of each group; returns row numbers, ascending. `group` is ascending."""
     order = np.lexsort((generator.random(len(group)), group))
     first = np.searchsorted(group, group, side="left")

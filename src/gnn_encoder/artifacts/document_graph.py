@@ -1,0 +1,67 @@
+"""The document graph as an artifact: typed edges between passages and sections, memory-mapped."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from gnn_encoder.artifacts.folder import Draft, read_manifest
+
+EDGE_TYPES = (
+    "order", "order_inverse", "structural", "structural_inverse",
+    "internal", "internal_inverse", "external", "external_inverse",
+)  # fmt: skip
+"""The stored edge types. A type's inverse has the number of the type with its lowest bit changed (`inverse`)."""
+SELF = "self"
+KINDS = (*EDGE_TYPES, SELF)
+"""All edge types. The edges from each node to itself are not stored."""
+INDPTR, SOURCES = "indptr.npy", "sources.npy"
+
+
+def inverse(kind: int) -> int:
+    """The number of the inverse of a stored type, which has the same edges in the other direction."""
+    return kind ^ 1
+
+
+@dataclass(frozen=True)
+class DocumentGraph:
+    """The graph of structured documents (Albarede et al. 2022, section 2.1); both arrays are memory-mapped.
+
+    The nodes 0 … m − 1 are the corpus's passages, later nodes are sections. An edge j → i carries the content of node j
+    to node i. The types are named for the relation of j to i:
+
+    order       i is the next passage in j's document: a passage hears the one before it
+    structural  j is a part of i: a section hears its passages and subsections
+    internal    j cites i, in one document: a node hears those that cite it
+    external    the same between two documents
+
+    indptr   int64 [8, n + 1]  the nodes that i hears by type t are sources[indptr[t, i]:indptr[t, i + 1]]
+    sources  int32 [e]         node rows, ascending for each type and i
+    passages                   m
+    """
+
+    indptr: np.ndarray
+    sources: np.ndarray
+    passages: int
+
+    def __len__(self) -> int:
+        return int(self.indptr.shape[1]) - 1
+
+    @property
+    def edges(self) -> dict[str, int]:
+        """Number of edges of each type."""
+        return {name: int(row[-1] - row[0]) for name, row in zip(EDGE_TYPES, self.indptr, strict=True)}
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read a document graph."""
+        rows = read_manifest(path, "document_graph").rows
+        indptr, sources = (np.load(Path(path) / name, mmap_mode="r") for name in (INDPTR, SOURCES))
+        return cls(indptr, sources, rows["passages"])
+
+    def write(self, draft: Draft) -> None:
+        """Write the arrays and the numbers of nodes, passages and edges."""
+        for name, array in ((INDPTR, self.indptr), (SOURCES, self.sources)):
+            np.save(draft / name, array, allow_pickle=False)
+        draft.rows(nodes=len(self), passages=self.passages, edges=len(self.sources))

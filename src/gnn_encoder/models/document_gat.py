@@ -1,0 +1,311 @@
+"""The graph attention network over documents: attention between token matrices, for each type of edge (eq. 1).
+
+Albarede et al. (2022), section 2.2. Token matrices are ragged: the tokens of all nodes are one flat array, so that
+projections waste nothing on padding. A node is projected once for each type of its edges, not for each edge. Only the
+attention itself pads, and it takes edges of similar lengths together. The sum over edges comes before the output
+projection, which is linear, so that projection runs once for each node and type, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.document_graph import KINDS
+
+LENGTHS = np.array([8, 16, 32, 64, 96, 128, 192, 256])
+"""Bounds of the classes of lengths; a batch of the attention has one class of asking and one of answering matrices."""
+SCORES_PER_BATCH = 2**22
+"""Attention scores, over all heads, of a batch."""
+
+
+@dataclass(frozen=True)
+class DocumentGatConfig:
+    """Everything that determines the network's shape and arithmetic."""
+
+    width: int = 128
+    """d, the width of a token's vector."""
+    layers: int = 3
+    heads: int = 8
+    dropout: float = 0.7
+    """Of the attention's weights."""
+    neighbour_reduction: Literal["sum", "mean"] = "sum"
+    """Over a node's neighbours of one type. Eq. 1 has the sum, in which many neighbours outweigh few."""
+    residual: bool = False
+    """A layer adds its result to its input; the paper's do not. The context-only GAT's first layer leaves out its
+    passage, because the passage's content would become a part of the result."""
+    layer_norm: bool = False
+    """A layer's result is normalised; the paper's are not."""
+    context_only: bool = True
+    """The network is run on graphs without the edges out of the passage (CGAT), of LiM."""
+    context_asks: Literal["content", "learned"] = "content"
+    """CGAT: what asks in a passage's place, its own tokens or a trained sequence of `asking_tokens` vectors."""
+    asking_tokens: int = 32
+    edge_types: tuple[str, ...] = KINDS
+    """The types that the network reads, in the order of `KINDS`."""
+
+
+class TokenMatrices(NamedTuple):
+    """Vectors of the tokens of n nodes, one node after the other."""
+
+    values: Tensor
+    """[t, d]."""
+    lengths: np.ndarray
+    """int64 [n], tokens of each node."""
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """int64 [n + 1]: node i has the vectors `offsets[i]` to `offsets[i + 1]`."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+
+    def rows(self, nodes: np.ndarray) -> np.ndarray:
+        """The rows of `values` of some nodes, int64."""
+        offsets = self.offsets
+        return ranges(offsets[nodes], offsets[nodes + 1])
+
+    def take(self, nodes: np.ndarray) -> "TokenMatrices":
+        """The matrices of some nodes."""
+        return TokenMatrices(self.values[_index(self.rows(nodes), self.values)], self.lengths[nodes])
+
+    def first(self, count: int) -> "TokenMatrices":
+        """The matrices of the first nodes."""
+        return TokenMatrices(self.values[: int(self.lengths[:count].sum())], self.lengths[:count])
+
+    def after(self, count: int) -> "TokenMatrices":
+        """The matrices of all but the first nodes."""
+        return TokenMatrices(self.values[int(self.lengths[:count].sum()) :], self.lengths[count:])
+
+    @staticmethod
+    def join(parts: Sequence["TokenMatrices"]) -> "TokenMatrices":
+        """The matrices of all parts, in order."""
+        return TokenMatrices(
+            torch.cat([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
+
+
+class Edges(NamedTuple):
+    """Edges j → i, by which i hears j."""
+
+    target: np.ndarray
+    """int64 [e], i: a place among the nodes that ask."""
+    source: np.ndarray
+    """int64 [e], j: a place among the nodes that answer."""
+    kind: np.ndarray
+    """int64 [e], number of the type in `KINDS`."""
+    weight: np.ndarray | None = None
+    """fp32 [e], the edge's factor in the sum; None: by the network's `neighbour_reduction`."""
+
+    def take(self, places: np.ndarray) -> Self:
+        """Some of the edges, by place or by mask."""
+        return self._replace(**{name: a[places] for name, a in self._asdict().items() if a is not None})
+
+    def weights(self, reduction: str) -> np.ndarray:
+        """fp32 [e]: 1, or for `mean` one over the number of edges of the type into the same node."""
+        if self.weight is not None:
+            return self.weight
+        if reduction == "sum":
+            return np.ones(len(self.target), np.float32)
+        _, group, count = np.unique(self.target * len(KINDS) + self.kind, return_inverse=True, return_counts=True)
+        return (1.0 / count[group]).astype(np.float32)
+
+
+class Hop(NamedTuple):
+    """One layer's work in a neighbourhood: the first `targets` rows of the layer's input ask, all rows answer."""
+
+    targets: int
+    edges: Edges
+
+
+class TypedAttention(nn.Module):
+    """A layer: one multi-head attention and one scalar weight for each type of edge."""
+
+    def __init__(self, config: DocumentGatConfig) -> None:
+        super().__init__()
+        d = config.width
+        self.config = config
+        self.attention = nn.ModuleDict({kind: nn.MultiheadAttention(d, config.heads) for kind in config.edge_types})
+        self.type_weights = nn.Parameter(torch.zeros(len(config.edge_types)))  # W
+        self.norm = nn.LayerNorm(d) if config.layer_norm else nn.Identity()
+
+    def forward(
+        self, asking: TokenMatrices, answering: TokenMatrices, edges: Edges, kept: Tensor | None = None
+    ) -> Tensor:
+        """The layer's result [t, d], with the lengths of `asking`; `kept`: see `finished`."""
+        return self.finished(self.heard(asking, answering, edges), asking, kept)
+
+    def heard(self, asking: TokenMatrices, answering: TokenMatrices, edges: Edges) -> Tensor:
+        """Eq. 1, fp32 [t, d]: Σ_j weight · softmax(W)_φ(ij) · MultiHead_φ(ij)(h_i, h_j, h_j).
+
+        Results of parts of the edges add up to the result of all, if the edges have their weights. A node that hears
+        nobody gets 0. Edges from or to a node without tokens count as missing.
+        """
+        weights = edges.weights(self.config.neighbour_reduction)
+        share = torch.softmax(self.type_weights, dim=0)
+        total = torch.zeros_like(asking.values, dtype=_wide(asking.values))
+        exists = (asking.lengths[edges.target] > 0) & (answering.lengths[edges.source] > 0)
+        for number, kind in enumerate(self.config.edge_types):
+            here = np.flatnonzero((edges.kind == KINDS.index(kind)) & exists)
+            if not len(here):
+                continue
+            targets, target = np.unique(edges.target[here], return_inverse=True)
+            sources, source = np.unique(edges.source[here], return_inverse=True)
+            ask, answer = asking.take(targets), answering.take(sources)
+            attention = cast(nn.MultiheadAttention, self.attention[kind])
+            part = self._attended(attention, ask, answer, target, source, weights[here])
+            total.index_add_(0, _index(asking.rows(targets), total), share[number] * part)
+        return total
+
+    def finished(self, heard: Tensor, asking: TokenMatrices, kept: Tensor | None = None) -> Tensor:
+        """The layer's result [t, d] from what its nodes heard.
+
+        Args:
+            kept: fp32 [t, 1], factor of the residual connection; None: 1.
+        """
+        if self.config.residual:
+            heard = heard + (asking.values if kept is None else kept * asking.values)
+        result: Tensor = self.norm(heard)
+        return result
+
+    def _attended(
+        self,
+        attention: nn.MultiheadAttention,
+        asking: TokenMatrices,
+        answering: TokenMatrices,
+        target: np.ndarray,
+        source: np.ndarray,
+        weight: np.ndarray,
+    ) -> Tensor:
+        """Σ_j weight · MultiHead(h_i, h_j, h_j) of one type, fp32 [t, d]."""
+        d, where = self.config.width, asking.values.device
+        projection, bias = cast(Tensor, attention.in_proj_weight), cast(Tensor, attention.in_proj_bias)
+        query = linear(asking.values, projection[:d], bias[:d])
+        key, value = linear(answering.values, projection[d:], bias[d:]).chunk(2, dim=-1)
+        sums = torch.zeros_like(query, dtype=_wide(query))
+        for part in _batches(asking.lengths[target], answering.lengths[source], self.config.heads):
+            rows, asks = _padded(asking, target[part])
+            others, answers = _padded(answering, source[part])
+            arrays = (rows, others, answers, weight[part])
+            tensors = (torch.from_numpy(array).to(where) for array in arrays)
+            if self.training and torch.is_grad_enabled():
+                # The padded arrays of all edges would take some gigabytes until the backward pass.
+                mixed = checkpoint(self._mixed, query, key, value, *tensors, use_reentrant=False)
+            else:
+                mixed = self._mixed(query, key, value, *tensors)
+            inside = np.flatnonzero(asks.ravel())
+            sums.index_add_(0, _index(rows.ravel()[inside], sums), mixed.flatten(0, 1)[_index(inside, sums)])
+        amount = np.bincount(target, weight, len(asking.lengths)).astype(np.float32).repeat(asking.lengths)
+        out = attention.out_proj
+        return linear(sums, out.weight).to(sums.dtype) + torch.from_numpy(amount).to(where)[:, None] * out.bias
+
+    def _mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Tensor, others: Tensor, answers: Tensor, weight: Tensor
+    ) -> Tensor:
+        """The heads' results fp32 [e, l, d] of a batch of edges, times their weights.
+
+        Args:
+            rows: int64 [e, l], the asking tokens. others: int64 [e, k], the answering tokens. answers: bool [e, k].
+        """
+        heads = self.config.heads
+        asked, keys, values = (
+            side[index].unflatten(-1, (heads, -1)).transpose(1, 2)  # [e, H, l, d/H]
+            for side, index in ((query, rows), (key, others), (value, others))
+        )
+        rate = self.config.dropout if self.training else 0.0
+        mixed = scaled_dot_product_attention(asked, keys, values, attn_mask=answers[:, None, None], dropout_p=rate)
+        return mixed.transpose(1, 2).flatten(2).to(_wide(mixed)) * weight[:, None, None]
+
+
+class DocumentGat(nn.Module):
+    """The layers, and for a context-only network that is asked by a learned sequence, this sequence."""
+
+    def __init__(self, config: DocumentGatConfig) -> None:
+        super().__init__()
+        if config.width % config.heads:
+            raise ValueError(f"heads = {config.heads} must divide the width {config.width}")
+        self.config = config
+        self.layers = nn.ModuleList(TypedAttention(config) for _ in range(config.layers))
+        if config.context_only and config.context_asks == "learned":
+            self.asking = nn.Parameter(normalize(torch.randn(config.asking_tokens, config.width), dim=-1))
+
+    def forward(
+        self, tokens: TokenMatrices, hops: Sequence[Hop], passages: int, asking: TokenMatrices | None = None
+    ) -> TokenMatrices:
+        """Vectors of `passages` passages in their context.
+
+        Args:
+            tokens: the matrices of a neighbourhood's nodes; the passages are the first.
+            hops: one for each layer.
+            asking: the matrices that ask in the passages' place in the first layer; None: `questions` of `tokens`.
+        """
+        questions = self.questions(tokens.first(passages)) if asking is None else asking
+        matrices = tokens
+        for number, (layer, hop) in enumerate(zip(self.stack, hops, strict=True)):
+            asks, kept = matrices.first(hop.targets), None
+            if number == 0:
+                rest = asks.after(passages)
+                asks, kept = TokenMatrices.join([questions, rest]), self.kept(questions, rest)
+            matrices = TokenMatrices(layer(asks, matrices, hop.edges, kept), asks.lengths)
+        return matrices
+
+    def questions(self, passages: TokenMatrices) -> TokenMatrices:
+        """What asks in the place of g passages in the first layer: their own tokens, or the learned sequence."""
+        if not hasattr(self, "asking"):
+            return passages
+        count = len(passages.lengths)
+        return TokenMatrices(self.asking.repeat(count, 1), np.full(count, self.config.asking_tokens))
+
+    def kept(self, questions: TokenMatrices, rest: TokenMatrices) -> Tensor | None:
+        """The factor [t, 1] of the first layer's residual connection, for passages and other nodes; None: 1."""
+        if not self.config.context_only:
+            return None
+        ones = rest.values.new_ones(len(rest.values), 1)
+        return torch.cat([ones.new_zeros(len(questions.values), 1), ones])
+
+    @property
+    def stack(self) -> list[TypedAttention]:
+        """The layers, from the first on."""
+        return [cast(TypedAttention, layer) for layer in self.layers]
+
+    @property
+    def shares(self) -> list[dict[str, float]]:
+        """The softmax weight of each type of edge, for each layer."""
+        with torch.no_grad():
+            shares = [torch.softmax(layer.type_weights, dim=0).tolist() for layer in self.stack]
+        return [dict(zip(self.config.edge_types, each, strict=True)) for each in shares]
+
+
+def _wide(values: Tensor) -> torch.dtype:
+    """The type of sums over many values: fp32, or fp64 of fp64."""
+    return torch.promote_types(values.dtype, torch.float32)
+
+
+def _index(rows: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(rows).to(like.device)
+
+
+def _padded(matrices: TokenMatrices, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Token rows int64 [e, l] of some nodes, 0 for padding, and bool [e, l]: the tokens."""
+    lengths, starts = matrices.lengths[nodes][:, None], matrices.offsets[nodes][:, None]
+    places = np.arange(int(lengths.max()))
+    inside = places < lengths
+    return np.where(inside, starts + places, 0), inside
+
+
+def _batches(asking: np.ndarray, answering: np.ndarray, heads: int) -> Iterator[np.ndarray]:
+    """Places of edges, in batches of similar lengths with a bounded number of attention scores.
+
+    Args:
+        asking, answering: int64 [e], tokens on both sides of each edge.
+    """
+    group = np.searchsorted(LENGTHS, asking) * (len(LENGTHS) + 1) + np.searchsorted(LENGTHS, answering)
+    order = np.argsort(group, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+        if len(members):
+            size = max(1, SCORES_PER_BATCH // int(heads * asking[members].max() * answering[members].max()))
+            yield from (members[start : start + size] for start in range(0, len(members), size))

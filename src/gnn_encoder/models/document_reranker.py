@@ -1,0 +1,105 @@
+"""MiM, LiM and Mix-iM: late interaction with a passage's content, with its context in its documents, or with both.
+
+Albarede et al. (2022), section 2.2, eq. 2 and 3.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from gnn_encoder.models.document_gat import DocumentGat, DocumentGatConfig
+from gnn_encoder.models.late_interaction import LateInteraction
+
+LAYOUT, WEIGHTS = "document_gat.json", "document_gat.safetensors"
+DocumentKind = Literal["mim", "lim", "mix_im"]
+DOCUMENT_KINDS: tuple[DocumentKind, ...] = get_args(DocumentKind)
+
+
+class ContextMatching(nn.Module):
+    """The network over documents, and what makes one score of the similarities with content and with context."""
+
+    def __init__(self, kind: DocumentKind, config: DocumentGatConfig, unit_length: bool = False) -> None:
+        super().__init__()
+        self.kind, self.unit_length = kind, unit_length
+        self.network = DocumentGat(config)
+        if kind != "mim":
+            self.mixture = nn.Parameter(torch.zeros(()))
+
+    @property
+    def uses_content(self) -> bool:
+        """Whether the score depends on the similarity with the passage's own token vectors, too."""
+        return self.kind != "mim"
+
+    @property
+    def share(self) -> Tensor:
+        """λ, the context's share in the score: sigmoid of a learned scalar; 1 for `mim`."""
+        return torch.sigmoid(self.mixture.float()) if self.uses_content else torch.ones(())
+
+    def relevance(self, content: Tensor, context: Tensor) -> Tensor:
+        """(1 − λ) · content + λ · context (eq. 3), of similarities of one shape; for `mim` the context's alone."""
+        if not self.uses_content:
+            return context
+        share = self.share
+        return (1 - share) * content + share * context
+
+    def context_vectors(self, vectors: Tensor) -> Tensor:
+        """The network's results [t, d] as they are compared with a query."""
+        return normalize(vectors, dim=-1) if self.unit_length else vectors
+
+
+class DocumentReranker(nn.Module):
+    """A text encoder (ColBERT) for queries, passages and section titles, and the network over its token vectors."""
+
+    full_precision = ("context",)
+
+    def __init__(self, text: LateInteraction, context: ContextMatching) -> None:
+        super().__init__()
+        self.text, self.context = text, context
+
+    @classmethod
+    def of(
+        cls, text: LateInteraction, kind: DocumentKind, *, unit_length: bool = False, **config: object
+    ) -> "DocumentReranker":
+        """A new network over an encoder's vectors; `config`: fields of `DocumentGatConfig` besides the two known ones.
+
+        Args:
+            unit_length: context vectors are scaled to length 1, as the encoder's are. The paper does not say.
+        """
+        full = DocumentGatConfig(width=text.width, context_only=kind == "lim", **config)  # type: ignore[arg-type]
+        return cls(text, ContextMatching(kind, full, unit_length))
+
+    def save(self, folder: Path) -> None:
+        """Write the encoder as `LateInteraction` does, the network's weights and the layout."""
+        from safetensors.torch import save_file
+
+        self.text.save(folder)
+        save_file(self.context.state_dict(), folder / WEIGHTS)
+        layout = {
+            "kind": self.context.kind,
+            "unit_length": self.context.unit_length,
+            "network": asdict(self.context.network.config),
+        }
+        (folder / LAYOUT).write_text(json.dumps(layout), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "DocumentReranker":
+        """Read what `save` wrote."""
+        return cls(LateInteraction.load(folder), cls.load_context(folder))
+
+    @staticmethod
+    def load_context(folder: str | Path) -> ContextMatching:
+        """Read the network alone, for work on stored token vectors."""
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        layout = json.loads((folder / LAYOUT).read_text("utf-8"))
+        types = tuple(layout["network"].pop("edge_types"))
+        config = DocumentGatConfig(edge_types=types, **layout["network"])
+        context = ContextMatching(layout["kind"], config, layout["unit_length"])
+        context.load_state_dict(load_file(folder / WEIGHTS))
+        return context
