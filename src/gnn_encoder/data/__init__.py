@@ -13,6 +13,7 @@ from gnn_encoder.data.ir_data import PREFIX, IrDatasets
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
+from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
@@ -49,6 +50,12 @@ def open_source(settings: Ingest) -> Source:
         expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO) or psgs_*.tsv (DPR)"
         raise UserError(f"{folder} holds no data set: expected {expected}")
     return FOLDERS[form](folder)
+
+
+def has_documents(settings: Ingest) -> bool:
+    """Returns whether the data say which documents the passages are in; reads the corpus up to the first that does."""
+    passages = open_source(settings).passages(Problems())
+    return any(getattr(rows, "places", None) is not None for rows in passages)
 
 
 def source_digest(settings: Ingest) -> str:
