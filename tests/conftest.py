@@ -31,8 +31,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-def write_tiny_dataset(path: Path) -> Path:
-    """100 passages, one per (topic, detail); 60 train, 20 dev, 20 test queries, one positive each."""
+def write_tiny_dataset(path: Path, *, documents: bool = False) -> Path:
+    """100 passages, one per (topic, detail); 60 train, 20 dev, 20 test queries, one positive each.
+
+    `documents`: four passages under a section are a document, and the first passage of each cites the next document's.
+    """
     pairs = [(topic, detail) for topic in TOPICS for detail in DETAILS]
     order = np.random.default_rng(7).permutation(len(pairs))
     splits = ["train"] * 60 + ["dev"] * 20 + ["test"] * 20
@@ -51,8 +54,22 @@ def write_tiny_dataset(path: Path) -> Path:
         )
         rows = list(range(len(pairs)))
         writer.qrels([f"q{i}" for i in rows], [f"p{p}" for p in order], [1] * len(rows), rows, order.tolist())
+        if documents:
+            passage, section = np.arange(100), np.arange(25)
+            ids = [*(f"p{i}" for i in passage), *(f"s{i}" for i in section)]
+            titles = [""] * 100 + [TOPICS[i % 10] for i in section]
+            document = np.concatenate([passage // 4, section])
+            parent = np.concatenate([100 + passage // 4, np.full(25, -1)])
+            place = np.concatenate([1 + passage % 4, np.zeros(25, int)])
+            citations = [passage[:-4:4], passage[4::4]]
+            writer.structure([ids, titles, document, parent, place], [f"d{i}" for i in section], citations)
         writer.close()
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_documents(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset(write_tiny_dataset(tmp_path_factory.mktemp("data") / "dataset", documents=True))
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,47 @@ def test_the_command(
     assert "MAP" in out and "R@5" in out and "nDCG" not in out
 
 
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and all output of `gnn-encoder evaluate`."""
+    monkeypatch.setattr(sys, "argv", ["gnn-encoder", "evaluate", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        app.main()
+    shown = capsys.readouterr()
+    return int(caught.value.code or 0), shown.out + shown.err
+
+
+def test_the_command_measures_documents(
+    files: tuple[list[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, qrels = files
+    given = [f"--run={run}" for run in runs[:2]] + [
+        f"--qrels={qrels}",
+        "--measures=PRES(doc)@10, MAP(D) R(doc,rel=2)@5",
+    ]
+    code, shown = called(monkeypatch, capsys, *given)
+    assert code == 2
+    assert (
+        shown
+        == "error: PRES(doc)@10, MAP(D), R(doc,rel=2)@5: name the file with each passage's document by --documents\n"
+    )
+    path = tmp_path / "documents.tsv.gz"
+    path.write_bytes(gzip.compress("".join(f"d{i}\tdoc{i // 10}\n" for i in range(200)).encode()))
+    code, shown = called(monkeypatch, capsys, *given, f"--documents={path}", "--test=t")
+    assert code == 0
+    for words in (
+        "PRES(doc)@10",
+        "MAP(D)",
+        "R(doc,rel=2)@5",
+        "\n20 documents\n",
+        "differs from plain: p < 0.05, paired t-test",
+    ):
+        assert words in shown
+    path.write_bytes(gzip.compress("".join(f"d{i}\tdoc\n" for i in range(100)).encode()))
+    code, shown = called(monkeypatch, capsys, *given, f"--documents={path}")
+    assert code == 2 and "\n" not in shown.strip()
+    assert shown.startswith(f"error: {path} lacks 100 passages of {runs[0]} and {qrels} ('d")
+
+
 def test_runs_of_other_queries_and_labels_without_a_positive_are_refused(
     files: tuple[list[Path], Path], tmp_path: Path
 ) -> None:

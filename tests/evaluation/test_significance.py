@@ -2,10 +2,10 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.stats import kstest, ttest_rel
 
 from gnn_encoder.evaluation import significance
-from gnn_encoder.evaluation.significance import holm, paired_randomization
+from gnn_encoder.evaluation.significance import holm, paired_randomization, paired_t
 
 
 def enumerated(differences: np.ndarray) -> float:
@@ -40,6 +40,31 @@ def test_p_is_uniform_where_systems_are_alike_and_small_where_they_are_not() -> 
     p = paired_randomization(alike, permutations=999, seed=0)
     assert kstest(p, "uniform").pvalue > 0.01
     assert kstest(paired_randomization(alike + 0.3, permutations=999, seed=0), "uniform").pvalue < 1e-6
+
+
+@pytest.mark.parametrize("n", [2, 5, 300])
+def test_the_t_test_equals_scipys(n: int) -> None:
+    generator = np.random.default_rng(n)
+    first, second = generator.random((n, 40)), generator.random((n, 40)) + np.linspace(0, 0.5, 40)
+    expected = ttest_rel(first, second).pvalue
+    np.testing.assert_allclose(paired_t(first - second), expected, rtol=1e-6)
+    np.testing.assert_allclose(paired_t(second - first), expected, rtol=1e-6)
+    # The controls: a one-sided test, and a test that does not pair the values.
+    assert not np.allclose(ttest_rel(first, second, alternative="less").pvalue, expected)
+
+
+def test_both_tests_agree_on_many_queries() -> None:
+    differences = np.random.default_rng(0).normal(0.08, 1.0, (600, 12))
+    by_t = ttest_rel(differences, np.zeros_like(differences)).pvalue
+    assert by_t.min() < 0.01 < 0.1 < by_t.max()
+    np.testing.assert_allclose(paired_randomization(differences, 20_000, 0), by_t, atol=0.015)
+
+
+def test_the_t_test_without_variance() -> None:
+    nothing, constant, rounded = np.zeros((9, 1)), np.full((9, 1), 0.25), np.tile([[0.1 + 0.2 - 0.3], [0.0]], (5, 1))
+    assert paired_t(nothing).tolist() == [1.0] and paired_t(constant).tolist() == [0.0]
+    assert paired_t(rounded).tolist() == [1.0]
+    assert paired_t(np.ones((1, 2))).tolist() == paired_t(np.ones((0, 2))).tolist() == [1.0, 1.0]
 
 
 def test_equal_systems_and_no_queries() -> None:

@@ -28,7 +28,7 @@ def fabricated_metrics() -> dict:
     parts = {"lexical": "BM25", "dense": CANDIDATE}
     values = {"BM25": base * 0.5, BASELINE: base, CANDIDATE: np.clip(base + 0.001, 0, 1)}
     values |= {convex: base * 0.999, reciprocal: base * 1.01}
-    statistics = {"permutations": 200, "resamples": 100, "seed": 0}
+    statistics = {"permutations": 200, "resamples": 100, "seed": 0, "test": "randomization"}
     answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
     judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
     first = {system: figures[:200, :1] for system, figures in values.items()}
@@ -38,6 +38,7 @@ def fabricated_metrics() -> dict:
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
+        "documents": None,
         "unlabelled_queries": {"dev": 0, "test": 7},
         "digests": {"dev": "d" * 64, "test": "e" * 64},
         "fusions": {
@@ -124,6 +125,22 @@ def test_page_is_well_formed_and_refers_to_nothing_outside() -> None:
     assert all(reference.startswith("data:image/png;base64,") for reference in structure.references)
     assert "url(" not in page
     assert "@import" not in page
+
+
+def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
+    plain, metrics = render(), fabricated_metrics() | {"documents": 1234, "test": "t"}
+    assert "documents" not in plain.partition("<h3>Warm")[0].partition("Intervals:")[2]
+    assert "paired randomization test with 200 permutations, Holm" in " ".join(plain.split())
+    page = render(metrics=metrics)
+    assert "The passages are in 1,234 documents." in page and "Measures with (doc)" not in page
+    assert "in a two-sided paired t-test, Holm" in " ".join(page.split())
+    first, *others = metrics["measures"]
+    metrics["measures"] = ["MAP(D)", *others]
+    for kind in ("results", "intervals", "p_values", "p_holm"):
+        for systems in metrics[kind].values():
+            for of in systems.values():
+                of["MAP(D)"] = of.pop(first)
+    assert "Measures with (doc) rank documents" in render(metrics=metrics)
 
 
 def test_page_shows_data_as_text() -> None:

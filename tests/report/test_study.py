@@ -45,6 +45,7 @@ def test_gains_and_their_p_values(evaluation: Evaluation) -> None:
     results = {name: {m: evaluation.figures("test", name, m).mean() for m in MEASURES} for name in ("BERT", "BERT-DMN")}
     metrics = {
         "measures": MEASURES, "results": {"test": results}, "queries": {"test": 40}, "permutations": 999, "seed": 1,
+        "test": "randomization",
     }  # fmt: skip
     against = {"BERT-DMN": "BERT", "DMN": "BM25"}
     found = gains(evaluation, metrics, against)

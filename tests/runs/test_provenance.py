@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from beir_folder import write_beir
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import launch, provenance
+from gnn_encoder.runs.pipelines import every_reranking_call
 from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.presets import parse_settings
 
@@ -250,6 +252,21 @@ def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:
     settings = parse_settings({"shared": {"backbone": "/no/such/model"}, "ingest": {"dataset": "python-docs"}})
     with pytest.raises(UserError, match="/no/such/model"):
         provenance.step_arguments(settings, STEPS)
+
+
+def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_none(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beir(tmp_path / "data")
+    tree = {"ingest": {"dataset": str(tmp_path / "data")}, "shared": {"backbone": str(tiny_backbone)}}
+    tree["evaluate"] = {"measures": "RR@10 PRES(doc)@100 MAP(D)", "untrained_backbone": ""}
+    settings = parse_settings(tree)
+    for of in (calls(settings, PIPELINES["train"]), every_reranking_call(settings, ["colbert"])):
+        with pytest.raises(UserError, match=r"has PRES\(doc\)@100, MAP\(D\), but nothing in .*/data says"):
+            provenance.call_arguments(of)
+    provenance.call_arguments(calls(settings, PIPELINES["update"]))  # it evaluates nothing
+    monkeypatch.setattr("gnn_encoder.data.has_documents", lambda settings: True)
+    assert "evaluate" in provenance.call_arguments(calls(settings, PIPELINES["train"]))
 
 
 def test_step_arguments_are_what_steps_parse() -> None:

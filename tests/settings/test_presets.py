@@ -45,6 +45,8 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["evaluate.measures=[RR@10, recall]"], 'evaluate.measures = "recall": recall is no measure known here'),
         (["evaluate.measures=[]"], "name at least one measure"),
         (["evaluate.measures=RR@10 RR@10"], "each of them once"),
+        (["evaluate.measures=RR@10 PRES(doc)"], 'evaluate.measures = "PRES(doc)": PRES(doc) is no measure known here'),
+        (["evaluate.test=sign"], "evaluate.test"),
         (["evaluate.measures=RR@10 R@2000"], "R@2000, which needs depth: 2000 (it is 1000)"),
         (["promote.model_name=a/b"], "promote.model_name"),
         (["promote.floors={MRR@10: 0.1}"], "MRR@10 is no measure known here"),
@@ -189,6 +191,11 @@ def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> N
     chosen = override("evaluate.measures=AP(rel=2) R@100, Judged@5", "promote.measure=R@100")
     assert chosen.evaluate.measures == ("AP(rel=2)", "R@100", "Judged@5")
     assert override("evaluate.measures=[nDCG, RR@10]").evaluate.measures == ("nDCG", "RR@10")
+    of_documents = override(
+        "evaluate.measures=RR@10 PRES(doc)@100, R(doc,rel=2)@100,MAP(D)", "evaluate.test=t"
+    ).evaluate
+    assert of_documents.measures == ("RR@10", "PRES(doc)@100", "R(doc,rel=2)@100", "MAP(D)")
+    assert of_documents.test == "t" and Settings().evaluate.test == "randomization"
     assert override("promote.floors={R@100: 0.02, P@3: 0}").promote.floors == {"R@100": 0.02, "P@3": 0.0}
     assert override("promote.bundle_store=s3://bucket/models").promote.bundle_store == "s3://bucket/models"
 

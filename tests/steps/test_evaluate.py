@@ -4,16 +4,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from evaluation_inputs import reported, write_inputs
+from scipy.stats import ttest_rel
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
-from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.evaluation.documents import Documents, Membership
+from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -321,3 +324,59 @@ def test_digest_sees_what_figures_depend_on(tmp_path: Path) -> None:
 
     assert digest("a") == digest("b")
     assert len({digest("c"), digest("d", relevance=2), digest("e", text="a cloud"), digest("f", split="dev")}) == 4
+
+
+def ranked_run(data: Dataset, path: Path, generator: np.random.Generator) -> Path:
+    """A run of random hits with ties."""
+    scores = -np.sort(-generator.integers(0, 20, (len(data.queries), 40)).astype(np.float32), axis=1)
+    hits = np.argsort(generator.random((len(scores), len(data.passages))), axis=1)[:, :40]
+    with drafting(path, "run") as draft:
+        Run.from_hits(np.arange(len(scores)), hits, scores).write(draft, path.name)
+    return path
+
+
+OF_DOCUMENTS = ("PRES(doc)@5", "R(doc)@5", "AP(doc)@5", "MAP(D)", "PREC(D)", "RR@10")
+
+
+def test_measures_of_documents_have_statistics_like_any_other(
+    tiny_dataset: Dataset, tiny_documents: Dataset, tmp_path: Path
+) -> None:
+    generator, m = np.random.default_rng(0), len(tiny_dataset.passages)
+    runs = [ranked_run(tiny_dataset, tmp_path / name, generator) for name in ("first", "second", "third")]
+    document = np.arange(m) // 4
+    ids = pa.chunked_array([[f"d{i}" for i in range(m // 4)]])
+    settings = Evaluate(
+        baseline="first", candidate="second", resamples=50, measures=OF_DOCUMENTS, test="t", run_depth=1000
+    )
+    given = {"dataset": tiny_dataset.path, "runs": runs}
+    with pytest.raises(UserError, match=r"PRES\(doc\)@5, R\(doc\)@5, AP\(doc\)@5, MAP\(D\), PREC\(D\): nothing in"):
+        evaluate(settings, **given, evaluation=tmp_path / "refused")
+    given["dataset"] = tiny_documents.path
+    evaluate(settings, **given, evaluation=tmp_path / "evaluation")
+    found = Evaluation.read(tmp_path / "evaluation")
+    assert found.metrics["documents"] == m // 4
+    assert found.metrics["test"] == "t"
+    rows, qrels = labelled_queries(tiny_dataset.split_qrels("test")), tiny_dataset.split_qrels("test")
+    documents = Documents(document[:m].astype(np.int32), ids)
+    for path in runs:
+        expected = per_query(Run.read(path), qrels, rows, tiny_dataset.passages.ids(), OF_DOCUMENTS, documents)
+        for name, values in zip(OF_DOCUMENTS, expected.T, strict=True):
+            np.testing.assert_array_equal(found.figures("test", path.name, name), values)
+            assert 0 < found.metrics["results"]["test"][path.name][name] < 1
+            low, high = found.metrics["intervals"]["test"][path.name][name]
+            assert low < values.mean() < high
+            if path.name != "first":
+                pair = [found.figures("test", each, name) for each in (path.name, "first")]
+                p = found.metrics["p_values"]["test"][path.name][name]
+                assert p == pytest.approx(ttest_rel(*pair).pvalue, rel=1e-6)
+                assert found.metrics["p_holm"]["test"][path.name][name] >= p
+    # The same figures from the report's files, by the command that knows no dataset.
+    lines = (f"{p}\td{d}\n" for p, d in zip(tiny_dataset.passages.ids().to_pylist(), document[:m], strict=True))
+    (tmp_path / "documents.tsv").write_text("".join(lines))
+    folder = tmp_path / "evaluation" / "runs"
+    files = [folder / f"{name}.trec.gz" for name in ("first", "second")]
+    again = compare(files, folder / "test.qrels.gz", OF_DOCUMENTS, Membership.read(tmp_path / "documents.tsv"), "t")
+    assert again["documents"] == m // 4
+    for name in ("first", "second"):
+        assert again["results"][name] == pytest.approx(found.metrics["results"]["test"][name])
+    assert again["p_values"]["second"] == pytest.approx(found.metrics["p_values"]["test"]["second"])

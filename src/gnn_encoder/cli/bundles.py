@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from gnn_encoder.errors import UserError, printable
 
 if TYPE_CHECKING:
     from gnn_encoder.artifacts import Dataset
+    from gnn_encoder.evaluation.documents import Membership
     from gnn_encoder.explanation.search import ExplainedHit
 
 Question = Annotated[str, typer.Argument(help="The query.")]
@@ -21,6 +23,13 @@ Named = Annotated[
 ]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of passages.")]
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
+
+
+class Test(StrEnum):
+    """The tests of `evaluation.significance.TESTS`; importing that room here would slow down `--help`."""
+
+    randomization = "randomization"
+    t = "t"
 
 
 def _not_nan(value: float | None) -> float | None:
@@ -135,7 +144,22 @@ def evaluate(
     bundles: Annotated[list[str] | None, typer.Option("--bundle", help="A bundle, as in `search`; repeatable.")] = None,
     dataset: Annotated[Path | None, typer.Option(help="Dataset of a run, for bundles [ROOT/latest/dataset].")] = None,
     split: Annotated[str, typer.Option(help="Split of the dataset.")] = "test",
-    measures: Annotated[str, typer.Option(help="Names of measures as in ir_measures, separated by spaces.")] = MEASURES,
+    measures: Annotated[
+        str,
+        typer.Option(
+            help="Names of measures as in ir_measures, separated by spaces. Of documents: PRES(doc)@100, R(doc)@100, "
+            "AP(doc)@100, and any other with (doc); MAP(D) and PREC(D): of the passages within relevant documents."
+        ),
+    ] = MEASURES,
+    documents: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The document of each passage, for the measures of documents: lines of passage id, tab, document id, "
+            "plain or .gz; by default those of --dataset.",
+        ),
+    ] = None,
+    test: Annotated[Test, typer.Option(help="Paired two-sided test against the first.")] = Test.randomization,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Measure TREC runs (plain or .gz) with qrels, or bundles on a dataset; compare each with the first."""
@@ -143,17 +167,25 @@ def evaluate(
 
     from gnn_encoder.artifacts import Dataset
     from gnn_encoder.evaluation.compare import compare, comparison_table, notes
-    from gnn_encoder.settings.measures import checked_list, split_names
+    from gnn_encoder.evaluation.documents import Membership
+    from gnn_encoder.settings.measures import checked_list, of_documents, split_names
 
     try:
         names = checked_list(split_names(measures))
     except ValueError as error:
         raise UserError(f"--measures {measures!r}: {error}") from None
+    membership = Membership.read(documents) if documents else None
     if runs and qrels and not bundles:
-        comparison = compare(runs, qrels, names)
+        if not membership and dataset:
+            membership = Membership.of_dataset(Dataset(dataset), names)
+        if not membership and (needing := of_documents(names)):
+            raise UserError(f"{', '.join(needing)}: name the file with each passage's document by --documents")
+        comparison = compare(runs, qrels, names, membership, test.value)
     elif bundles and not runs and not qrels:
         data = Dataset(dataset or root / "latest" / "dataset")
-        comparison = _compare_bundles({name: _folder(name, root) for name in bundles}, data, split, names)
+        comparison = _compare_bundles(
+            {name: _folder(name, root) for name in bundles}, data, split, names, membership, test.value
+        )
     else:
         raise UserError("evaluate measures --run with --qrels, or --bundle: give one of the two")
     screen = Console()
@@ -162,12 +194,21 @@ def evaluate(
 
 
 def _compare_bundles(
-    bundles: Mapping[str, Path], data: "Dataset", split: str, measures: Sequence[str]
+    bundles: Mapping[str, Path],
+    data: "Dataset",
+    split: str,
+    measures: Sequence[str],
+    membership: "Membership | None",
+    test: str,
 ) -> dict[str, Any]:
     """Compares bundles on the labelled queries of a split, with one bundle in memory at a time."""
+    import pyarrow as pa
+
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.evaluation.compare import comparison_of
+    from gnn_encoder.evaluation.documents import documents_of
     from gnn_encoder.evaluation.measures import labelled_queries
+    from gnn_encoder.evaluation.trec import without_space
     from gnn_encoder.promotion.champion import bundle_figures
     from gnn_encoder.retrieval.search import Searcher
     from gnn_encoder.settings.outcome import Evaluate
@@ -175,11 +216,14 @@ def _compare_bundles(
     labelled = labelled_queries(data.split_qrels(split))
     if not len(labelled):
         raise UserError(f"{data.path} has no {split} query with a positive label, so nothing can be measured")
+    ids = pa.chunked_array([without_space(data.passages.ids())])
+    documents = membership.of(ids, str(data.path), alone=True) if membership else documents_of(data, measures)
     values = {
-        name: bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate())
+        name: bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate(), documents=documents)
         for name, folder in bundles.items()
     }
-    return comparison_of(values, measures, len(data.query_rows(split)) - len(labelled), {})
+    unlabelled, count = len(data.query_rows(split)) - len(labelled), len(documents.ids) if documents else None
+    return comparison_of(values, measures, unlabelled, {}, count, test)
 
 
 def _folder(bundle: str, root: Path) -> Path:

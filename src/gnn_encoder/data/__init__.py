@@ -14,6 +14,7 @@ from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
+from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
@@ -63,6 +64,12 @@ def _recognized(folder: Path) -> str:
         pages = (path for path in markup_files(folder) if path.parent != folder or path.stem.lower() != "readme")
         return "markup" if any(pages) else form
     return form or ("markup" if any(markup_files(folder)) else "")
+
+
+def has_documents(settings: Ingest) -> bool:
+    """Returns whether the data say which documents the passages are in; reads the corpus up to the first that does."""
+    passages = open_source(settings).passages(Problems())
+    return any(rows.places is not None for rows in passages)
 
 
 def source_digest(settings: Ingest) -> str:

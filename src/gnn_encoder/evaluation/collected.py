@@ -9,6 +9,7 @@ from gnn_encoder.artifacts import Dataset, Evaluation, Run
 from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
+from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query, warm_queries
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.trec import write_qrels, write_run
@@ -28,6 +29,7 @@ class Collected:
     asked       all rows of `queries` and `answered`, ascending: the queries that a ranking must contain
     shown       the split of the report's headline
     measured    all measures: the measures of the table, and `JUDGED`
+    documents   the documents of the passages; None: the data have none
     hits        {system: [n, SHOWN]} passages of the shown split's queries
     """
 
@@ -38,6 +40,7 @@ class Collected:
         self.answered = {s: rows for s in SPLITS if len(rows := _with_answers(data, data.query_rows(s)))}
         self.asked, self.shown = evaluated_queries(data), shown_split(data)
         self.measured = tuple(dict.fromkeys((*measures, JUDGED)))
+        self.documents = documents_of(data, measures)
         self.query_ids, self.passage_ids = data.queries.column("query_id"), data.passages.ids()
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
@@ -49,7 +52,9 @@ class Collected:
     def add(self, system: str, run: Run) -> float:
         """Measures a ranking of `asked`; returns the mean of the first measure on the shown split."""
         for split, rows in self.queries.items():
-            self._figures[split][system] = per_query(run, self.qrels[split], rows, self.passage_ids, self.measured)
+            self._figures[split][system] = per_query(
+                run, self.qrels[split], rows, self.passage_ids, self.measured, self.documents
+            )
         for split, rows in self.answered.items():
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.documents import Membership
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.results import PerQuery, block
-from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
 STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
@@ -20,8 +21,17 @@ ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
 """Endings of file names. The name of a system is the file name without endings."""
 
 
-def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> dict[str, Any]:
-    """Reads runs and qrels and returns `comparison_of` the runs, with one run in memory at a time."""
+def compare(
+    runs: Sequence[Path],
+    qrels: Path,
+    measures: Sequence[str],
+    membership: Membership | None = None,
+    test: str = "randomization",
+) -> dict[str, Any]:
+    """Reads runs and qrels and returns `comparison_of` the runs, with one run in memory at a time.
+
+    `membership` says which document each passage is in, for measures of documents.
+    """
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
     queries = labelled_queries(labels)
@@ -32,24 +42,35 @@ def compare(runs: Sequence[Path], qrels: Path, measures: Sequence[str]) -> dict[
         run = read_run(path, query_ids, passage_ids)
         if not len(run.query):
             raise UserError(f"{path} has no hit for any query of {qrels}: are the query ids the same?")
-        values[name] = per_query(run, labels, queries, passage_ids.column(), measures)
+        passages = passage_ids.column()
+        documents = membership.of(passages, f"{path} and {qrels}") if membership else None
+        values[name] = per_query(run, labels, queries, passages, measures, documents)
         without_hits[name] = int((~np.isin(queries, run.query)).sum())
-    return comparison_of(values, measures, len(query_ids) - len(queries), without_hits)
+    count = len(membership.documents.ids) if membership else None
+    return comparison_of(values, measures, len(query_ids) - len(queries), without_hits, count, test)
 
 
 def comparison_of(
-    values: PerQuery, measures: Sequence[str], unlabelled: int, without_hits: dict[str, int]
+    values: PerQuery,
+    measures: Sequence[str],
+    unlabelled: int,
+    without_hits: dict[str, int],
+    documents: int | None = None,
+    test: str = "randomization",
 ) -> dict[str, Any]:
-    """Compares every system with the first; returns the facts of `block` for one split, and the last two arguments.
+    """Compares every system with the first; returns the facts of `block` for one split, and the last four arguments.
 
     Args:
         values: values [queries, measures] of queries with a positive label; a query without a hit counts 0.
         unlabelled: number of queries without a positive label, which are left out.
         without_hits: system → number of the queries without a hit.
+        documents: number of documents; None: unknown.
+        test: one of `significance.TESTS`.
     """
-    facts = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)))
+    facts = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)), test=test)
     of_split = {name: fact if name == "measures" else fact[""] for name, fact in facts.items()}
-    return {**of_split, "unlabelled": unlabelled, "without_hits": without_hits}
+    others = {"unlabelled": unlabelled, "without_hits": without_hits, "documents": documents, "test": test}
+    return of_split | others
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
@@ -95,10 +116,12 @@ def notes(found: dict[str, Any]) -> list[str]:
     first, *others = found["results"]
     left_out = f"; {found['unlabelled']:,} without one left out" if found["unlabelled"] else ""
     lines = [f"{found['queries']:,} queries with a positive label{left_out}; intervals: bootstrap over queries"]
+    if found["documents"] is not None:
+        lines.append(f"{found['documents']:,} documents")
     if others:
         many = "comparisons" if len(others) > 1 else "comparison"
         lines.append(
-            f"* differs from {first}: p < {SIGNIFICANT}, paired randomization test, "
+            f"* differs from {first}: p < {SIGNIFICANT}, {TESTS[found['test']]}, "
             f"Holm-corrected for {len(others)} {many}"
         )
     for system, count in found["without_hits"].items():

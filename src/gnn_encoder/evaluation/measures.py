@@ -4,6 +4,9 @@ Measures are `ir_measures` objects. The pytrec_eval provider, trec_eval's own co
 matters for ties: trec_eval orders equal scores by passage id, descending. The provider that `ir_measures` chooses for
 RR@10 orders equal scores ascending. So RR comes from trec_eval, too, and is cut here: a first relevant hit below rank k
 counts 0. trec_eval has no Judged@k. Here Judged@k is P@k with every label set to 1, over the existing hits.
+
+A measure of documents, such as R(doc)@100, is trec_eval's of the ranking and the labels of documents, which are derived
+once (`documents`). PRES, MAP(D) and PREC(D) are computed here (`clef_ip`), on hits in trec_eval's order.
 """
 
 from collections.abc import Sequence
@@ -13,10 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Qrels, Run
-from gnn_encoder.settings.measures import DEFAULT, cutoff
+from gnn_encoder.evaluation.clef_ip import in_trec_order, pres, within_documents
+from gnn_encoder.evaluation.documents import Documents
+from gnn_encoder.settings.measures import DEFAULT, DOCUMENTS, Parts, cutoff
 
 NAMES: tuple[str, ...] = DEFAULT
 """The measures of every table, in order, unless the settings name other measures."""
+OWN = ("PRES", "MAP", "PREC")
+"""First words of the measures that trec_eval lacks."""
 QUERIES = 100
 """Number of queries evaluated at a time. Their text ids and dictionaries fit into the processor's cache."""
 
@@ -41,7 +48,12 @@ def warm_queries(queries: np.ndarray, qrels: Qrels, train: Qrels) -> np.ndarray:
 
 
 def per_query(
-    run: Run, qrels: Qrels, queries: np.ndarray, passage_ids: pa.ChunkedArray, names: Sequence[str] = NAMES
+    run: Run,
+    qrels: Qrels,
+    queries: np.ndarray,
+    passage_ids: pa.ChunkedArray,
+    names: Sequence[str] = NAMES,
+    documents: Documents | None = None,
 ) -> np.ndarray:
     """Returns every measure of every query, float64 [n, measures]; a query without a hit gets 0.
 
@@ -51,7 +63,49 @@ def per_query(
         queries: [n] row numbers.
         passage_ids: text id of every passage row; the ids order equal scores.
         names: names of the measures (`settings.measures`).
+        documents: the documents of the passages, for the measures that need them (`documents_of`).
     """
+    values = np.zeros((len(queries), len(names)))
+    parts = [Parts.of_name(name) for name in names]
+    for by_document in (False, True):
+        columns = [i for i, part in enumerate(parts) if (part.of == DOCUMENTS) == by_document]
+        if not columns:
+            continue
+        ranking, labels, ids = run, qrels, passage_ids
+        if by_document:
+            assert documents, "a measure of documents without documents"
+            ranking, labels, ids = documents.run(run.of(queries)), documents.qrels(qrels), documents.ids
+        own = [i for i in columns if parts[i].word in OWN]
+        if own:
+            figures = _own(in_trec_order(ranking.of(queries), ids), labels, queries, [parts[i] for i in own], documents)
+            values[:, own] = figures
+        if others := [i for i in columns if parts[i].word not in OWN]:
+            values[:, others] = _trec_eval(ranking, labels, queries, ids, [parts[i].plain for i in others])
+    return values
+
+
+def _own(
+    run: Run, qrels: Qrels, queries: np.ndarray, measures: Sequence[Parts], documents: Documents | None
+) -> np.ndarray:
+    """Returns the measures that trec_eval lacks, float64 [n, measures]; `run` is in trec_eval's order."""
+    columns: list[np.ndarray] = []
+    within: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}  # both measures come from one computation
+    for each in measures:
+        if each.word == "PRES":
+            columns.append(pres(run, qrels, queries, each.k, each.rel))
+        else:
+            assert documents, "a measure of documents without documents"
+            key = (each.k, each.rel)
+            if key not in within:
+                within[key] = within_documents(run, qrels, queries, documents.document, *key)
+            columns.append(within[key][each.word == "PREC"])
+    return np.stack(columns, axis=1)
+
+
+def _trec_eval(
+    run: Run, qrels: Qrels, queries: np.ndarray, passage_ids: pa.ChunkedArray, names: Sequence[str]
+) -> np.ndarray:
+    """Returns the measures that trec_eval computes, and Judged, float64 [n, measures]."""
     values = np.zeros((len(queries), len(names)))
     asked: dict[bool, dict[ir_measures.Measure, list[int]]] = {False: {}, True: {}}
     for column, name in enumerate(names):

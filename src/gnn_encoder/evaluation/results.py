@@ -11,7 +11,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.dataset import CORPUS
 from gnn_encoder.artifacts.tables import RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES, mean_name
-from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
+from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization, paired_t
 
 PerQuery = Mapping[str, np.ndarray]
 """System → values [queries, measures]."""
@@ -38,14 +38,25 @@ def intervals(
     return _named(list(values), ends.reshape(len(values), len(names), 2), names)
 
 
-def p_values(values: PerQuery, permutations: int, seed: int, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
-    """Returns uncorrected {system: {measure: p}} of every system against the baseline, which has no entry."""
+def p_values(
+    values: PerQuery,
+    permutations: int,
+    seed: int,
+    names: Sequence[str] = NAMES,
+    *,
+    baseline: str,
+    test: str = "randomization",
+) -> OfEach:
+    """Returns uncorrected {system: {measure: p}} of every system against the baseline, which has no entry.
+
+    `test` is one of `significance.TESTS`; the t-test needs no permutations and no seed.
+    """
     others = [system for system in values if system != baseline]
     if not others:
         return {}
     differences = np.concatenate([values[system] - values[baseline] for system in others], axis=1)
-    p = paired_randomization(differences, permutations, seed).reshape(len(others), len(names))
-    return _named(others, p, names)
+    p = paired_t(differences) if test == "t" else paired_randomization(differences, permutations, seed)
+    return _named(others, p.reshape(len(others), len(names)), names)
 
 
 def corrected(p: OfEach) -> OfEach:
@@ -57,14 +68,21 @@ def corrected(p: OfEach) -> OfEach:
 
 
 def block(
-    values: Mapping[str, PerQuery], names: Sequence[str], *, permutations: int, resamples: int, seed: int, baseline: str
+    values: Mapping[str, PerQuery],
+    names: Sequence[str],
+    *,
+    permutations: int,
+    resamples: int,
+    seed: int,
+    baseline: str,
+    test: str = "randomization",
 ) -> dict[str, Any]:
     """Returns the means of some measures in every split, with their statistics, for one table of a report.
 
     With 0 permutations there are no p-values (for measures that do not say which system is better).
     """
     p: dict[str, OfEach] = {
-        split: p_values(systems, permutations, seed, names, baseline=baseline) if permutations else {}
+        split: p_values(systems, permutations, seed, names, baseline=baseline, test=test) if permutations else {}
         for split, systems in values.items()
     }
     return {

@@ -3,7 +3,7 @@
 The paired randomization test (Fisher; recommended for retrieval by Smucker, Allan and Carterette, CIKM 2007): if two
 systems were equally good, the two values of a query could be swapped. So the test compares the difference of the means
 with the differences after random swaps. If several systems are compared with one baseline, some differ by chance;
-Holm's correction accounts for this.
+Holm's correction accounts for this. Student's paired t-test is there for comparisons with papers that use it.
 
 The percentile bootstrap (Efron, 1979): n queries are drawn from the n queries with replacement, many times. The 95 %
 interval goes from the 2.5th to the 97.5th percentile of the means of the draws.
@@ -11,6 +11,8 @@ interval goes from the 2.5th to the 97.5th percentile of the means of the draws.
 
 import numpy as np
 
+TESTS = {"randomization": "paired randomization test", "t": "paired t-test"}
+"""`evaluate.test` → the test's name in texts."""
 SIGNIFICANT = 0.05
 """Corrected p-values below this are marked as significant."""
 SWAPS = 2**20
@@ -49,6 +51,24 @@ def paired_randomization(differences: np.ndarray, permutations: int, seed: int) 
         rng=np.random.default_rng(seed),
     )
     p_values: np.ndarray = np.atleast_1d(result.pvalue)
+    return p_values
+
+
+def paired_t(differences: np.ndarray) -> np.ndarray:
+    """Returns two-sided p-values [c] of Student's paired t-test from per-query differences [n, c].
+
+    1 if there are fewer than two queries, or no difference at all.
+    """
+    n, comparisons = differences.shape
+    if n < 2:
+        return np.ones(comparisons)
+    from scipy.special import stdtr
+
+    # Rounded as in `paired_randomization`: differences that are equal but for rounding have no variance.
+    mean = np.round(differences.mean(axis=0), 12)
+    error = np.round(differences.std(axis=0, ddof=1), 12) / np.sqrt(n)
+    t = np.divide(np.abs(mean), error, out=np.where(mean == 0, 0.0, np.inf), where=error > 0)
+    p_values: np.ndarray = 2 * stdtr(n - 1, -t)
     return p_values
 
 

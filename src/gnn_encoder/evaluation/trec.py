@@ -101,10 +101,9 @@ def read_run_of(path: Path, data: Dataset) -> Run:
     known = {"queries": data.queries.column("query_id"), "passages": data.passages.ids()}
     for (kind, column), found in zip(known.items(), ids, strict=True):
         names = found.column()
-        row = pc.index_in(names, value_set=_without_space(column))
-        if missing := names.filter(row.is_null()).to_pylist():
-            shown = ", ".join(repr(printable(name)[:40]) for name in missing[:SHOWN])
-            unknown.append(f"{len(missing):,} of {kind} ({shown}{', …' * (len(missing) > SHOWN)})")
+        row = pc.index_in(names, value_set=without_space(column))
+        if len(missing := names.filter(row.is_null())):
+            unknown.append(f"{len(missing):,} of {kind} ({few(missing)})")
         rows.append(row.to_numpy())
     if unknown:
         lacks = f"has ids that are not in the dataset, {' and '.join(unknown)}"
@@ -136,6 +135,12 @@ def write_qrels(path: Path, qrels: Qrels, query_ids: pa.ChunkedArray, passage_id
         return [_ids(query_ids, qrels.query[part]), pa.scalar("0"), _ids(passage_ids, qrels.passage[part]), relevance]
 
     _write(path, len(qrels.query), columns)
+
+
+def few(names: pa.Array | pa.ChunkedArray) -> str:
+    """Returns the first names of a column, for an error."""
+    shown = ", ".join(repr(printable(name)[:40]) for name in names[:SHOWN].to_pylist())
+    return f"{shown}{', …' * (len(names) > SHOWN)}"
 
 
 def _columns(
@@ -230,10 +235,10 @@ def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa
 def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """Returns the text ids of some rows, without white space."""
     distinct, inverse = np.unique(rows, return_inverse=True)
-    return _without_space(ids.take(pa.array(distinct))).take(pa.array(inverse))
+    return without_space(ids.take(pa.array(distinct))).take(pa.array(inverse))
 
 
-def _without_space(ids: pa.ChunkedArray) -> pa.Array:
+def without_space(ids: pa.ChunkedArray) -> pa.Array:
     """Returns text ids as in a file."""
     whole = ids.combine_chunks()
     spaced = pc.match_substring_regex(whole, SPACE)

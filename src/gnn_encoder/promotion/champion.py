@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Dataset, Run
+from gnn_encoder.evaluation.documents import Documents, documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.results import means, p_values
 from gnn_encoder.inference.encoding import encode_texts
@@ -40,7 +41,7 @@ def compare_with_champion(
 
     Args:
         version: the champion's version number.
-        settings: settings of the challenger's evaluation; precision, depth, permutations and seed are used.
+        settings: settings of the challenger's evaluation; precision, depth, test, permutations and seed are used.
         progress: starts the progress report of a stage, given its name and number of queries.
     """
     queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
@@ -49,7 +50,7 @@ def compare_with_champion(
         for name, searcher in searchers.items()
     }
     mean = means(values, measures)
-    p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION)
+    p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION, test=settings.test)
     paths = {name: query_path(searcher.encoder, searcher.index) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
     standings = {
@@ -72,12 +73,16 @@ def bundle_figures(
     measures: Sequence[str],
     settings: Evaluate,
     progress: Progress | None = None,
+    documents: Documents | None = None,
 ) -> np.ndarray:
     """Returns every measure of every labelled query of a split, float64 [n, measures].
 
     The bundle searches its own index with its own query encoder, for `settings.depth` hits, or more if a measure needs
-    more. A hit that is not in the dataset keeps its rank and is not relevant. A passage that is not in the bundle is
-    never a hit.
+    more. A hit that is not in the dataset keeps its rank, is not relevant, and is a document of its own. A passage that
+    is not in the bundle is never a hit.
+
+    Args:
+        documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
     """
     qrels = data.split_qrels(split)
     queries = labelled_queries(qrels)
@@ -86,7 +91,10 @@ def bundle_figures(
     depth = max(settings.depth, *map(cutoff, measures))
     scores, found = search_index(searcher.index, vectors, min(depth, max(len(rows), 1)))
     passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
-    return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures)
+    documents = documents or documents_of(data, measures)
+    if documents:
+        documents = documents.of_rows(np.arange(len(ids)))
+    return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures, documents)
 
 
 def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:

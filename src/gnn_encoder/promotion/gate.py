@@ -37,7 +37,7 @@ class ChampionComparison:
     challenger: Standing
     champion: Standing
     p_values: dict[str, float]
-    """Measure → uncorrected p-value of the paired randomization test."""
+    """Measure → uncorrected p-value of the paired test."""
 
     def difference(self, measure: str) -> float:
         """Returns the challenger's mean minus the champion's mean."""

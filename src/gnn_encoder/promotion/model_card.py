@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnn_encoder.artifacts import Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.significance import TESTS
 
 TEMPLATE = "model_card.md.j2"
 
@@ -31,4 +32,5 @@ def model_card(evaluation: Evaluation, data: Dataset, graph: Graph, facts: Mappi
         facts=facts,
         split=facts["split"],
         mean_name=mean_name,
+        tests=TESTS,
     )

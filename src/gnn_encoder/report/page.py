@@ -11,11 +11,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
 from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
+from gnn_encoder.settings.measures import of_documents
 from gnn_encoder.settings.values import StepSettings
 
 
@@ -92,4 +93,6 @@ def fill(template: str, **values: Any) -> str:
     )
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.filters["mean_name"] = mean_name
-    return environment.get_template(template).render(mean_name=mean_name, significant=SIGNIFICANT, **values)
+    return environment.get_template(template).render(
+        mean_name=mean_name, of_documents=of_documents, significant=SIGNIFICANT, tests=TESTS, **values
+    )

@@ -45,7 +45,9 @@ def gains(
 
         differences = {f"{one} against {other}": values(one) - values(other) for one, other in against.items()}
         nothing = {"": np.zeros((metrics["queries"][split], len(names)))}
-        p = p_values(nothing | differences, metrics["permutations"], metrics["seed"], names, baseline="")
+        p = p_values(
+            nothing | differences, metrics["permutations"], metrics["seed"], names, baseline="", test=metrics["test"]
+        )
         found["gains"][split], found["gain_p_holm"][split] = means(differences, names), corrected(p)
     return found
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import in_table
-from gnn_encoder.evaluation.significance import SIGNIFICANT
+from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 
 
 def results_table(metrics: dict[str, Any]) -> Table:
@@ -17,8 +17,8 @@ def results_table(metrics: dict[str, Any]) -> Table:
     The best value of a column is bold; `*` marks a significant difference from the baseline. The row below a dense
     system is the system's fusion with BM25. The table fits into 80 columns.
     """
-    baseline = metrics["baseline"]
-    caption = f"* differs from {baseline}: p < {SIGNIFICANT}, paired randomization, Holm-corrected"
+    baseline, test_name = metrics["baseline"], TESTS[metrics["test"]].removesuffix(" test")
+    caption = f"* differs from {baseline}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
     if metrics["fusions"]:
         lexical = next(iter(metrics["fusions"].values()))["lexical"]
         tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())

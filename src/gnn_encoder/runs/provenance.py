@@ -20,6 +20,8 @@ from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, rea
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.measures import of_documents
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.settings.values import StepSettings
@@ -45,7 +47,7 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     """Returns {name: JSON argument of a component} of named calls.
 
     `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
-    source, a local backbone or the earlier run does not exist.
+    source, a local backbone or the earlier run does not exist, or if the data lack what a measure needs.
     """
     arguments = {
         name: StepArguments(
@@ -60,7 +62,24 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     }
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
+    _check_measures(of)
     return {name: call.model_dump_json() for name, call in arguments.items()}
+
+
+def _check_measures(of: Mapping[str, Call]) -> None:
+    """Refuses measures of documents for data without documents; otherwise `evaluate` would, after all training."""
+    if "evaluate" not in of or "ingest" not in of:
+        return
+    evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
+    assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
+    if names := of_documents(evaluate.measures):
+        from gnn_encoder.data import has_documents
+
+        if not has_documents(ingest):
+            raise UserError(
+                f"evaluate.measures has {', '.join(names)}, but nothing in {ingest.dataset or ingest.format} says "
+                "which document a passage is in: choose other measures, or data with documents"
+            )
 
 
 def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:

@@ -53,7 +53,11 @@ class Evaluate(Inference):
     """Hits of each query that are evaluated; R@1000 needs 1000."""
     measures: Measures = DEFAULT
     """Columns of the table, named as in `ir_measures`: a list, or a text with spaces between the names. The headline
-    uses the first measure, and so does the tuning of a fusion's weight."""
+    uses the first measure, and so does the tuning of a fusion's weight. Measures with `(doc)`, MAP(D) and PREC(D) need
+    data with documents (`settings.measures`)."""
+    test: Literal["randomization", "t"] = "randomization"
+    """The paired two-sided test of each system against the baseline, and of the champion: `randomization`, or `t`,
+    Student's t-test, which the paper on structured documents uses (Albarede et al., 2022, Table 1)."""
     permutations: PositiveInt = 10000
     """Permutations of the paired randomization test against the baseline."""
     resamples: PositiveInt = 2000
@@ -129,7 +133,7 @@ class Promote(StepSettings):
     """Smallest required gain over the champion on the same queries. With a negative gain and `significance: 1`, a model
     of newer data replaces a champion that is slightly better."""
     significance: Fraction = 0.05
-    """Largest p-value of the gain over the champion in the paired randomization test. 1: any."""
+    """Largest p-value of the gain over the champion in the paired test (`evaluate.test`). 1: any."""
     floors: dict[Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
     """Measure → how far its value may be below the champion's value."""
     largest_latency_ratio: PositiveFloat = 1.5

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import ChooseReranker
@@ -22,7 +23,10 @@ def choose_reranker(
     data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).rows.get("hits")]
     qrels, ids = data.split_qrels("dev"), data.passages.ids()
     dev, measure = labelled_queries(qrels), (settings.measure,)
-    figures = {path: float(per_query(Run.read(path), qrels, dev, ids, measure).mean()) for path in runs if len(dev)}
+    documents = documents_of(data, measure)
+    figures = {
+        path: float(per_query(Run.read(path), qrels, dev, ids, measure, documents).mean()) for path in runs if len(dev)
+    }
     best = max(figures, key=figures.__getitem__) if figures else runs[-1]
     made_by = read_manifest(best, "run").inputs["scorer"]
     scorer = next(path for path in scorers if read_manifest(path, "model").digest == made_by)

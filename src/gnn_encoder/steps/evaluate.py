@@ -22,7 +22,8 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     belongs to a system that the settings leave out.
 
     Raises:
-        UserError: no labelled dev or test query, two runs of one system, or no run of the baseline or the candidate.
+        UserError: no labelled dev or test query, a measure of documents of data without documents, two runs of one
+            system, or no run of the baseline or the candidate.
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
@@ -46,13 +47,19 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         if (name := getattr(settings, role)) not in facts:
             raise UserError(f"evaluate.{role} is {name!r}, which has no run: choose one of {', '.join(facts)}")
 
-    statistics = {"permutations": settings.permutations, "resamples": settings.resamples, "seed": settings.seed}
+    statistics: dict[str, Any] = {
+        "permutations": settings.permutations,
+        "resamples": settings.resamples,
+        "seed": settings.seed,
+    }
+    statistics["test"] = settings.test
     answered = collected.answer_figures()
     metrics: dict[str, Any] = {
         **block(collected.figures(names), names, baseline=settings.baseline, **statistics),
         "baseline": settings.baseline,
         "candidate": settings.candidate,
         "headline_split": collected.shown,
+        "documents": len(collected.documents.ids) if collected.documents else None,
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: each for system, each in facts.items() if "method" in each},

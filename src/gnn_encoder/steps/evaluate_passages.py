@@ -7,6 +7,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.inference.generation import log_likelihoods, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
@@ -35,7 +36,9 @@ def evaluate_passages(
     if len(weights) > 1 and len(dev := labelled_queries(qrels)):
         ids, own, part = data.passages.ids(), before.of(dev), likelihood[np.isin(query, dev)]
         runs = ((each, evaluated(own, depth, part, each)) for each in weights)
-        figures = {each: float(per_query(of, qrels, dev, ids, (settings.measure,)).mean()) for each, of in runs}
+        names = (settings.measure,)
+        documents = documents_of(data, names)
+        figures = {each: float(per_query(of, qrels, dev, ids, names, documents).mean()) for each, of in runs}
         weight = max(weights, key=lambda each: round(figures[each], 12))
         tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "figures": figures}
     evaluated(before, depth, likelihood, weight).write(run, settings.system, generator_weight=weight, **tuned)

@@ -8,10 +8,11 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL, System
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion
 from gnn_encoder.runs.step import Context, Metrics, step
-from gnn_encoder.settings.measures import cutoff
+from gnn_encoder.settings.measures import cutoff, of_documents
 from gnn_encoder.settings.outcome import Fuse
 
 TUNING_QUERIES = 1000
@@ -30,7 +31,7 @@ def fuse(
 ) -> Metrics:
     """Fuses two runs by a convex combination of scores, and by reciprocal ranks (`retrieval.fusion`).
 
-    The weight is tuned on labelled dev queries. If the measure uses only k hits, the tuning uses only k hits, too.
+    The weight is tuned on labelled dev queries. If the measure uses only k passages, the tuning uses only k hits, too.
     """
     data = Dataset(dataset)
     asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
@@ -41,14 +42,15 @@ def fuse(
     dev = labelled_queries(qrels)
     if len(dev):
         some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
-        ids = data.passages.ids()
+        ids, documents = data.passages.ids(), documents_of(data, (settings.measure,))
         tuning = context.progress("tuning", len(fusion.GRID), "weights")
 
         def figure(run: Run) -> float:
             tuning.advance()
-            return float(per_query(run, qrels, some, ids, (settings.measure,)).mean())
+            return float(per_query(run, qrels, some, ids, (settings.measure,), documents).mean())
 
-        cut = cutoff(settings.measure) or settings.depth
+        k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
+        cut = k or settings.depth
         weight, figures = fusion.tuned_weight(lexical.of(some), dense.of(some), figure, cut)
         tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "tuned_queries": len(some), "figures": figures}
     parts = {"lexical": first, "dense": second}
