@@ -12,7 +12,7 @@ from gnn_encoder.artifacts.tables import find_pairs, pair_keys
 
 
 def pres(run: Run, qrels: Qrels, queries: np.ndarray, k: int, level: int = 1) -> np.ndarray:
-    """Returns PRES@k of each query, float64 [n] (Magdy and Jones, SIGIR 2010, eq. 3; k is their N_max).
+    """Returns PRES@k of each query, float64 [n] (Magdy and Jones, SIGIR 2010; k is their N_max).
 
     PRES = 1 − (Σ r_i / n − (n + 1) / 2) / N_max, over the ranks r_i of the n relevant entries. The user looks at N_max
     entries. A relevant one that is not among them counts as retrieved just behind: the i-th relevant one, in the order
