@@ -21,14 +21,15 @@ class SharedWords:
     """Counts the words that query and passage share."""
 
     def score(self, data: Dataset, query: np.ndarray, passage: np.ndarray, **speed: object) -> np.ndarray:
-        texts = zip(data.query_texts(query), data.passages.take(passage).full_texts(), strict=True)
-        return np.array([sum(part.amount for part in self.explain(*pair)) for pair in texts], np.float32)
+        found = data.passages.take(passage)
+        texts = zip(data.query_texts(query), found.titles, found.texts, strict=True)
+        return np.array([sum(part.amount for part in self.explain(*each)) for each in texts], np.float32)
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         return scores / (1 + scores)
 
-    def explain(self, query: str, passage: str) -> list[Contribution]:
-        return [Contribution(word, 1.0) for word in sorted({*query.split()} & {*passage.split()})]
+    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
+        return [Contribution(word, 1.0) for word in sorted({*query.split()} & {*title.split(), *text.split()})]
 
 
 def shuffled(path: Path, run: Run) -> Path:

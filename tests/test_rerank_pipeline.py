@@ -45,7 +45,8 @@ def reused(shown: str) -> int:
 
 
 def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT) == 0
+    texts_alone = ("--set", "train_reranker.titles=false")  # else two systems are equal
+    assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT, *texts_alone) == 0
     shown = capsys.readouterr().out
     for title in ("train_reranker: BERT-DMN", "rerank: ColBERT", "evaluate", "report"):
         assert title in shown
@@ -62,7 +63,9 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert reused(shown) == 1  # the cross-encoder as a teacher
 
     # The same again is cached; another system alone is trained, and the order is the user's.
-    assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2") == 0
+    assert (
+        rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2", *texts_alone) == 0
+    )
     shown = capsys.readouterr().out
     # ingest, BM25, the first stage, and ColBERT, which has no episodes and reads no generated query
     assert reused(shown) == 5 and shown.count("not asked for") == 11
@@ -70,7 +73,7 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
     )
-    assert rerank(trained, "--systems", "colbert_distilled") == 0
+    assert rerank(trained, "--systems", "colbert_distilled", *texts_alone) == 0
     shown = capsys.readouterr().out
     assert reused(shown) == 7  # all but the comparison
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
@@ -184,7 +187,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         "depth": 50, "margin": 0.5, "episodes": 2, "pair_length": 99, "token_width": 64, "epochs": 3,
         "learning_rate": 1e-3, "cache": "fp16", "kernels": 5, "lstm_width": 8, "vocabulary": 99, "word_width": 8,
         "backbone": "x", "token_vectors": "int8", "split_sentences": "pysbd", "negatives": 3,
-        "distillation_temperature": 2.0, "in_batch_negatives": True,
+        "distillation_temperature": 2.0, "in_batch_negatives": True, "titles": False,
     }  # fmt: skip
     again = {
         name: [
@@ -194,7 +197,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     }
     full, lite = ["cross_encoder", "bert_dmn"], ["cross_encoder_lite", "bert_dmn_lite"]
     pairs, words = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"]
-    plain = ["colbert", "ss_bert_t", "ss_bert_h"]
+    plain = ["colbert", "colbert_titles", "ss_bert_t", "ss_bert_h"]
     late = [*plain, "colbert_distilled"]
     every = [name for name in SYSTEMS if name != "ss_bert_d"]
     assert again == {
@@ -205,6 +208,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
         "split_sentences": ["bert_dmn", "bert_dmn_lite", "dmn"],
         "negatives": [name for name in every if name != "colbert_distilled"],
         "distillation_temperature": ["colbert_distilled"], "in_batch_negatives": plain,
+        "titles": [name for name in late if name != "colbert_titles"],
     }  # fmt: skip
     ranked = trained("rerank").items() ^ trained("rerank", token_vectors="int8").items()
     assert {name for name, _ in ranked} == {f"rerank.{name}" for name in late}

@@ -9,7 +9,7 @@ from torch import Tensor
 from gnn_encoder.artifacts import PassageTable, Texts
 from gnn_encoder.artifacts.arrays import eight_bits, ranges
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_rows
-from gnn_encoder.inference.tokens import SHARD, Tokens, tokens_at
+from gnn_encoder.inference.tokens import SHARD, Tokens, passage_tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.dual_encoder import device
@@ -43,6 +43,11 @@ class TokenVectors(NamedTuple):
 def query_tokens(model: LateInteraction, texts: list[str]) -> Tokens:
     """Tokens of queries, with space for the marker."""
     return Tokens.of(model.tokenizer, texts, model.layout.query_length - 1)
+
+
+def all_passage_tokens(model: LateInteraction, passages: PassageTable) -> Tokens:
+    """Tokens of all passages as the layout says, with space for the marker; cached as `passage_tokens`."""
+    return passage_tokens(model.tokenizer, passages, model.layout.passage_length - 1, model.layout.titles)
 
 
 def query_arrays(model: LateInteraction, tokens: Tokens, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,12 +103,15 @@ def encode_passages(
     token_vectors: str = "fp16",
     **options: Unpack[ReadOptions],
 ) -> TokenVectors:
-    """Token vectors of the passages at `rows` [n], title and text, without punctuation; in temporary files.
+    """Token vectors of the passages at `rows` [n], without punctuation; in temporary files.
+
+    The layout says whether their titles are read.
 
     Args:
         token_vectors: `fp16`, or `int8`, which takes half of the space.
     """
-    tokens, places = tokens_at(model.tokenizer, passages, rows, model.layout.passage_length - 1)
+    layout = model.layout
+    tokens, places = tokens_at(model.tokenizer, passages, rows, layout.passage_length - 1, layout.titles)
     starts = range(0, len(rows), SHARD)
     kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
     counts = [np.diff(np.concatenate([[0], np.cumsum(each)])[ends]) for each, ends in kept]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Unpack
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import Texts
+from gnn_encoder.artifacts import Texts, passage_text
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
 from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
@@ -42,8 +42,8 @@ class Scorer(Protocol):
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities [r] of relevance from scores [r]."""
 
-    def explain(self, query: str, passage: str) -> list[Contribution]:
-        """The parts of a pair's score, largest first; empty if the scorer has no explanation."""
+    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
+        """The parts of the score of a query and a passage, largest first; empty if the scorer has no explanation."""
 
 
 class CrossEncoderScorer:
@@ -78,7 +78,7 @@ class CrossEncoderScorer:
         probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
         return probabilities
 
-    def explain(self, query: str, passage: str) -> list[Contribution]:
+    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
         """Empty: the score has no parts."""
         return []
 
@@ -140,9 +140,10 @@ class LateInteractionScorer:
         shares: np.ndarray = np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
         return shares
 
-    def explain(self, query: str, passage: str) -> list[Contribution]:
+    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""
         model = self.model
+        passage = passage_text(title, text) if model.layout.titles else text
         asked = query_tokens(model, [query])
         answering = Tokens.of(model.tokenizer, [passage], model.layout.passage_length - 1)
         row = np.zeros(1, np.int64)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import PassageTable
+from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.errors import UserError
@@ -102,17 +102,18 @@ class Tokens:
         return ids, mask.astype(np.int64)
 
 
-def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> Tokens:
-    """All passages, title and text, with special tokens and cut to `max_length`; ids int32 are memory-mapped.
+def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int, titles: bool = True) -> Tokens:
+    """All passages with special tokens, cut to `max_length`; ids int32 are memory-mapped.
 
-    The file is cached in the folder `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
+    A passage is its title and text; without `titles`, its text alone. The file is cached in the folder
+    `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
     """
     root = os.environ.get(TOKENS)
     if not root:
         with tempfile.TemporaryDirectory() as name:
-            _write(Path(name), tokenizer, passages, max_length)
+            _write(Path(name), tokenizer, passages, max_length, titles)
             return _read(Path(name))
-    key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length}
+    key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length, "titles": titles}
     folder = Path(root) / digest_of(key)[:20]
     try:
         read_manifest(folder, "tokens")
@@ -121,7 +122,7 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as own:
             with drafting(Path(own) / folder.name, "tokens") as draft:
-                _write(draft.path, tokenizer, passages, max_length)
+                _write(draft.path, tokenizer, passages, max_length, titles)
             try:
                 draft.target.rename(folder)
             except OSError:
@@ -130,20 +131,29 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int) -> T
     return _read(folder)
 
 
-def tokens_at(tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int) -> tuple[Tokens, np.ndarray]:
-    """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row."""
+def tokens_at(
+    tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int, titles: bool = True
+) -> tuple[Tokens, np.ndarray]:
+    """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row.
+
+    `titles` as in `passage_tokens`.
+    """
     if len(rows) > len(passages) // FEW:
-        return passage_tokens(tokenizer, passages, max_length), rows
+        return passage_tokens(tokenizer, passages, max_length, titles), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
-    parts = [Tokens.of(tokenizer, passages.take(shard).full_texts(), max_length) for shard in shards]
+    parts = [Tokens.of(tokenizer, _texts(passages.take(shard), titles), max_length) for shard in shards]
     return Tokens.join(parts), np.arange(len(rows))
 
 
-def _write(folder: Path, tokenizer: Any, passages: PassageTable, max_length: int) -> None:
+def _texts(passages: Passages, titles: bool) -> list[str]:
+    return passages.full_texts() if titles else passages.texts
+
+
+def _write(folder: Path, tokenizer: Any, passages: PassageTable, max_length: int, titles: bool) -> None:
     lengths = [np.zeros(0, np.int64)]
     with (folder / IDS).open("wb") as file:
         for batch in passages.stream():
-            part = Tokens.of(tokenizer, batch.full_texts(), max_length)
+            part = Tokens.of(tokenizer, _texts(batch, titles), max_length)
             part.ids.tofile(file)
             lengths.append(part.lengths)
     np.save(folder / OFFSETS, _offsets(np.concatenate(lengths)), allow_pickle=False)

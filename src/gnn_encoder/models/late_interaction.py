@@ -31,11 +31,13 @@ class LateInteractionLayout:
     query_length: int = 32
     """Tokens of a query, special tokens and the marker included."""
     passage_length: int = 180
-    """Tokens of title and text, special tokens and the marker included."""
+    """Tokens of a passage, special tokens and the marker included."""
     expand_queries: bool = True
     """Queries are filled up to `query_length` with `[MASK]`, and the masks' vectors take part in the score."""
     attend_to_masks: bool = False
     """The other query tokens read the added masks. ColBERT: no."""
+    titles: bool = True
+    """A passage's title is read before its text."""
 
 
 class LateInteraction(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Bundle, Dataset, passage_text
+from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.explanation.passages import ExplainedPassage, Sources
 from gnn_encoder.inference.encoding import encode_texts
@@ -109,7 +109,7 @@ def explained_by_scorer(scorer: Scorer, system: str, examples: list[Example]) ->
     explained = []
     for example in examples:
         found = [
-            replace(each, parts=tuple(scorer.explain(example.query, passage_text(each.title, each.text))))
+            replace(each, parts=tuple(scorer.explain(example.query, each.title, each.text)))
             for each in example.rankings[system]
         ]
         explained.append(replace(example, rankings={**example.rankings, system: found}))

@@ -111,6 +111,9 @@ class TrainReranker(MeasuredTraining, Distillation):
     """colbert: tokens of a query and of a passage."""
     expand_queries: bool = True
     """colbert: queries are filled up with [MASK]."""
+    titles: bool = True
+    """colbert: a passage's title is read before its text. Passages of structured documents have their section titles
+    there. The papers' passages are their texts alone."""
     token_vectors: TokenVectorType = "fp16"
     """colbert: storage type of the passages' token vectors during re-ranking. `int8`, with one scale per token, halves
     their size; of ObliQA's 400 dev queries, MRR@10 changes for 2."""
@@ -269,7 +272,7 @@ _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("token_width", "query_length", "passage_length"), ("colbert",)),
-    **dict.fromkeys(("expand_queries", "in_batch_negatives"), ("colbert",)),
+    **dict.fromkeys(("expand_queries", "titles", "in_batch_negatives"), ("colbert",)),
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
     **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
     **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width", "feature_scale"), ("k_nrm",)),

@@ -31,6 +31,7 @@ SYSTEMS: dict[str, System] = {
     "cross_encoder_lite": System("Cross-encoder lite", "cross_encoder", {"lite": True}),
     "bert_dmn_lite": System("BERT-DMN lite", "bert_dmn", {"lite": True}),
     "colbert": System("ColBERT", "colbert"),
+    "colbert_titles": System("ColBERT, titles first", "colbert", {"titles": True}),
     "qa_lstm": System("QA-LSTM", "qa_lstm"),
     "k_nrm": System("K-NRM", "k_nrm"),
     "dmn": System("DMN", "dmn"),

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
+from gnn_encoder.inference.late_interaction import (
+    all_passage_tokens,
+    late_scores,
+    passage_arrays,
+    query_arrays,
+    query_tokens,
+)
 from gnn_encoder.inference.scoring import Pairs, logits_of, pair_tokens
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, passage_tokens
@@ -146,11 +152,15 @@ def _reading_pairs(model: Any, pairs: Pairs, rows: np.ndarray, precision: str) -
 
 def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -> Reranker:
     layout = LateInteractionLayout(
-        settings.token_width, settings.query_length, settings.passage_length, settings.expand_queries
+        settings.token_width,
+        settings.query_length,
+        settings.passage_length,
+        settings.expand_queries,
+        titles=settings.titles,
     )
     model = LateInteraction.from_backbone(settings.backbone, layout)
     questions = query_tokens(model, [*data.queries.column("text").to_pylist(), *generated])
-    passages = passage_tokens(model.tokenizer, data.passages, model.layout.passage_length - 1)
+    passages = all_passage_tokens(model, data.passages)
 
     def vectors(ids: Tensor, mask: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
         return model(ids, mask), used
