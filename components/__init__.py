@@ -17,6 +17,7 @@ from components.generate_queries import generate_queries
 from components.ingest import ingest
 from components.measure_latency import measure_latency
 from components.promote import promote
+from components.propagate_sections import propagate_sections
 from components.rank import rank
 from components.report import report
 from components.rerank import rerank
@@ -48,6 +49,7 @@ __all__ = [
     "ingest",
     "measure_latency",
     "promote",
+    "propagate_sections",
     "rank",
     "report",
     "rerank",

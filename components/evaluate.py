@@ -24,6 +24,7 @@ def evaluate(
     dual_encoder_fused_by_rank: Input[Artifact] = None,
     gnn_encoder_fused_by_rank: Input[Artifact] = None,
     rerankers: Input[List[Artifact]] = None,  # noqa: UP006
+    propagated_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
     generated_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
     evaluated_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
     distilled_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
@@ -33,7 +34,7 @@ def evaluate(
 
     runs = (
         bm25, untrained, dpr, dual_encoder, gnn_encoder, reranked, dual_encoder_fused, gnn_encoder_fused,
-        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()), *(generated_rerankers or ()),
-        *(evaluated_rerankers or ()), *(distilled_rerankers or ()),
+        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()), *(propagated_rerankers or ()),
+        *(generated_rerankers or ()), *(evaluated_rerankers or ()), *(distilled_rerankers or ()),
     )  # fmt: skip
     evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs if run], evaluation=evaluation.path)

@@ -1,11 +1,11 @@
 """The re-ranking pipeline: trains re-rankers on one first stage, side by side, and compares them with it.
 
-`systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, and `rerank`, the arguments
-of `rerank`. `generated_systems` is such a list of the re-rankers that train on generated queries, too (SS-BERT 3); its
-entries have `select`, the arguments of `select_training_set`, and `evaluate_passages` besides. `distilled_systems` is
-one of the re-rankers that learn from a teacher: `teacher` has the arguments of the teacher's `train_reranker`, and
-`score` those of `score_candidates`. The cache has a teacher that is also one of the systems. `bundle` is the URI of the
-first stage's bundle, if it has one. The other parameters are as in train.py.
+`systems` is a list with an entry per re-ranker: `train`, the arguments of `train_reranker`, `rerank`, the arguments of
+`rerank`, and `propagate_sections`. `generated_systems` is such a list of the re-rankers that train on generated
+queries, too (SS-BERT 3); its entries have `select`, the arguments of `select_training_set`, and `evaluate_passages`
+besides. `distilled_systems` is one of the re-rankers that learn from a teacher: `teacher` has the arguments of the
+teacher's `train_reranker`, and `score` those of `score_candidates`. The cache has a teacher that is also one of the
+systems. `bundle` is the URI of the first stage's bundle, if it has one. The other parameters are as in train.py.
 """
 
 from kfp import dsl
@@ -37,6 +37,9 @@ def rerank(
     with dsl.ParallelFor(systems) as system:
         reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
         run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output
+        propagated_run = components.propagate_sections(
+            arguments=system.propagate_sections, dataset=dataset, ranking=run
+        ).output
 
     # A query for each negative says how hard the negative is, and is a new query that the negative answers.
     query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
@@ -74,6 +77,7 @@ def rerank(
         dataset=dataset,
         bm25=first_run,
         rerankers=dsl.Collected(run),
+        propagated_rerankers=dsl.Collected(propagated_run),
         generated_rerankers=dsl.Collected(generated_run),
         evaluated_rerankers=dsl.Collected(evaluated_run),
         distilled_rerankers=dsl.Collected(student_run),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,21 @@ def reused(shown: str) -> int:
     return sum("  cached  " in line and "not asked for" not in line for line in shown.splitlines())
 
 
-def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    texts_alone = ("--set", "train_reranker.titles=false")  # else two systems are equal
-    assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT, *texts_alone) == 0
+def with_documents(trained: Trained, folder: Path) -> Path:
+    """The data, ten passages to a document, in sections of three."""
+    shutil.copytree(trained.command[trained.command.index("--dataset") + 1], folder)
+    rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    placed = (row | {"doc_id": str(i // 10), "section": [str(i % 10 // 3)]} for i, row in enumerate(rows))
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in placed))
+    return folder
+
+
+def test_every_kind_is_trained_ranked_and_compared(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("--dataset", str(with_documents(trained, tmp_path / "data")))
+    same = (*data, "--set", "train_reranker.titles=false", "--set", "propagate_sections.propagation_weights=[0.9]")
+    assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT, *same) == 0
     shown = capsys.readouterr().out
     for title in ("train_reranker: BERT-DMN", "rerank: ColBERT", "evaluate", "report"):
         assert title in shown
@@ -63,17 +76,15 @@ def test_every_kind_is_trained_ranked_and_compared(trained: Trained, capsys: pyt
     assert reused(shown) == 1  # the cross-encoder as a teacher
 
     # The same again is cached; another system alone is trained, and the order is the user's.
-    assert (
-        rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2", *texts_alone) == 0
-    )
+    assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2", *same) == 0
     shown = capsys.readouterr().out
     # ingest, BM25, the first stage, and ColBERT, which has no episodes and reads no generated query
-    assert reused(shown) == 5 and shown.count("not asked for") == 11
+    assert reused(shown) == 5 and shown.count("not asked for") == 13
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
     )
-    assert rerank(trained, "--systems", "colbert_distilled", *texts_alone) == 0
+    assert rerank(trained, "--systems", "colbert_distilled", *same) == 0
     shown = capsys.readouterr().out
     assert reused(shown) == 7  # all but the comparison
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
@@ -199,7 +210,7 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     pairs, words = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"]
     plain = ["colbert", "colbert_titles", "ss_bert_t", "ss_bert_h"]
     late = [*plain, "colbert_distilled"]
-    every = [name for name in SYSTEMS if name != "ss_bert_d"]
+    every = [name for name, system in SYSTEMS.items() if not system.evaluates]
     assert again == {
         "depth": [], "margin": [*pairs, *words], "episodes": ["bert_dmn", "bert_dmn_lite", "dmn"],
         "pair_length": [*pairs, *words], "token_width": late, "epochs": every,
@@ -288,9 +299,14 @@ def test_an_unusable_first_stage_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("systems", "words"), [("bm25", "no system 'bm25': choose of cross_encoder"), ("", "no system is named")]
+    ("systems", "words"),
+    [
+        ("bm25", "no system 'bm25': choose of cross_encoder"),
+        ("", "no system is named"),
+        ("qsf", "QSF sectionPropagateAVG reads the sections of passages, but nothing in "),
+    ],
 )
-def test_an_unknown_system_is_one_line(
+def test_a_system_that_cannot_be_ranked_is_one_line(
     systems: str, words: str, trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert rerank(trained, "--systems", systems) == 2

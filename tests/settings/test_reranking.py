@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.outcome import Evaluate, Rerank
-from gnn_encoder.settings.pipeline import Settings, ranking_calls
-from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.pipeline import Settings, ranking_calls, reranking_calls
+from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
 from gnn_encoder.settings.reranking_systems import system_names
 
 
@@ -99,9 +99,32 @@ def test_hits_are_scored_by_default() -> None:
     [
         (["ss_bert_d", "ss_bert_h"], ["ss_bert_d", "ss_bert_h"]),
         (["ss_bert_d"], ["ss_bert_h", "ss_bert_d"]),
+        (["qsf", "k_nrm"], ["colbert", "qsf", "k_nrm"]),
         (["ss_bert_h", "colbert", "ss_bert_d"], ["ss_bert_h", "colbert", "ss_bert_d"]),
         (["dmn", "colbert", "dmn"], ["colbert", "dmn"]),
     ],
 )
 def test_the_last_named_system_is_the_last(named: list[str], systems: list[str]) -> None:
     assert system_names(named) == systems
+
+
+def test_sections_are_propagated_only_for_the_system_that_does_it() -> None:
+    settings = Settings(
+        train_reranker=TrainReranker(depth=70), propagate_sections=PropagateSections(propagation_weights=(0.25,))
+    )
+    for names, asked in ((["colbert", "k_nrm"], False), (["k_nrm", "colbert", "qsf"], True)):
+        calls = reranking_calls(settings, names)
+        assert not calls["propagate_sections.k_nrm"].asked and calls["propagate_sections.colbert"].asked == asked
+    call, trained = calls["propagate_sections.colbert"], {name for name in calls if name.startswith("train.")}
+    assert (call.label, calls["evaluate"].settings.candidate) == ("QSF sectionPropagateAVG",) * 2
+    expected = {"system": call.label, "measure": "RR@10", "depth": 70, "propagation_weights": (0.25,)}
+    assert call.settings.model_dump() == expected and trained == {"train.k_nrm", "train.colbert", "train.nothing"}
+
+
+@pytest.mark.parametrize("general", [{"triples": "augmented"}, {"loss": "listwise_distillation"}])
+def test_scores_of_a_system_on_other_triples_are_not_propagated(general: dict[str, Any]) -> None:
+    settings = Settings(train_reranker=TrainReranker.model_validate(general))
+    with pytest.raises(UserError, match="QSF sectionPropagateAVG needs colbert on labelled triples"):
+        reranking_calls(settings, ["colbert", "qsf"])
+    calls = reranking_calls(settings, ["colbert"])  # no step takes the other's name
+    assert not any(call.asked for name, call in calls.items() if name.startswith(("propagate_", "evaluate_")))

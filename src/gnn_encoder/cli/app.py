@@ -150,7 +150,7 @@ def rerank(
     titles = [
         f"{step}: {system.title}"
         for system in chosen.values()
-        for step in (("evaluate_passages",) if system.evaluates else ("train_reranker", "rerank"))
+        for step in ((system.step,) if system.evaluates else ("train_reranker", "rerank"))
     ]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")

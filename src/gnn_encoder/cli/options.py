@@ -51,8 +51,8 @@ ClusterFile = Annotated[
 
 Systems = typer.Option(
     metavar="SYSTEM,…",
-    help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled triples, on "
-    "generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
+    help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled triples, "
+    "qsf, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
 )
 FirstStage = Annotated[
     str | None,

@@ -47,7 +47,8 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     """Returns {name: JSON argument of a component} of named calls.
 
     `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
-    source, a local backbone or the earlier run does not exist, or if the data lack what a measure needs.
+    source, a local backbone or the earlier run does not exist, or if the data lack the documents that a measure or a
+    system needs.
     """
     arguments = {
         name: StepArguments(
@@ -62,23 +63,30 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     }
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
-    _check_measures(of)
+    _check_documents(of)
     return {name: call.model_dump_json() for name, call in arguments.items()}
 
 
-def _check_measures(of: Mapping[str, Call]) -> None:
-    """Refuses measures of documents for data without documents; otherwise `evaluate` would, after all training."""
+def _check_documents(of: Mapping[str, Call]) -> None:
+    """Refuses what needs documents for data without documents; otherwise a step would, after all training."""
     if "evaluate" not in of or "ingest" not in of:
         return
     evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
     assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
+    needs = []
     if names := of_documents(evaluate.measures):
+        needs.append((f"evaluate.measures has {', '.join(names)}", "choose other measures"))
+    for call in of.values():
+        if call.step == "propagate_sections" and call.asked:
+            needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
+    if needs:
         from gnn_encoder.data import has_documents
 
         if not has_documents(ingest):
+            what, instead = needs[0]
             raise UserError(
-                f"evaluate.measures has {', '.join(names)}, but nothing in {ingest.dataset or ingest.format} says "
-                "which document a passage is in: choose other measures, or data with documents"
+                f"{what}, but nothing in {ingest.dataset or ingest.format} says which document a passage is in: "
+                f"{instead}, or give data with documents"
             )
 
 

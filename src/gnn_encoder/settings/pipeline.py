@@ -38,6 +38,7 @@ class Settings(StepSettings):
     first_stage: FirstStage = FirstStage()
     train_reranker: reranking.TrainReranker = reranking.TrainReranker()
     evaluate_passages: reranking.EvaluatePassages = reranking.EvaluatePassages()
+    propagate_sections: reranking.PropagateSections = reranking.PropagateSections()
     compare_rerankers: reranking.CompareRerankers = reranking.CompareRerankers()
 
     def _problems(self) -> Iterator[str]:
@@ -94,6 +95,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "score_candidates",
         "train_reranker",
         "evaluate_passages",
+        "propagate_sections",
         "compare_rerankers",
     ),
 }
@@ -180,10 +182,14 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
 def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "") -> dict[str, Call]:
     """Returns {name: call} of the steps that make training sets, train re-rankers, and compare them.
 
-    The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems that train on
-    generated queries, `select.SYSTEM` and `evaluate_passages.SYSTEM`, for those that learn from a teacher
-    `teacher.SYSTEM` and `score.SYSTEM`. The last system is the candidate. `study`: one of `RERANKING_STUDIES`, which is
-    reported, too. Raises UserError if the first stage has the name of a re-ranker.
+    The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems on labelled
+    triples, `propagate_sections.SYSTEM`, for systems that train on generated queries, `select.SYSTEM` and
+    `evaluate_passages.SYSTEM`, for those that learn from a teacher `teacher.SYSTEM` and `score.SYSTEM`. The last system
+    is the candidate. `study`: one of `RERANKING_STUDIES`, which is reported, too.
+
+    Raises:
+        UserError: the first stage has the name of a re-ranker, or a system propagates the scores of another that does
+            not train on labelled triples.
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if study:
@@ -199,13 +205,25 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
         "generate_queries": Call("generate_queries", generate, asked=asked),
     }
-    evaluating = {ALL_SYSTEMS[name].evaluates: ALL_SYSTEMS[name].title for name in systems}
+    chosen_systems = [ALL_SYSTEMS[name] for name in systems]
+    changing = {(system.step, system.evaluates): system.title for system in chosen_systems}
     for name in loops["generated_systems"]:
-        system, title = ALL_SYSTEMS.get(name, System(name, "colbert")), evaluating.get(name, "")
+        system, title = ALL_SYSTEMS.get(name, System(name, "colbert")), changing.get(("evaluate_passages", name), "")
         chosen = settings.select_training_set.model_copy(update={**negatives, **both, **system.selection})
         tuned = settings.evaluate_passages.model_copy(update={"system": title, "measure": evaluate.measures[0]})
         found[f"select.{name}"] = Call("select_training_set", chosen, system.title, asked)
         found[f"evaluate_passages.{name}"] = Call("evaluate_passages", tuned, title, asked=bool(title))
+    for system in chosen_systems:
+        if system.step == "propagate_sections" and system.evaluates not in loops["systems"]:
+            raise UserError(
+                f"{system.title} needs {system.evaluates} on labelled triples, without a teacher: set "
+                f"train_reranker.triples to labelled, and train_reranker.loss to auto, for {system.evaluates}"
+            )
+    for name in loops["systems"]:
+        title = changing.get(("propagate_sections", name), "")
+        own = {"system": title, "measure": evaluate.measures[0], "depth": settings.train_reranker.hits_of("colbert")}
+        mixed = settings.propagate_sections.model_copy(update=own)
+        found[f"propagate_sections.{name}"] = Call("propagate_sections", mixed, title, asked=bool(title))
     for name in (name for loop in loops.values() for name in loop):
         if name == NOTHING:
             found[f"train.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)

@@ -125,6 +125,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "select_training_set": {"negative_depth"},
     "train_reranker": {"kind", "lite"},
     "evaluate_passages": {"system", "measure"},
+    "propagate_sections": {"system", "measure", "depth"},
     "compare_rerankers": {"study", "depth"},
 }
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""

@@ -172,7 +172,7 @@ class TrainReranker(MeasuredTraining, Distillation):
     def _problems_of(self, name: str, own: Mapping[str, Any]) -> Iterator[str]:
         if name not in SYSTEMS:
             yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
-        _, kind, changes, evaluates, _ = SYSTEMS[name]
+        _, kind, changes, evaluates, *_ = SYSTEMS[name]
         if evaluates:
             yield f"systems.{name} trains nothing: set systems.{evaluates}"
         chosen = self.model_copy(update={**own, "kind": kind, "lite": False, **changes})
@@ -252,6 +252,26 @@ class EvaluatePassages(Inference):
     of the generator's size, so this is less than SS-BERT's 1000, and enough to change MRR@10."""
     length_normalised: bool = False
     """Divide s_query by the query's number of tokens. SS-BERT does not."""
+
+
+class PropagateSections(StepSettings):
+    """Mixes a re-ranker's score of a passage with the mean score of the passage's section (QSF sectionPropagateAVG).
+
+    s'(p) = (1 − μ) s(p) + μ · mean of s over the hits in p's section. This is our reading of a baseline of Albarede et
+    al. (2022), who cite their paper of 2021 for it and give no equation. The section is the passage's parent node. The
+    mean is over the section's passages among the query's re-ranked hits, p included. Its other passages are left out of
+    the mean: they have no score, and 0 would be no low score, because sums of similarities have no fixed zero. So a hit
+    keeps its score if it has no parent, or is the only hit in its section.
+    """
+
+    system: str = "QSF sectionPropagateAVG"
+    measure: Measure = "RR@10"
+    depth: PositiveInt = 1000
+    """The pipeline sets all three: the run's name in every table, the first of `evaluate.measures`, and the number of
+    hits that the re-ranker has scored; later hits stay below them."""
+    propagation_weights: Annotated[tuple[Fraction, ...], Field(min_length=1)] = tuple(i / 10 for i in range(1, 10))
+    """Values of μ: the first that is best on dev queries is taken, and without labelled dev queries the middle one. 0
+    is not among them, because with it the system is the re-ranker itself."""
 
 
 class CompareRerankers(Inference):

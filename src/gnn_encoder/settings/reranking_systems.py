@@ -20,9 +20,11 @@ class System(NamedTuple):
     kind: RerankerKind
     changes: Mapping[str, Any] = {}
     evaluates: str = ""
-    """The system whose ranking `evaluate_passages` changes; nothing is trained for this one."""
+    """The system whose ranking `step` changes; nothing is trained for this one."""
     selection: Mapping[str, Any] = {}
     """Changes of `select_training_set`, for a system on generated queries."""
+    step: Literal["evaluate_passages", "propagate_sections"] = "evaluate_passages"
+    """The step that changes the ranking of `evaluates`. `propagate_sections` needs data with documents."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -35,6 +37,7 @@ SYSTEMS: dict[str, System] = {
     "qa_lstm": System("QA-LSTM", "qa_lstm"),
     "k_nrm": System("K-NRM", "k_nrm"),
     "dmn": System("DMN", "dmn"),
+    "qsf": System("QSF sectionPropagateAVG", "colbert", evaluates="colbert", step="propagate_sections"),
     "ss_bert_t": System("SS-BERT(t)", "colbert", {"triples": "selected"}, selection={"augmentation": False}),
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),

@@ -1,14 +1,12 @@
 """Adds to a re-ranker's scores how likely the query generator writes the query of a passage (SS-BERT 3.4)."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.tuning import chosen_weight
 from gnn_encoder.inference.generation import log_likelihoods, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.runs.step import Context, Metrics, step
@@ -30,17 +28,10 @@ def evaluate_passages(
         asked, place = np.unique(query, return_inverse=True)
         likelihood = likelihood / query_ids(generator, data.query_texts(asked)).lengths[place]
 
-    weights, tuned = settings.generator_weights, dict[str, Any]()
-    weight = weights[len(weights) // 2]
-    qrels = data.split_qrels("dev")
-    if len(weights) > 1 and len(dev := labelled_queries(qrels)):
-        ids, own, part = data.passages.ids(), before.of(dev), likelihood[np.isin(query, dev)]
-        runs = ((each, evaluated(own, depth, part, each)) for each in weights)
-        names = (settings.measure,)
-        documents = documents_of(data, names)
-        figures = {each: float(per_query(of, qrels, dev, ids, names, documents).mean()) for each, of in runs}
-        weight = max(weights, key=lambda each: round(figures[each], 12))
-        tuned = {"tuned_on": "dev", "tuned_by": settings.measure, "figures": figures}
+    def ranked(dev: np.ndarray, weight: float) -> Run:
+        return evaluated(before.of(dev), depth, likelihood[np.isin(query, dev)], weight)
+
+    weight, tuned = chosen_weight(data, settings.generator_weights, settings.measure, ranked)
     evaluated(before, depth, likelihood, weight).write(run, settings.system, generator_weight=weight, **tuned)
     return {
         "pairs": len(query),
