@@ -148,3 +148,9 @@ def test_data_without_documents_are_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no documents, so passages have no sections: leave out QSF") as caught:
         propagate({"dataset": tmp_path / "data", "ranking": tmp_path / "ranking"}, tmp_path / "run")
     assert "\n" not in str(caught.value)
+
+
+def test_the_weight_may_be_chosen_by_a_measure_within_documents(inputs: dict[str, Path], tmp_path: Path) -> None:
+    propagate(inputs, tmp_path / "run", measure="MAP(D)")
+    facts = System.of(tmp_path / "run").facts
+    assert facts["tuned_by"] == "MAP(D)" and len(set(facts["figures"].values())) > 1
