@@ -42,6 +42,7 @@ def write_evaluation(path: Path, bundle: Path, dataset: Dataset, value: float, s
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
+        "test": "randomization",
         "results": {"test": {BASELINE: dict.fromkeys(NAMES, 0.1), CANDIDATE: dict.fromkeys(NAMES, value)}},
         "digests": {"test": "data"},
         "queries": {"test": 1234},

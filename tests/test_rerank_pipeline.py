@@ -45,20 +45,24 @@ def reused(shown: str) -> int:
     return sum("  cached  " in line and "not asked for" not in line for line in shown.splitlines())
 
 
-def with_documents(trained: Trained, folder: Path) -> Path:
-    """The data, ten passages to a document, in sections of three."""
+@pytest.fixture(scope="module")
+def same(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Settings that the tests of all systems share, so that their trainings are cached.
+
+    The data have ten passages to a document, in sections of three.
+    """
+    folder = tmp_path_factory.mktemp("documents") / "data"
     shutil.copytree(trained.command[trained.command.index("--dataset") + 1], folder)
     rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     placed = (row | {"doc_id": str(i // 10), "section": [str(i % 10 // 3)]} for i, row in enumerate(rows))
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in placed))
-    return folder
+    given = ("train_reranker.titles=false", "propagate_sections.propagation_weights=[0.9]")
+    return ("--dataset", str(folder), *(word for setting in given for word in ("--set", setting)))
 
 
 def test_every_kind_is_trained_ranked_and_compared(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = ("--dataset", str(with_documents(trained, tmp_path / "data")))
-    same = (*data, "--set", "train_reranker.titles=false", "--set", "propagate_sections.propagation_weights=[0.9]")
     assert rerank(trained, "--systems", ",".join(SYSTEMS), *SS_BERT, *same) == 0
     shown = capsys.readouterr().out
     for title in ("train_reranker: BERT-DMN", "rerank: ColBERT", "evaluate", "report"):
@@ -140,8 +144,8 @@ def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> t
     return Report.read(Path(shown.split("report ")[-1].strip()).parent), shown
 
 
-def test_the_study_of_bert_dmn(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    report, shown = study(trained, capsys, "bert_dmn", "--set", "compare_rerankers.diffusion_pairs=50")
+def test_the_study_of_bert_dmn(trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    report, shown = study(trained, capsys, "bert_dmn", "--set", "compare_rerankers.diffusion_pairs=50", *same)
     metrics, page = report.metrics, report.page.read_text()
     results, measured = metrics["results"]["test"], metrics["gains"]["test"]
     titles = [SYSTEMS[name].title for name in RERANKING_STUDIES["bert_dmn"].systems]
@@ -158,11 +162,11 @@ def test_the_study_of_bert_dmn(trained: Trained, capsys: pytest.CaptureFixture[s
 
 
 def test_the_study_of_ss_bert(
-    trained: Trained, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systems = ("ss_bert_t", "colbert", "ss_bert_h", "ss_bert_h_0.3", "ss_bert_d")
     monkeypatch.setitem(RERANKING_STUDIES, "ss_bert", RERANKING_STUDIES["ss_bert"]._replace(systems=systems))
-    report, shown = study(trained, capsys, "ss_bert", *SS_BERT)
+    report, shown = study(trained, capsys, "ss_bert", *SS_BERT, *same)
     metrics, page = report.metrics, report.page.read_text()
     results, other = metrics["results"]["test"], "SS-BERT(h), t_A = 0.3"
     assert list(results) == ["BM25", "ColBERT", "SS-BERT(t)", "SS-BERT(h)", other, "SS-BERT(d)"]

@@ -17,6 +17,7 @@ BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 METRICS = {
     "measures": ["RR@10"],
     "baseline": BASELINE,
+    "test": "randomization",
     "candidate": CANDIDATE,
     "fusions": {},
     "queries": {"test": 20},
