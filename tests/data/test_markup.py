@@ -1,5 +1,6 @@
 """Folders of Markdown and HTML become passages, sections and citations."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,24 @@ def test_pages_without_passages_are_read(tmp_path: Path) -> None:
     assert "1 links lead to no section and no passage: 'b.md' in 'c.html:1'" in report.remarks
 
 
+def test_a_link_whose_name_is_too_long_for_a_file_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(f"Text [a](guide.md) [b]({'x' * 300}.md).")
+    (remark,) = (remark for remark in check(Ingest(dataset=str(tmp_path))).remarks if "links" in remark)
+    assert remark.startswith("2 links lead to no section")
+
+
+def test_a_link_to_a_folder_that_cannot_be_read_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.md").write_text("Text [a](secret/).")
+    (tmp_path / "secret").mkdir()
+
+    def refused(folder: Path) -> None:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    report = check(Ingest(dataset=str(tmp_path)))
+    assert report.structure and report.structure.outside_citations == 1
+
+
 def test_moving_a_page_changes_the_digest(tmp_path: Path) -> None:
     folder = write(tmp_path / "d")
     before = open_source(Ingest(dataset=str(folder))).digest()
@@ -217,6 +236,9 @@ def test_anchors_are_those_of_github() -> None:
         ('<h1 align="center">Logo</h1>\n\ntext', [(1, "Logo", 1), (0, "text", 3)]),
         ("![alt](x.png)\n\n***\n\n    code", [(0, "alt", 1), (0, "code", 5)]),
         ("- a\n\n  # b\n\n  c", [(0, "- a\n  b\n  c", 1)]),
+        ("one<br>two<BR />\nthree <!-- four -->", [(0, "one\ntwo\nthree ", 1)]),
+        ("a | b\n--|--\none<br/>two | x", [(0, "a | b\none two | x", 1)]),
+        ("# one<br>two", [(1, "one two", 1)]),
         ("", []),
     ],
 )
@@ -232,9 +254,22 @@ def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> No
         ("<script>if (a<b) {}</script><p>t &amp; u</p>", [(0, "t & u")]),
         ("<table><tr><td><p>x</p><p>y</p></table>", [(0, "x\ny")]),
         ("<h1></h1><p></p></div></h3>", []),
+        ("<!doctype html><head><title>t</title><meta charset=utf-8><body><h1>a</h1>b", [(1, "a"), (0, "b")]),
+        ("<html><head><title>t</title><h1>a</h1><nav>c<nav>d</nav>e</nav>b", [(1, "a"), (0, "b")]),
         ("<ul><li><h3>in a list</h3></ul>", [(0, "- in a list")]),
     ],
 )
 def test_blocks_of_html(text: str, blocks: list[tuple[int, str]]) -> None:
     found = [(b.level, b.text) for b in html_blocks(text)]
     assert [(level, " ".join(text.split())) for level, text in found] == [(k, " ".join(t.split())) for k, t in blocks]
+
+
+def test_ids_in_the_head_of_a_page_are_no_anchors() -> None:
+    (block,) = html_blocks("<html id=a><head><link id=b rel=stylesheet><meta id=c></head><div id=d><h1>x</h1></div>")
+    assert block.anchors == ["d"]
+
+
+def test_many_open_elements_in_a_hidden_one_are_fast() -> None:
+    start = time.process_time()
+    (block,) = html_blocks("<nav>" + "<li><a>x</a>" * 30_000 + "</nav><p>text")
+    assert block.text == "text" and time.process_time() - start < 5  # 13 s with a search in a list of open elements

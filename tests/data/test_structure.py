@@ -73,6 +73,13 @@ def test_a_corpus_without_documents_has_no_structure_and_no_files(tmp_path: Path
     assert "nodes.jsonl was not read: no passage has a doc_id" in report.remarks
 
 
+def test_a_doc_id_inside_another_field_is_not_the_rows_own(tmp_path: Path) -> None:
+    rows = [{"_id": row["_id"], "text": row["text"], "metadata": {"doc_id": "A"}} for row in ROWS]
+    structure, report = ingest(write(tmp_path / "d", rows, None), tmp_path / "out", document_depth=1)
+    assert structure is None and report.structure is None
+    assert "document_depth: 1 cut nothing, because the data have no documents" in report.remarks
+
+
 @pytest.mark.parametrize("as_objects", [False, True])
 @pytest.mark.parametrize("slow", [False, True])
 def test_columns_and_sections_become_trees(

@@ -67,7 +67,9 @@ class Beir(BeirQueries):
         for block in read_blocks(path, problems) if path else ():
             with_places = beir_places.has_places(block)
             columns, places, lines = _read(block, ["_id", "title", "text"], with_places, problems)
-            placed = placed or with_places
+            if places is not None and places["document"].null_count == len(places):
+                places = None  # the field is not the row's own: it is in an object, such as "metadata"
+            placed = placed or places is not None
             ids, titles, texts = columns
             yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places)
         ignored = f"{self.nodes.name if self.nodes else ''} was not read: no passage has a doc_id"

@@ -50,6 +50,11 @@ def canonicalize(
         questions = Questions(source, corpus.ids, settings, problems)
         pool = Pool(source, questions, corpus.ids, problems)
         documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.given else None
+        remarks = [*source.remarks, *questions.remarks]
+        if documents:
+            remarks += documents.remarks
+        elif settings.document_depth:
+            remarks.append(f"document_depth: {settings.document_depth} cut nothing, because the data have no documents")
         report = DataReport(
             source=source.name,
             format=source.format,
@@ -58,7 +63,7 @@ def canonicalize(
             passage_words=corpus.mean_words,
             problems=problems.all(),
             structure=documents.counts if documents else None,
-            remarks=[*source.remarks, *questions.remarks, *(documents.remarks if documents else ())],
+            remarks=remarks,
             facts=source.facts | pool.facts,
         )
         if draft and report.problems and (report.fatal or not drop):

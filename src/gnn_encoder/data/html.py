@@ -19,8 +19,9 @@ PARTS = (
     WHOLE | LINES | HEADINGS.keys() | {"section", "article", "main", "body", "html", "hr", "details", "summary", "form"}
 )
 """These end a text that stands in no element of its own."""
-HIDDEN = frozenset({"head", "script", "style", "template", "nav", "svg", "noscript", "select", "button"})
-VOID = frozenset({"br", "hr", "img", "input", "link", "meta", "wbr", "area", "base", "col", "embed", "source", "track"})
+HIDDEN = frozenset({"title", "script", "style", "template", "nav", "svg", "noscript", "select", "button"})
+ABOUT_PAGE = frozenset({"html", "head", "link", "meta", "base"})
+"""Their ids name no place in the page."""
 PERMALINK = re.compile(r"\s*[¶#]$")
 """The sign at the end of a heading that Sphinx and others make a link to the heading itself."""
 
@@ -44,7 +45,9 @@ class _Reader(HTMLParser):
         self._open = ""
         """The element that the current block is, and how many elements of its name are open in it."""
         self._depth = 0
-        self._hidden: list[str] = []
+        self._hidden = ""
+        """The hidden element that the parser is in, and how many elements of its name are open."""
+        self._hidden_depth = 0
         self._start()
 
     def _start(self) -> None:
@@ -54,9 +57,11 @@ class _Reader(HTMLParser):
         self._verbatim = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden or tag in HIDDEN:
-            if tag not in VOID:
-                self._hidden.append(tag)
+        if self._hidden:
+            self._hidden_depth += tag == self._hidden
+            return
+        if tag in HIDDEN:
+            self._hidden, self._hidden_depth = tag, 1
             return
         if tag in HEADINGS and self._open not in ("", tag, *HEADINGS) and self._open != "p":
             self._text.append("\n")  # a heading in a list or a table is text of it
@@ -68,7 +73,8 @@ class _Reader(HTMLParser):
         if tag == self._open:
             self._depth += 1
         facts = dict(attrs)
-        self._names += [name for key in ("id", "name") if (name := facts.get(key)) and (key == "id" or tag == "a")]
+        keys = () if tag in ABOUT_PAGE else ("id", "name") if tag == "a" else ("id",)
+        self._names += [name for key in keys if (name := facts.get(key))]
         if tag == "a" and facts.get("href"):
             self._links.append(facts["href"] or "")
         self._verbatim += tag == "pre"
@@ -78,10 +84,10 @@ class _Reader(HTMLParser):
             self._text.append(" | ")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in self._hidden:
-            del self._hidden[max(i for i, name in enumerate(self._hidden) if name == tag) :]
-            return
         if self._hidden:
+            self._hidden_depth -= tag == self._hidden
+            if not self._hidden_depth:
+                self._hidden = ""
             return
         if tag == self._open:
             self._depth -= 1

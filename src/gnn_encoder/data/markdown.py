@@ -13,6 +13,7 @@ from gnn_encoder.data.html import html_blocks
 FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 """YAML at the top of a page. Markdown itself would take its last line for a heading."""
 ANCHOR = re.compile(r"""<[^>]*?\s(?:id|name)\s*=\s*["']([^"']+)["']""")
+BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""")
 
 
@@ -64,7 +65,7 @@ def _block(tokens: list[Token], line: int) -> Block:
         elif token.type == "inline":
             text = _inline(token, block)
             if cells is not None:
-                cells.append(text)
+                cells.append(" ".join(text.split("\n")))
             else:
                 lines.append(lead + text)
                 lead = " " * len(lead)
@@ -83,8 +84,9 @@ def _inline(token: Token, block: Block) -> str:
     """The text of a line without marks; adds its links and anchors to the block. An image is its description."""
     parts = []
     for child in token.children or ():
-        if child.type in ("softbreak", "hardbreak"):
-            parts.append("\n")
+        if child.type in ("softbreak", "hardbreak") or BREAK.fullmatch(child.content):
+            if parts[-1:] != ["\n"]:  # a line often ends after <br>
+                parts.append("\n")
         elif child.type == "link_open":
             block.links.append(str(child.attrs.get("href", "")))
         elif child.type == "html_inline":

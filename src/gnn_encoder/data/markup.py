@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
@@ -182,11 +183,11 @@ class _Page:
         if path.startswith("../") or path == "..":
             return None
         target = self._folder / path
-        if target.is_dir():
-            pages = (page for page in sorted(target.iterdir()) if page.stem.lower() in FRONT_PAGES)
+        if os.path.isdir(target):  # Path.is_dir raises an error if a name is too long for the file system
+            pages = (page for page in _listed(target) if page.stem.lower() in FRONT_PAGES)
             path = next((f"{path}/{page.name}" for page in pages if page.suffix.lower() in PARSERS), "")
             path = posixpath.normpath(path) if path else ""
-        elif target.is_file() and target.suffix.lower() not in PARSERS:
+        elif os.path.isfile(target) and target.suffix.lower() not in PARSERS:
             path = ""
         if not path:
             return None
@@ -201,11 +202,19 @@ class _Page:
         """The sections."""
         nodes = self._sections
         ids, titles = pa.array(nodes.ids, pa.string()), pa.array(nodes.titles, pa.string())
-        return SectionRows(ids, titles, nodes.places(), self._name, nodes.lines)
+        return SectionRows(ids, titles, nodes.places(), self._name, np.asarray(nodes.lines, np.uint32))
 
     def anchor_rows(self) -> tuple[pa.Array, pa.Array]:
         """Further names, and ids of their nodes."""
         return pa.array(self._names.keys(), pa.string()), pa.array(self._names.values(), pa.string())
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What a folder holds, by name; nothing if the folder cannot be read, as in `markup_files`."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 class _Nodes:

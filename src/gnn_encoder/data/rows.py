@@ -57,7 +57,7 @@ class SectionRows:
     titles: pa.Array
     places: pa.Table
     file: str
-    lines: Sequence[int]
+    lines: Sequence[int] | np.ndarray
 
 
 class Query(NamedTuple):

@@ -143,7 +143,7 @@ class TypedAttention(nn.Module):
         """Eq. 1, fp32 [t, d]: Σ_j weight · softmax(W)_φ(ij) · MultiHead_φ(ij)(h_i, h_j, h_j).
 
         Results of parts of the edges add up to the result of all, if the edges have their weights. A node that hears
-        nobody gets 0. Edges from or to a node without tokens count as missing.
+        nobody gets 0. An edge from or to a node without tokens adds nothing, but counts in the number of a mean.
         """
         weights = edges.weights(self.config.neighbour_reduction)
         share = torch.softmax(self.type_weights, dim=0)
