@@ -15,7 +15,9 @@ from command_line import call
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.structure import Structure
 from gnn_encoder.data import beir, canonicalize, open_source
+from gnn_encoder.data import places as structure_places
 from gnn_encoder.data.beir import Beir
+from gnn_encoder.data.places import Places
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import PLACES
 from gnn_encoder.data.tree import depths, owners, places
@@ -78,6 +80,10 @@ def test_a_doc_id_inside_another_field_is_not_the_rows_own(tmp_path: Path) -> No
     structure, report = ingest(write(tmp_path / "d", rows, None), tmp_path / "out", document_depth=1)
     assert structure is None and report.structure is None
     assert "document_depth: 1 cut nothing, because the data have no documents" in report.remarks
+    others = [{"section": "Intro"}, {"parent": 1.5, "order": "x"}, {"citations": 3}]
+    rows = [row | other for row, other in zip(rows, others * 2, strict=True)]
+    structure, _ = ingest(write(tmp_path / "e", rows, None), tmp_path / "out2")
+    assert structure is None
 
 
 @pytest.mark.parametrize("as_objects", [False, True])
@@ -220,6 +226,23 @@ def test_documents_are_cut_at_a_depth(tmp_path: Path, depth: int, documents: dic
         )
     assert (report.structure.documents, report.structure.documents_before_cut) == (len(documents), 3)
     assert report.metrics()["documents"] == len(documents)
+
+
+def test_the_size_of_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def columns(size: int) -> tuple[list[Any], int]:
+        monkeypatch.setattr(structure_places, "BLOCK", size)
+        collected = Places()
+        for i in range(7):  # the rows of every third block have no places
+            ids = pa.array([f"{i}a", f"{i}b"], structure_places.TEXT)
+            record = {"document": f"d{i // 2}", "section": ["s", str(i % 2)], "citations": ["0a", None]}
+            rows = [dict.fromkeys(PLACES.names) | record, dict.fromkeys(PLACES.names)]
+            collected.add(ids, None if i % 3 == 2 else pa.Table.from_pylist(rows, schema=PLACES))
+        parts = vars(collected.columns())
+        blocks = parts["outside"], parts["documents"].to_pylist(), parts["paths"].to_pylist()
+        return [*blocks, *(parts[n].tolist() for n in ("document", "path", "citing"))], parts["order"].null_count
+
+    assert columns(1) == columns(5) == columns(100)
+    assert columns(1)[0][0] == 5 and columns(1)[1] == 14
 
 
 def test_the_tree_equals_plain_loops_on_random_forests() -> None:

@@ -147,7 +147,13 @@ def _records(
             problems.add(Kind.BAD_JSON, name, number, str(error))
             continue
         wrong = _normalize(record, has_text)
-        if wrong := wrong or (beir_places.normalize(record) if with_places else ""):
+        if not wrong and with_places:
+            in_document = not has_text or record.get("doc_id") is not None
+            wrong = beir_places.normalize(record)
+            if wrong and not in_document:  # data without documents have fields of these names, too
+                wrong = ""
+                record.update(dict.fromkeys(beir_places.FIELDS))
+        if wrong:
             problems.add(Kind.BAD_ROW, name, number, wrong)
         elif not with_places or storable(beir_places.texts_of(record, has_text), name, number, problems):
             yield number, record

@@ -82,7 +82,7 @@ def _block(tokens: list[Token], line: int) -> Block:
 
 def _inline(token: Token, block: Block) -> str:
     """The text of a line without marks; adds its links and anchors to the block. An image is its description."""
-    parts = []
+    parts: list[str] = []
     for child in token.children or ():
         if child.type in ("softbreak", "hardbreak") or BREAK.fullmatch(child.content):
             if parts[-1:] != ["\n"]:  # a line often ends after <br>

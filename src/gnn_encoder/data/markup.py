@@ -16,6 +16,7 @@ with a dot, and folders of installed packages, are not read. Memory holds one fi
 
 import os
 import posixpath
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,11 +184,15 @@ class _Page:
         if path.startswith("../") or path == "..":
             return None
         target = self._folder / path
-        if os.path.isdir(target):  # Path.is_dir raises an error if a name is too long for the file system
+        try:
+            mode = target.stat().st_mode
+        except (OSError, ValueError):  # no such file, a name that is too long, or one with a null character
+            mode = 0
+        if stat.S_ISDIR(mode):
             pages = (page for page in _listed(target) if page.stem.lower() in FRONT_PAGES)
             path = next((f"{path}/{page.name}" for page in pages if page.suffix.lower() in PARSERS), "")
             path = posixpath.normpath(path) if path else ""
-        elif os.path.isfile(target) and target.suffix.lower() not in PARSERS:
+        elif stat.S_ISREG(mode) and target.suffix.lower() not in PARSERS:
             path = ""
         if not path:
             return None

@@ -14,6 +14,8 @@ from gnn_encoder.data.rows import PLACES
 
 SEPARATOR = "\x1f"
 TEXT = pa.large_string()
+BLOCK = 10_000
+"""Rows that are joined to one block. A block takes kilobytes besides its rows, and a page of a folder has few rows."""
 
 
 @dataclass
@@ -60,20 +62,34 @@ class Places:
 
     def __init__(self) -> None:
         self._blocks: list[tuple[pa.Array, _Block | None]] = []
+        self._waiting: list[tuple[pa.Array, pa.Table | None]] = []
+        self._rows = 0
         self.given = False
         """Whether any block has had places."""
 
     def add(self, ids: pa.Array, places: pa.Table | None) -> None:
         """Take the next rows: ids [n], and a table of `PLACES` or None."""
         self.given = self.given or places is not None
-        self._blocks.append((ids, _compact(ids, places) if places is not None else None))
+        self._waiting.append((ids, places))
+        self._rows += len(ids)
+        if self._rows >= BLOCK:
+            self._join()
+
+    def _join(self) -> None:
+        """Make one block of the rows that wait."""
+        ids = pa.chunked_array([ids for ids, _ in self._waiting]).combine_chunks()
+        block = None
+        if any(places is not None for _, places in self._waiting):
+            tables = [_empty(len(some)) if places is None else places for some, places in self._waiting]
+            block = _compact(ids, pa.concat_tables(tables))
+        self._blocks.append((ids, block))
+        self._waiting, self._rows = [], 0
 
     def columns(self) -> Columns:
         """All rows; those without places are documents of their own."""
-        blocks = []
-        for ids, block in self._blocks:
-            empty = pa.table([pa.nulls(len(ids), field.type) for field in PLACES], schema=PLACES)
-            blocks.append(block or _compact(ids, empty))
+        if self._waiting:
+            self._join()
+        blocks = [block or _compact(ids, _empty(len(ids))) for ids, block in self._blocks]
         self._blocks.clear()
         starts = np.cumsum([0, *(len(block.order) for block in blocks)])
         documents, document = _joined([block.document for block in blocks])
@@ -94,6 +110,11 @@ class Places:
             pa.chunked_array([block.cited for block in blocks], TEXT).combine_chunks(),
             sum(block.left_out for block in blocks),
         )
+
+
+def _empty(count: int) -> pa.Table:
+    """The places of rows without places."""
+    return pa.table([pa.nulls(count, field.type) for field in PLACES], schema=PLACES)
 
 
 def _compact(ids: pa.Array, places: pa.Table) -> _Block:
