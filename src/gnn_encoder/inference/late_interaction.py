@@ -100,6 +100,7 @@ def encode_passages(
     passages: PassageTable,
     rows: np.ndarray,
     *,
+    further: Tokens | None = None,
     token_vectors: str = "fp16",
     **options: Unpack[ReadOptions],
 ) -> TokenVectors:
@@ -108,11 +109,15 @@ def encode_passages(
     The layout says whether their titles are read.
 
     Args:
+        further: texts that are read as passages are, after the passages; cut to `passage_length` - 1 tokens.
         token_vectors: `fp16`, or `int8`, which takes half of the space.
     """
     layout = model.layout
     tokens, places = tokens_at(model.tokenizer, passages, rows, layout.passage_length - 1, layout.titles)
-    starts = range(0, len(rows), SHARD)
+    if further is not None:
+        tokens = Tokens.join([tokens.take(places), further])
+        places = np.arange(len(tokens))
+    starts = range(0, len(places), SHARD)
     kept = (_kept(model, tokens.take(places[start : start + SHARD])) for start in starts)
     counts = [np.diff(np.concatenate([[0], np.cumsum(each)])[ends]) for each, ends in kept]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.zeros(0, np.int64), *counts]))])

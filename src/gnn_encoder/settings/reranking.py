@@ -1,7 +1,7 @@
 """Settings of the steps that train re-rankers, use them, and compare them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -9,6 +9,8 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.reranking_systems import (
     ALL_SYSTEMS,
+    DOCUMENT_KINDS,
+    LATE_KINDS,
     NUMBERS,
     PAIR_KINDS,
     SYSTEMS,
@@ -22,6 +24,11 @@ from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, Positive
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
+EdgeType = Literal[
+    "order", "order_inverse", "structural", "structural_inverse",
+    "internal", "internal_inverse", "external", "external_inverse", "self",
+]  # fmt: skip
+"""The types of edges of the document graph (`gnn_encoder.artifacts.document_graph.KINDS`)."""
 MADE_WORD_VECTORS = ("backbone", "trained")
 """Values of `word_vectors` that name no file."""
 
@@ -47,8 +54,9 @@ class TrainReranker(MeasuredTraining, Distillation):
 
     kind: RerankerKind = "cross_encoder"
     """`cross_encoder`: a linear layer over [CLS] (BERT). `bert_dmn`: a memory network over the token outputs.
-    `colbert`: late interaction. On word vectors: `qa_lstm`; `k_nrm`; `dmn`, a memory network. The pipeline sets it for
-    each of its systems."""
+    `colbert`: late interaction. On word vectors: `qa_lstm`; `k_nrm`; `dmn`, a memory network. In documents: `mim`,
+    `lim` and `mix_im`, whose encoder is ColBERT's, so that its settings are theirs, too. The pipeline sets it for each
+    of its systems."""
     lite: bool = False
     """cross_encoder, bert_dmn: the backbone is frozen, and its outputs are computed once, in the first epoch (BERT-DMN
     5.1). The pipeline sets it for each of its systems."""
@@ -71,13 +79,18 @@ class TrainReranker(MeasuredTraining, Distillation):
     """Draw the negatives again in each epoch. By default every epoch has the same pairs (BERT-DMN 5.2)."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
+    document_negatives: Fraction = 0.0
+    """With this probability a negative is another passage of the documents of the query's relevant passages (Albarede
+    et al. 2022 have 0.4). Needs data with documents. All kinds have the same negatives."""
+    corpus_negatives: bool = False
+    """The other negatives are drawn from the whole corpus (Albarede et al. 2022), not from the first stage's hits."""
     triples: Literal["labelled", "selected", "augmented"] = "labelled"
     """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
     negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
     whose generated query is unlike the query (3.3). The section `select_training_set` has both thresholds."""
     loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"] = "auto"
-    """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020), and
-    `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence from a trained
+    """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020) and
+    the kinds in documents, and `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence from a trained
     cross-encoder's scores of lists, a positive and `distillation_candidates` − 1 negatives, instead of `negatives`.
     The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it, so these negatives are
     from the first `score_candidates.candidates` hits, not from `negative_depth`."""
@@ -87,8 +100,8 @@ class TrainReranker(MeasuredTraining, Distillation):
     keep: Literal["last", "best"] = "best"
     """As in `train_cross_encoder`, by MAP (BERT-DMN 5.2) over a dev query's first 20 hits."""
     depth: PositiveInt | Literal["auto"] = "auto"
-    """Hits of each dev and test query that are re-ranked. `auto`: 1000 for `colbert` (SS-BERT 4.1), 100 for the other
-    kinds, which read each pair."""
+    """Hits of each dev and test query that are re-ranked. `auto`: 1000 for `colbert` (SS-BERT 4.1) and the kinds in
+    documents, 100 for the other kinds, which read each pair."""
     pair_length: PositiveInt = 512
     """cross_encoder, bert_dmn: tokens of `[CLS] query [SEP] passage [SEP]`. On word vectors: words of each text."""
     memory_width: PositiveInt = 256
@@ -149,6 +162,37 @@ class TrainReranker(MeasuredTraining, Distillation):
     feature_scale: PositiveFloat = 0.01
     """k_nrm: factor of the log counts, so that tanh does not begin at 1. The paper's equation has 1."""
 
+    frozen_layers: Count | Literal["half"] = "half"
+    """mim, lim, mix_im: the encoder's first so many layers are not trained, nor is what is below them. The paper
+    freezes six of twelve."""
+    graph_layers: PositiveInt = 3
+    """mim, lim, mix_im: layers of the network over documents (Albarede et al. 2022, section 3, also the next two)."""
+    graph_heads: PositiveInt = 8
+    graph_dropout: Fraction = 0.7
+    """mim, lim, mix_im: of that network's attention, whatever `dropout` is."""
+    neighbour_reduction: Literal["sum", "mean"] = "sum"
+    """mim, lim, mix_im: over a node's neighbours of one type. Eq. 1 has the sum, in which a section with 200 parts
+    outweighs all others."""
+    edge_types: Annotated[tuple[EdgeType, ...], Field(min_length=1)] = get_args(EdgeType)
+    """mim, lim, mix_im: the types of edges that the network reads."""
+    max_neighbours: Count = 8
+    """mim, lim, mix_im: in training, at most so many edges of each type into a node are read in a layer, drawn for each
+    batch. 0: all. Later all are read."""
+    neighbours: Literal["cached", "live"] = "cached"
+    """mim, lim, mix_im: in training, the neighbours' vectors are those of the epoch's start, or are computed with
+    gradient for each batch."""
+    residual: bool = False
+    """mim, lim, mix_im: a layer of the network adds its result to its input. The paper's do not."""
+    layer_norm: bool = False
+    """mim, lim, mix_im: a layer's result is normalised. The paper's are not."""
+    context_unit_length: bool = False
+    """mim, lim, mix_im: context vectors are scaled to length 1, as the encoder's are. The paper does not say."""
+    context_asks: Literal["content", "learned"] = "content"
+    """lim: what asks the neighbours in a passage's place: its own tokens, or a trained sequence of 32 vectors, so that
+    the context depends on the passage's position alone."""
+    context_weight: Fraction | None = None
+    """lim, mix_im: λ, the context's share in the score. By default it is learned."""
+
     systems: Mapping[str, Mapping[str, Any]] = {}
     """System → its settings that differ from all others', such as {bert_dmn_lite: {epochs: 20}}: a head alone learns
     with another rate than a whole network."""
@@ -160,7 +204,11 @@ class TrainReranker(MeasuredTraining, Distillation):
             yield "keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         if self.in_batch_negatives and self.loss not in ("auto", "pairwise_softmax"):
             yield f"in_batch_negatives is a softmax over the batch: set loss to pairwise_softmax, not {self.loss}"
-        if self.loss == "pointwise" and self.kind in ("colbert", "qa_lstm", "k_nrm"):
+        if self.kind in DOCUMENT_KINDS and self.token_width % self.graph_heads:
+            yield f"graph_heads = {self.graph_heads}: must divide token_width {self.token_width}"
+        if self.kind in DOCUMENT_KINDS and (self.triples, self.loss == "listwise_distillation") != ("labelled", False):
+            yield f"{self.kind} trains on labelled triples: set triples to labelled, and another loss than distillation"
+        if self.loss == "pointwise" and self.kind in (*LATE_KINDS, "qa_lstm", "k_nrm"):
             yield f"loss = pointwise needs logits, which {self.kind} lacks: choose a pairwise loss"
         if self.loss == "listwise_distillation" and self.triples != "labelled":
             yield f"loss = listwise_distillation needs labelled triples, not {self.triples} ones"
@@ -192,7 +240,7 @@ class TrainReranker(MeasuredTraining, Distillation):
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
-        unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
+        unused |= {"negatives", "in_batch_negatives", "document_negatives", "corpus_negatives"} if distilled else set(Distillation.model_fields)
         if self.kind in WORD_KINDS and self.word_vectors != "backbone":
             unused.add("backbone")
         if self.word_vectors != "trained":
@@ -225,13 +273,13 @@ class TrainReranker(MeasuredTraining, Distillation):
     def resolved_loss(self) -> Literal["pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"]:
         """The loss, with `auto` resolved."""
         if self.loss == "auto":
-            return "pairwise_softmax" if self.kind == "colbert" else "pairwise_margin"
+            return "pairwise_softmax" if self.kind in LATE_KINDS else "pairwise_margin"
         return self.loss
 
     def hits_of(self, kind: RerankerKind) -> int:
         """Returns the depth of a kind as a number."""
         if self.depth == "auto":
-            return 1000 if kind == "colbert" else 100
+            return 1000 if kind in LATE_KINDS else 100
         return self.depth
 
 
@@ -274,6 +322,17 @@ class PropagateSections(StepSettings):
     is not among them, because with it the system is the re-ranker itself."""
 
 
+class BuildDocumentGraph(StepSettings):
+    """Builds the graph of a dataset's documents."""
+
+
+class EncodeContext(Inference):
+    """Computes the vectors of all passages in their context, once, for one re-ranker."""
+
+    token_vectors: TokenVectorType = "fp16"
+    """As in `train_reranker`."""
+
+
 class CompareRerankers(Inference):
     """Reports a study of re-rankers."""
 
@@ -287,15 +346,20 @@ class CompareRerankers(Inference):
 
 
 _OWN: dict[str, tuple[RerankerKind, ...]] = {
-    **dict.fromkeys(("learning_rate", "dropout"), (*PAIR_KINDS, "colbert")),
+    **dict.fromkeys(("learning_rate", "dropout"), (*PAIR_KINDS, *LATE_KINDS)),
     "pair_length": (*PAIR_KINDS, *WORD_KINDS),
     **dict.fromkeys(("memory_width", "episodes", "memory_dropout", "shared_episodes"), ("bert_dmn", "dmn")),
     **dict.fromkeys(("bidirectional", "memory_includes_question", "split_sentences"), ("bert_dmn", "dmn")),
-    **dict.fromkeys(("token_width", "query_length", "passage_length"), ("colbert",)),
-    **dict.fromkeys(("expand_queries", "titles", "in_batch_negatives"), ("colbert",)),
+    **dict.fromkeys(("token_width", "query_length", "passage_length"), LATE_KINDS),
+    **dict.fromkeys(("expand_queries", "titles", "in_batch_negatives"), LATE_KINDS),
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
     **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
     **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width", "feature_scale"), ("k_nrm",)),
+    **dict.fromkeys(("frozen_layers", "graph_layers", "graph_heads", "graph_dropout", "edge_types"), DOCUMENT_KINDS),
+    **dict.fromkeys(("neighbour_reduction", "max_neighbours", "neighbours"), DOCUMENT_KINDS),
+    **dict.fromkeys(("residual", "layer_norm", "context_unit_length"), DOCUMENT_KINDS),
+    "context_asks": ("lim",),
+    "context_weight": ("lim", "mix_im"),
     **dict.fromkeys(("depth", "token_vectors", "systems"), ()),
 }
 """Setting → the kinds that depend on it; a setting without an entry is every kind's."""

@@ -6,11 +6,15 @@ from typing import Any, Literal, NamedTuple
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.measures import Measure
 
-RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn"]
+RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn", "mim", "lim", "mix_im"]
 PAIR_KINDS: tuple[RerankerKind, ...] = ("cross_encoder", "bert_dmn")
 """Kinds that read a pair as one text; these can be lite."""
 WORD_KINDS: tuple[RerankerKind, ...] = ("qa_lstm", "k_nrm", "dmn")
 """Kinds on word vectors."""
+DOCUMENT_KINDS: tuple[RerankerKind, ...] = ("mim", "lim", "mix_im")
+"""Kinds that read a passage's context in its documents (Albarede et al. 2022)."""
+LATE_KINDS: tuple[RerankerKind, ...] = ("colbert", *DOCUMENT_KINDS)
+"""Kinds that compare vectors of tokens."""
 
 
 class System(NamedTuple):
@@ -42,11 +46,19 @@ SYSTEMS: dict[str, System] = {
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
     "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
+    "mim": System("MiM", "mim"),
+    "lim": System("LiM", "lim"),
+    "mix_im": System("Mix-iM", "mix_im"),
 }
+_STRUCTURED = {
+    "learning_rate": 3e-6, "head_learning_rate": 1e-3, "weight_decay": 0.0, "query_length": 120, "passage_length": 180,
+}  # fmt: skip
+"""Albarede et al. 2022, section 3. Without weight decay, AdamW is the paper's Adam."""
 NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
+    **dict.fromkeys(DOCUMENT_KINDS, _STRUCTURED),
 }
-"""Kind → numbers of BERT-DMN 5 for this kind alone. A general setting is meant for the transformers and leaves them as
+"""Kind → numbers of its paper (`k_nrm`: BERT-DMN 5) for this kind alone. A general setting is meant for the transformers and leaves them as
 they are; the kind's section in `systems` replaces them."""
 
 THRESHOLDS: dict[str, System] = {

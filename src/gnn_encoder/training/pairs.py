@@ -1,6 +1,6 @@
 """Trains a scorer of pairs: positives against negatives drawn from the candidates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +29,9 @@ class PairBatch:
     passage: np.ndarray
     group: np.ndarray
     column: np.ndarray
+    epoch: int = 0
+    number: int = 0
+    """Of the batch in its epoch; with the epoch, the source of the random draws that the work on the batch needs."""
 
 
 class PairBatches(ShuffledBatches):
@@ -62,19 +65,26 @@ class PairBatches(ShuffledBatches):
         queries, passages = self.query[row], self.pool[row, place]
         return np.concatenate([self.query, queries]), np.concatenate([self.passage, passages])
 
+    def draws(self, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
+        """The epoch's draws, each with the epoch and its number."""
+        for number, drawn in enumerate(super().draws(epoch)):
+            yield *drawn, epoch, number
+
     def draw(self, rows: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Rows [g] of the labelled pairs, and candidates [g, negatives]."""
         return rows, draw_negatives(self.pool[rows], self.negatives, generator)
 
-    def batch(self, drawn: tuple[np.ndarray, np.ndarray]) -> PairBatch:
+    def batch(self, drawn: tuple[np.ndarray, np.ndarray, int, int]) -> PairBatch:
         """The batch of a draw: all positives first."""
-        rows, candidates = drawn
+        rows, candidates, epoch, number = drawn
         group, column = np.nonzero(candidates >= 0)
         return PairBatch(
             self.query[np.concatenate([rows, rows[group]])],
             np.concatenate([self.passage[rows], candidates[group, column]]),
             np.concatenate([np.arange(len(rows)), group]),
             np.concatenate([np.zeros_like(rows), column + 1]),
+            epoch,
+            number,
         )
 
 

@@ -1,0 +1,194 @@
+"""MiM, LiM and Mix-iM in training (Albarede et al. 2022, section 2.2 and 3).
+
+A batch's queries and passages are read with gradient. So is the network over documents, in the passages'
+neighbourhoods, whose edges are drawn anew for each batch. The other nodes' token vectors are of the encoder at the
+start of the epoch, unless `neighbours` is `live`: reading them costs as much as reading the passages, for each of some
+hundred neighbours.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from gnn_encoder.artifacts import Dataset, DocumentGraph
+from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.document_graph import KINDS
+from gnn_encoder.document_graph.context import context_vectors
+from gnn_encoder.document_graph.neighbourhoods import neighbourhood, within
+from gnn_encoder.document_graph.nodes import encode_nodes, section_tokens, structure_of
+from gnn_encoder.inference.document_scores import document_scores
+from gnn_encoder.inference.late_interaction import TokenVectors, passage_arrays, query_arrays, query_tokens
+from gnn_encoder.inference.tokens import passage_tokens
+from gnn_encoder.models.backbone import freeze_layers
+from gnn_encoder.models.document_gat import TokenMatrices
+from gnn_encoder.models.document_reranker import DocumentReranker
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.late_interaction import LateInteraction, max_similarity
+from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.storage.checkpoint_store import seal
+from gnn_encoder.tracking.context import Context
+from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.training.embed import passes
+from gnn_encoder.training.pairs import PairBatch
+from gnn_encoder.training.passage_cache import PassageCache
+from gnn_encoder.training.rerankers import Reranker, new_reranker
+
+COPIED = 2**16
+"""Token vectors that are copied at a time."""
+
+
+def document_reranker(
+    settings: TrainReranker, data: Dataset, graph: DocumentGraph, trained: np.ndarray, context: Context
+) -> Reranker:
+    """The re-ranker of the settings' kind: ColBERT's encoder, with a new linear map, and a new network.
+
+    Args:
+        trained: dataset rows of the passages that training reads.
+    """
+    late = new_reranker(settings.model_copy(update={"kind": "colbert"}), data, trained)
+    model = new_model(late.model, settings)
+    batches = DocumentBatches(model, data, graph, trained, settings, context)
+    return Reranker(
+        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin
+    )
+
+
+def new_model(text: LateInteraction, settings: TrainReranker) -> DocumentReranker:
+    """A new network over an encoder's vectors, with the encoder's first layers frozen."""
+    layers = settings.frozen_layers
+    freeze_layers(text.backbone, text.backbone.config.num_hidden_layers // 2 if layers == "half" else layers)
+    model = DocumentReranker.of(
+        text, settings.kind, unit_length=settings.context_unit_length,  # type: ignore[arg-type]
+        layers=settings.graph_layers, heads=settings.graph_heads, dropout=settings.graph_dropout,
+        neighbour_reduction=settings.neighbour_reduction, residual=settings.residual, layer_norm=settings.layer_norm,
+        context_asks=settings.context_asks, edge_types=tuple(kind for kind in KINDS if kind in settings.edge_types),
+    )  # fmt: skip
+    if settings.context_weight is not None and model.context.uses_content:
+        model.context.fix_share(settings.context_weight)
+    return model
+
+
+class DocumentBatches:
+    """Scores of a batch with gradient, and of dev candidates, over one document graph."""
+
+    def __init__(
+        self,
+        model: DocumentReranker,
+        data: Dataset,
+        graph: DocumentGraph,
+        trained: np.ndarray,
+        settings: TrainReranker,
+        context: Context,
+    ) -> None:
+        self.model, self.data, self.graph, self.settings = model, data, graph, settings
+        self.config, self._context = model.context.network.config, context
+        text, structure = model.text, structure_of(data)
+        self._queries = query_tokens(text, data.queries.column("text").to_pylist())
+        self._passages = passage_tokens(text.tokenizer, data.passages, text.layout.passage_length - 1)
+        self._sections = section_tokens(text, structure, np.arange(structure.passages, len(structure)))
+        self.cache: TokenCache | None = None
+        if settings.neighbours == "cached":
+            wanted = within(graph, trained, self.config.layers, self.config.edge_types)
+            self.cache = TokenCache(
+                int(wanted.sum()), lambda progress: self._encoded(wanted, precision=settings.precision, progress=progress)
+            )
+        self._generator = np.random.default_rng(settings.seed)
+
+    def begin(self, batch: PairBatch) -> None:
+        """Prepare for a batch: its random draws depend on the epoch and its number, so that resuming is exact."""
+        self._generator = np.random.default_rng((self.settings.seed, batch.epoch, batch.number))
+        if self.cache:
+            folder = self._context.checkpoints().folder
+            self.cache.advance(
+                batch.epoch + 1, folder, lambda nodes: self._context.progress("refreshing", nodes, "nodes")
+            )
+
+    def score(self, query: np.ndarray, passage: np.ndarray) -> Tensor:
+        """Scores [r] of pairs, with gradient."""
+        asked, first = np.unique(query, return_inverse=True)
+        answering, second = np.unique(passage, return_inverse=True)
+        queries, asks = self._asked(asked)
+        sides = [
+            max_similarity(queries[first], vectors[second], asks[first], inside[second])
+            for vectors, inside in self._compared(answering)
+        ]
+        return self.model.context.relevance(sides[0], sides[-1])
+
+    def table(self, query: np.ndarray, passage: np.ndarray) -> Tensor:
+        """Scores [g, c] of all pairs of queries [g] and passages [c], with gradient."""
+        queries, asks = self._asked(query)
+        sides = [
+            max_similarity(queries[:, None], vectors[None], asks[:, None], inside[None])
+            for vectors, inside in self._compared(passage)
+        ]
+        return self.model.context.relevance(sides[0], sides[-1])
+
+    def rank(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
+        """Scores fp32 [r] of pairs as the trained scorer gives them, with all neighbours."""
+        rows, context = np.unique(passage, return_inverse=True)
+        speed = {"precision": self.settings.precision}
+        tokens = self._encoded(within(self.graph, rows, self.config.layers, self.config.edge_types), **speed)
+        contexts = context_vectors(self.model.context, self.graph, tokens, rows)
+        return document_scores(self.model, self.data, contexts, query, passage, context, **speed)
+
+    def matrices(self, passages: np.ndarray) -> tuple[TokenMatrices, TokenMatrices]:
+        """Vectors of distinct passages with gradient: the encoder's, and those in their context."""
+        hood = neighbourhood(
+            self.graph, passages, self.config.layers, context_only=self.config.context_only,
+            kinds=self.config.edge_types, limit=self.settings.max_neighbours, generator=self._generator,
+        )  # fmt: skip
+        others = np.setdiff1d(hood.nodes, passages)
+        own = self._live(passages)
+        known = TokenMatrices.join([own, self._live(others) if self.cache is None else self.cache.of(others)])
+        nodes = np.concatenate([passages, others])
+        order = np.argsort(nodes, kind="stable")
+        tokens = known.take(order[np.searchsorted(nodes, hood.nodes, sorter=order)])
+        context = self.model.context
+        found = context.network(tokens, hood.hops, len(passages))
+        return own, found._replace(values=context.context_vectors(found.values))
+
+    def _compared(self, passages: np.ndarray) -> list[tuple[Tensor, Tensor]]:
+        """Padded vectors [c, k, d] and the tokens bool [c, k] of what a query is compared with, the context last."""
+        own, found = self.matrices(passages)
+        return [_padded(each) for each in ((own, found) if self.model.context.uses_content else (found,))]
+
+    def _asked(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        ids, mask, asks = _tensors(query_arrays(self.model.text, self._queries, rows))
+        return self.model.text(ids, mask), asks
+
+    def _live(self, nodes: np.ndarray) -> TokenMatrices:
+        """Token vectors of nodes, in this order, with gradient."""
+        text, count, parts, orders = self.model.text, self.graph.passages, [], [np.zeros(0, np.int64)]
+        for chosen, tokens, start in ((nodes < count, self._passages, 0), (nodes >= count, self._sections, count)):
+            places = np.flatnonzero(chosen)
+            for part in passes(tokens.lengths[nodes[places] - start]) if len(places) else ():
+                ids, mask, used = passage_arrays(text, tokens, nodes[places[part]] - start)
+                vectors = text(*_tensors((ids, mask)))
+                parts.append(TokenMatrices(vectors[torch.from_numpy(used).to(vectors.device)], used.sum(axis=1)))
+                orders.append(places[part])
+        if not parts:
+            return TokenMatrices(torch.zeros(0, self.config.width, device=device()), np.zeros(0, np.int64))
+        return TokenMatrices.join(parts).take(np.argsort(np.concatenate(orders)))
+
+    def _encoded(self, wanted: np.ndarray, **options: Any) -> TokenVectors:
+        return encode_nodes(self.model.text, self.data, wanted, **options)
+
+
+class TokenCache(PassageCache):
+    """Token vectors fp16 [t, d] of nodes at the start of an epoch, a numbered file for each epoch."""
+
+    def __init__(self, nodes: int, encode: Callable[[Progress], TokenVectors]) -> None:
+        super().__init__(np.empty((0, 0), np.float16), np.arange(nodes), lambda rows: rows)
+        self._nodes = encode
+        self._offsets: np.ndarray | None = None
+
+    def of(self, nodes: np.ndarray) -> TokenMatrices:
+        """Token vectors fp32 of nodes, without gradient."""
+        starts, stops = self._offsets[nodes], self._offsets[nodes + 1]
+        values = torch.from_numpy(self.vectors[ranges(starts, stops)])
+        return TokenMatrices(values.to(device(), torch.float32), stops - starts)
