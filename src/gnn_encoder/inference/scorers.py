@@ -10,14 +10,16 @@ import torch
 
 from gnn_encoder.artifacts import Texts, passage_text
 from gnn_encoder.errors import UserError
+from gnn_encoder.inference.document_scores import document_scores
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
-from gnn_encoder.inference.late_interaction import late_scores, passage_arrays, query_arrays, query_tokens
+from gnn_encoder.inference.late_interaction import TokenVectors, late_scores, passage_arrays, query_arrays, query_tokens
 from gnn_encoder.inference.scoring import Pairs, PairTokens, logits_of
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
 from gnn_encoder.inference.words import WordPairs
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.document_reranker import DOCUMENT_KINDS, DocumentReranker
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
@@ -162,6 +164,29 @@ class LateInteractionScorer:
         return sorted(parts, key=lambda part: -part.amount)
 
 
+class DocumentScorer(LateInteractionScorer):
+    """MiM, LiM and Mix-iM; a score mixes the similarities with a passage's content and with its context."""
+
+    contexts: TokenVectors | None = None
+    """Vectors of all passages in their context, which are computed once (`steps.encode_context`)."""
+
+    def __init__(self, model: DocumentReranker) -> None:
+        super().__init__(model.text)
+        self.reranker = model
+
+    def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
+        """See `Scorer`. Raises UserError without context vectors."""
+        if self.contexts is None:
+            raise UserError(f"{self.reranker.context.kind} scores need context vectors: run encode_context first")
+        return document_scores(
+            self.reranker, data, self.contexts, query, passage, passage, token_vectors=self.token_vectors, **options
+        )
+
+    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
+        """Empty: a text alone does not say what its context is."""
+        return []
+
+
 KINDS: dict[str, Callable[[Path], Scorer]] = {
     "cross_encoder": lambda folder: CrossEncoderScorer(CrossEncoder.load(folder)),
     "bert_dmn": lambda folder: BertDmnScorer(BertDmn.load(folder)),
@@ -169,6 +194,7 @@ KINDS: dict[str, Callable[[Path], Scorer]] = {
     "k_nrm": lambda folder: BoundedScorer(Knrm.load(folder)),
     "dmn": lambda folder: WordScorer(WordDmn.load(folder)),
     "colbert": lambda folder: LateInteractionScorer(LateInteraction.load(folder)),
+    **{kind: lambda folder: DocumentScorer(DocumentReranker.load(folder)) for kind in DOCUMENT_KINDS},
 }
 """Kind → function that loads a scorer from a folder. A new kind is a new entry."""
 

@@ -156,6 +156,22 @@ def load_encoder(name: str) -> Any:
     return load_pretrained(AutoModel, name, use_safetensors=True, **options).float()
 
 
+def freeze_layers(backbone: Any, count: int) -> None:
+    """Take the first `count` layers of an encoder, and its embeddings, out of training; 0: none of both.
+
+    Raises UserError if the encoder has fewer layers.
+    """
+    layers = backbone.config.num_hidden_layers
+    if count > layers:
+        raise UserError(f"frozen_layers = {count}: the backbone has {layers} layers")
+    if count:
+        from torch.nn import ModuleList
+
+        stack = next(part for part in backbone.modules() if isinstance(part, ModuleList) and len(part) == layers)
+        for part in (getattr(backbone, "embeddings", None) or backbone.get_input_embeddings(), *stack[:count]):
+            part.requires_grad_(False)
+
+
 def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
     """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files."""
     modules = _own_file(name, "modules.json")

@@ -40,6 +40,12 @@ class ContextMatching(nn.Module):
         """λ, the context's share in the score: sigmoid of a learned scalar; 1 for `mim`."""
         return torch.sigmoid(self.mixture.float()) if self.uses_content else torch.ones(())
 
+    def fix_share(self, share: float) -> None:
+        """Give λ a value that training does not change; 0 and 1 are possible, too."""
+        with torch.no_grad():
+            self.mixture.copy_(torch.logit(torch.tensor(share)))
+        self.mixture.requires_grad_(False)
+
     def relevance(self, content: Tensor, context: Tensor) -> Tensor:
         """(1 − λ) · content + λ · context (eq. 3), of similarities of one shape; for `mim` the context's alone."""
         if not self.uses_content:

@@ -240,7 +240,11 @@ class TrainReranker(MeasuredTraining, Distillation):
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
-        unused |= {"negatives", "in_batch_negatives", "document_negatives", "corpus_negatives"} if distilled else set(Distillation.model_fields)
+        unused |= (
+            {"negatives", "in_batch_negatives", "document_negatives", "corpus_negatives"}
+            if distilled
+            else set(Distillation.model_fields)
+        )
         if self.kind in WORD_KINDS and self.word_vectors != "backbone":
             unused.add("backbone")
         if self.word_vectors != "trained":

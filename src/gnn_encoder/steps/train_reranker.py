@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, TrainingSet
+from gnn_encoder.artifacts import Dataset, DocumentGraph, Draft, KnownPositives, PairScores, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import save_scorer
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 from gnn_encoder.training.dev import DevCandidates
+from gnn_encoder.training.document_rerankers import document_reranker
 from gnn_encoder.training.lite import with_frozen_encoder
 from gnn_encoder.training.loop import Objective, fit
 from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss, with_examples
@@ -28,6 +30,7 @@ def train_reranker(
     reranker: Draft,
     training_set: Path | None = None,
     pair_scores: Path | None = None,
+    document_graph: Path | None = None,
 ) -> Metrics:
     """Trains the kind of re-ranker that the settings name; the training pairs do not depend on the kind.
 
@@ -55,7 +58,13 @@ def train_reranker(
         settings = settings.model_copy(update={"negatives": settings.distillation_candidates - 1})
     plan = PairBatches(labels, pool, settings, settings.redraw_negatives)
     scored = np.unique(np.concatenate([plan.pairs[1], dev.pairs[1]]))
-    trained = new_reranker(settings, data, scored, generated)
+    if settings.kind in DOCUMENT_KINDS:
+        if document_graph is None:
+            raise UserError(f"train_reranker.kind = {settings.kind} needs the input document_graph")
+        graph, passages = DocumentGraph.read(document_graph), np.unique(plan.pairs[1])
+        trained = document_reranker(settings, data, graph, passages, context)
+    else:
+        trained = new_reranker(settings, data, scored, generated)
     if settings.in_batch_negatives and not trained.table:
         raise UserError(f"in_batch_negatives needs kind colbert: a {settings.kind} would read each pair of the batch")
     if settings.lite:
@@ -68,6 +77,8 @@ def train_reranker(
         return scores.sigmoid() if probabilities else scores
 
     def loss(batch: PairBatch) -> Tensor:
+        if trained.before:
+            trained.before(batch)
         if settings.in_batch_negatives and trained.table:
             return in_batch_loss(trained.table, batch, known, queries)
         return pair_loss(

@@ -22,8 +22,13 @@ from gnn_encoder.document_graph.context import context_vectors
 from gnn_encoder.document_graph.neighbourhoods import neighbourhood, within
 from gnn_encoder.document_graph.nodes import encode_nodes, section_tokens, structure_of
 from gnn_encoder.inference.document_scores import document_scores
-from gnn_encoder.inference.late_interaction import TokenVectors, passage_arrays, query_arrays, query_tokens
-from gnn_encoder.inference.tokens import passage_tokens
+from gnn_encoder.inference.late_interaction import (
+    TokenVectors,
+    all_passage_tokens,
+    passage_arrays,
+    query_arrays,
+    query_tokens,
+)
 from gnn_encoder.models.backbone import freeze_layers
 from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.document_reranker import DocumentReranker
@@ -38,6 +43,7 @@ from gnn_encoder.training.pairs import PairBatch
 from gnn_encoder.training.passage_cache import PassageCache
 from gnn_encoder.training.rerankers import Reranker, new_reranker
 
+OFFSETS = "offsets.npy"
 COPIED = 2**16
 """Token vectors that are copied at a time."""
 
@@ -89,13 +95,14 @@ class DocumentBatches:
         self.config, self._context = model.context.network.config, context
         text, structure = model.text, structure_of(data)
         self._queries = query_tokens(text, data.queries.column("text").to_pylist())
-        self._passages = passage_tokens(text.tokenizer, data.passages, text.layout.passage_length - 1)
+        self._passages = all_passage_tokens(text, data.passages)
         self._sections = section_tokens(text, structure, np.arange(structure.passages, len(structure)))
         self.cache: TokenCache | None = None
         if settings.neighbours == "cached":
             wanted = within(graph, trained, self.config.layers, self.config.edge_types)
             self.cache = TokenCache(
-                int(wanted.sum()), lambda progress: self._encoded(wanted, precision=settings.precision, progress=progress)
+                int(wanted.sum()),
+                lambda progress: self._encoded(wanted, precision=settings.precision, progress=progress),
             )
         self._generator = np.random.default_rng(settings.seed)
 
@@ -185,10 +192,40 @@ class TokenCache(PassageCache):
     def __init__(self, nodes: int, encode: Callable[[Progress], TokenVectors]) -> None:
         super().__init__(np.empty((0, 0), np.float16), np.arange(nodes), lambda rows: rows)
         self._nodes = encode
-        self._offsets: np.ndarray | None = None
+        self._offsets = np.zeros(1, np.int64)
+
+    def advance(self, version: int, folder: Path, progress: Callable[[int], Progress]) -> None:
+        """As in `PassageCache`."""
+        super().advance(version, folder, progress)
+        if len(self._offsets) == 1:
+            self._offsets = np.load(folder / OFFSETS)
 
     def of(self, nodes: np.ndarray) -> TokenMatrices:
         """Token vectors fp32 of nodes, without gradient."""
         starts, stops = self._offsets[nodes], self._offsets[nodes + 1]
         values = torch.from_numpy(self.vectors[ranges(starts, stops)])
         return TokenMatrices(values.to(device(), torch.float32), stops - starts)
+
+    def _write(self, file: Path, progress: Progress) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with torch.autocast(device().type, enabled=False):
+            found = self._nodes(progress)
+        # A node has as many tokens in each epoch. A resumed training may find the vectors in place, so both are files.
+        for name, array in ((OFFSETS, found.offsets), (file.name, found.values)):
+            partial = file.with_name(f".{name}.partial")
+            stored = np.lib.format.open_memmap(partial, mode="w+", dtype=array.dtype, shape=array.shape)
+            for start in range(0, len(array), COPIED):
+                stored[start : start + COPIED] = array[start : start + COPIED]
+            stored.flush()
+            seal(partial, file.with_name(name))
+
+
+def _padded(matrices: TokenMatrices) -> tuple[Tensor, Tensor]:
+    """Vectors [n, k, d] of n matrices, and bool [n, k]: the tokens."""
+    padded = pad_sequence(list(matrices.values.split(matrices.lengths.tolist())), batch_first=True)
+    inside = torch.from_numpy(np.arange(padded.shape[1]) < matrices.lengths[:, None])
+    return padded, inside.to(padded.device)
+
+
+def _tensors(arrays: tuple[np.ndarray, ...]) -> list[Tensor]:
+    return [torch.from_numpy(array).to(device()) for array in arrays]

@@ -30,6 +30,7 @@ from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import WORD_KINDS
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import parameter_groups
+from gnn_encoder.training.pairs import PairBatch
 from gnn_encoder.training.word_vectors import word_vectors
 
 
@@ -50,19 +51,27 @@ class Reranker:
     logits: bool = True
     table: Callable[[np.ndarray, np.ndarray], Tensor] | None = None
     """Scores [g, c], with gradient, of all pairs of queries [g] and passages [c]; None: each pair would be read."""
+    before: Callable[[PairBatch], None] | None = None
+    """Is called with each batch before the batch is scored."""
     read: tuple[Pairs, np.ndarray] | None = None
     """The pairs, for a kind that reads a pair as one text, and the dataset rows of their passages, ascending."""
 
     @property
     def heads(self) -> list[nn.Module]:
         """The modules that start at random."""
-        return [module for name, module in self.model.named_children() if name != "backbone"]
+        parts = [module for name, module in self._text.named_children() if name != "backbone"]
+        return parts if self._text is self.model else [*parts, self.model.context]
+
+    @property
+    def _text(self) -> Any:
+        """The model that has the backbone; in a re-ranker over documents it is a part of the model."""
+        return getattr(self.model, "text", self.model)
 
     def groups(self, settings: TrainReranker) -> list[dict[str, Any]]:
         """AdamW's parameter groups; a backbone has a rate of its own, and none where it is frozen."""
         rates = [(head, settings.head_learning_rate) for head in self.heads]
-        if not settings.lite and hasattr(self.model, "backbone"):
-            rates.insert(0, (self.model.backbone, settings.learning_rate))
+        if not settings.lite and hasattr(self._text, "backbone"):
+            rates.insert(0, (self._text.backbone, settings.learning_rate))
         groups = (group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay))
         return [{**group, "eps": settings.adam_epsilon} for group in groups]
 
