@@ -15,7 +15,7 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.scorers import load_scorer
 from gnn_encoder.settings.reranking import TrainReranker
-from gnn_encoder.settings.reranking_systems import SYSTEMS, WORD_KINDS, RerankerKind
+from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS, SYSTEMS, WORD_KINDS, RerankerKind
 from gnn_encoder.steps import train_reranker as module
 from gnn_encoder.steps.train_reranker import train_reranker
 from gnn_encoder.tracking.context import CHECKPOINTS
@@ -24,7 +24,7 @@ from gnn_encoder.training.dev import average_precision
 from gnn_encoder.training.pairs import PairBatch
 from gnn_encoder.training.rerankers import new_reranker
 
-KINDS = get_args(RerankerKind)
+KINDS = [kind for kind in get_args(RerankerKind) if kind not in DOCUMENT_KINDS]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from gnn_encoder.models.late_interaction import LateInteraction
 def structure_of(data: Dataset) -> Structure:
     """The documents of a dataset; raises UserError if it has none."""
     if data.structure is None:
-        raise UserError(f"{data.path} has no documents: mim, lim, mix_im and document_negatives need data with them")
+        raise UserError(f"{data.path} has no documents: mim, lim and mix_im need data with them")
     return data.structure
 
 

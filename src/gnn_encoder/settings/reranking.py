@@ -79,11 +79,6 @@ class TrainReranker(MeasuredTraining, Distillation):
     """Draw the negatives again in each epoch. By default every epoch has the same pairs (BERT-DMN 5.2)."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
-    document_negatives: Fraction = 0.0
-    """With this probability a negative is another passage of the documents of the query's relevant passages (Albarede
-    et al. 2022 have 0.4). Needs data with documents. All kinds have the same negatives."""
-    corpus_negatives: bool = False
-    """The other negatives are drawn from the whole corpus (Albarede et al. 2022), not from the first stage's hits."""
     triples: Literal["labelled", "selected", "augmented"] = "labelled"
     """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
     negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
@@ -240,11 +235,7 @@ class TrainReranker(MeasuredTraining, Distillation):
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
-        unused |= (
-            {"negatives", "in_batch_negatives", "document_negatives", "corpus_negatives"}
-            if distilled
-            else set(Distillation.model_fields)
-        )
+        unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
         if self.kind in WORD_KINDS and self.word_vectors != "backbone":
             unused.add("backbone")
         if self.word_vectors != "trained":

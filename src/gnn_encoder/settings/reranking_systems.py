@@ -46,9 +46,6 @@ SYSTEMS: dict[str, System] = {
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
     "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
-    "mim": System("MiM", "mim"),
-    "lim": System("LiM", "lim"),
-    "mix_im": System("Mix-iM", "mix_im"),
 }
 _STRUCTURED = {
     "learning_rate": 3e-6, "head_learning_rate": 1e-3, "weight_decay": 0.0, "query_length": 120, "passage_length": 180,
@@ -58,8 +55,8 @@ NUMBERS: dict[RerankerKind, Mapping[str, Any]] = {
     "k_nrm": {"head_learning_rate": 1e-3, "adam_epsilon": 1e-5, "weight_decay": 0.0, "batch_size": 16},
     **dict.fromkeys(DOCUMENT_KINDS, _STRUCTURED),
 }
-"""Kind → numbers of its paper (`k_nrm`: BERT-DMN 5) for this kind alone. A general setting is meant for the transformers and leaves them as
-they are; the kind's section in `systems` replaces them."""
+"""Kind → numbers of its paper (`k_nrm`: BERT-DMN 5), for this kind alone. A general setting is meant for the
+transformers and leaves them as they are; the kind's section in `systems` replaces them."""
 
 THRESHOLDS: dict[str, System] = {
     f"ss_bert_h_{t_a}": System(

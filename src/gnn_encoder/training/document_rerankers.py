@@ -138,7 +138,7 @@ class DocumentBatches:
     def rank(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Scores fp32 [r] of pairs as the trained scorer gives them, with all neighbours."""
         rows, context = np.unique(passage, return_inverse=True)
-        speed = {"precision": self.settings.precision}
+        speed: dict[str, Any] = {"precision": self.settings.precision}
         tokens = self._encoded(within(self.graph, rows, self.config.layers, self.config.edge_types), **speed)
         contexts = context_vectors(self.model.context, self.graph, tokens, rows)
         return document_scores(self.model, self.data, contexts, query, passage, context, **speed)
