@@ -84,11 +84,11 @@ class TrainReranker(MeasuredTraining, Distillation):
     negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
     whose generated query is unlike the query (3.3). The section `select_training_set` has both thresholds."""
     loss: Literal["auto", "pointwise", "pairwise_margin", "pairwise_softmax", "listwise_distillation"] = "auto"
-    """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020) and
-    the kinds in documents, and `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence from a trained
-    cross-encoder's scores of lists, a positive and `distillation_candidates` − 1 negatives, instead of `negatives`.
-    The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it, so these negatives are
-    from the first `score_candidates.candidates` hits, not from `negative_depth`."""
+    """As in `train_cross_encoder`. `auto`: `pairwise_softmax` for `colbert` (Khattab and Zaharia 2020) and the kinds in
+    documents, and `pairwise_margin` for the other kinds (BERT-DMN eq. 4). `listwise_distillation`: the KL divergence
+    from a trained cross-encoder's scores of lists, a positive and `distillation_candidates` − 1 negatives, instead of
+    `negatives`. The pipeline trains this teacher with the loss `auto`, and `score_candidates` scores with it, so these
+    negatives are from the first `score_candidates.candidates` hits, not from `negative_depth`."""
     margin: PositiveFloat = 0.2
     """Of `pairwise_margin`. Scores that are logits, of `cross_encoder`, `bert_dmn` and `dmn`, are probabilities then
     (BERT-DMN 3.2)."""
