@@ -317,17 +317,6 @@ class PropagateSections(StepSettings):
     is not among them, because with it the system is the re-ranker itself."""
 
 
-class BuildDocumentGraph(StepSettings):
-    """Builds the graph of a dataset's documents."""
-
-
-class EncodeContext(Inference):
-    """Computes the vectors of all passages in their context, once, for one re-ranker."""
-
-    token_vectors: TokenVectorType = "fp16"
-    """As in `train_reranker`."""
-
-
 class CompareRerankers(Inference):
     """Reports a study of re-rankers."""
 
