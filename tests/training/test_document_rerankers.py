@@ -1,4 +1,4 @@
-"""Re-rankers in documents: trained on the tiny documents, saved and loaded; live and cached neighbours agree."""
+"""Re-rankers in documents: each kind is trained on the tiny documents, and what may move moves."""
 
 from pathlib import Path
 from typing import Any
