@@ -1,11 +1,12 @@
 """Settings of the steps that train re-rankers, use them, and compare them."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.documents import DocumentNetwork
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.reranking_systems import (
     ALL_SYSTEMS,
@@ -24,11 +25,6 @@ from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, Positive
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
 TextLength = Annotated[int, Field(ge=4, strict=True)]
 """Tokens of a text, three of which are special."""
-EdgeType = Literal[
-    "order", "order_inverse", "structural", "structural_inverse",
-    "internal", "internal_inverse", "external", "external_inverse", "self",
-]  # fmt: skip
-"""The types of edges of the document graph (`gnn_encoder.artifacts.document_graph.KINDS`)."""
 MADE_WORD_VECTORS = ("backbone", "trained")
 """Values of `word_vectors` that name no file."""
 
@@ -44,7 +40,7 @@ class BundleReranker(StepSettings):
     """Adds the chosen re-ranker to the bundle of the first stage."""
 
 
-class TrainReranker(MeasuredTraining, Distillation):
+class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
     """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
@@ -156,37 +152,6 @@ class TrainReranker(MeasuredTraining, Distillation):
     """k_nrm: σ of the kernel with μ = 1."""
     feature_scale: PositiveFloat = 0.01
     """k_nrm: factor of the log counts, so that tanh does not begin at 1. The paper's equation has 1."""
-
-    frozen_layers: Count | Literal["half"] = "half"
-    """mim, lim, mix_im: the encoder's first so many layers are not trained, nor is what is below them. The paper
-    freezes six of twelve."""
-    graph_layers: PositiveInt = 3
-    """mim, lim, mix_im: layers of the network over documents (Albarede et al. 2022, section 3, also the next two)."""
-    graph_heads: PositiveInt = 8
-    graph_dropout: Fraction = 0.7
-    """mim, lim, mix_im: of that network's attention, whatever `dropout` is."""
-    neighbour_reduction: Literal["sum", "mean"] = "sum"
-    """mim, lim, mix_im: over a node's neighbours of one type. Eq. 1 has the sum, in which a section with 200 parts
-    outweighs all others."""
-    edge_types: Annotated[tuple[EdgeType, ...], Field(min_length=1)] = get_args(EdgeType)
-    """mim, lim, mix_im: the types of edges that the network reads."""
-    max_neighbours: Count = 8
-    """mim, lim, mix_im: in training, at most so many edges of each type into a node are read in a layer, drawn for each
-    batch. 0: all. Later all are read."""
-    neighbours: Literal["cached", "live"] = "cached"
-    """mim, lim, mix_im: in training, the neighbours' vectors are those of the epoch's start, or are computed with
-    gradient for each batch."""
-    residual: bool = False
-    """mim, lim, mix_im: a layer of the network adds its result to its input. The paper's do not."""
-    layer_norm: bool = False
-    """mim, lim, mix_im: a layer's result is normalised. The paper's are not."""
-    context_unit_length: bool = False
-    """mim, lim, mix_im: context vectors are scaled to length 1, as the encoder's are. The paper does not say."""
-    context_asks: Literal["content", "learned"] = "content"
-    """lim: what asks the neighbours in a passage's place: its own tokens, or a trained sequence of 32 vectors, so that
-    the context depends on the passage's position alone."""
-    context_weight: Fraction | None = None
-    """lim, mix_im: λ, the context's share in the score. By default it is learned."""
 
     systems: Mapping[str, Mapping[str, Any]] = {}
     """System → its settings that differ from all others', such as {bert_dmn_lite: {epochs: 20}}: a head alone learns
@@ -339,9 +304,7 @@ _OWN: dict[str, tuple[RerankerKind, ...]] = {
     **dict.fromkeys(("word_vectors", "train_word_vectors", "vocabulary", "word_width", "word_epochs"), WORD_KINDS),
     **dict.fromkeys(("lstm_width", "lstm_pooling", "lstm_dropout"), ("qa_lstm",)),
     **dict.fromkeys(("kernels", "kernel_width", "exact_kernel_width", "feature_scale"), ("k_nrm",)),
-    **dict.fromkeys(("frozen_layers", "graph_layers", "graph_heads", "graph_dropout", "edge_types"), DOCUMENT_KINDS),
-    **dict.fromkeys(("neighbour_reduction", "max_neighbours", "neighbours"), DOCUMENT_KINDS),
-    **dict.fromkeys(("residual", "layer_norm", "context_unit_length"), DOCUMENT_KINDS),
+    **dict.fromkeys(DocumentNetwork.model_fields, DOCUMENT_KINDS),
     "context_asks": ("lim",),
     "context_weight": ("lim", "mix_im"),
     **dict.fromkeys(("depth", "token_vectors", "systems"), ()),
