@@ -1,12 +1,14 @@
 """One thin component per step: typed inputs and outputs, an image, and one call of the library."""
 
 from components.bm25_retrieve import bm25_retrieve
+from components.build_document_graph import build_document_graph
 from components.build_graph import build_graph
 from components.bundle_reranker import bundle_reranker
 from components.choose_reranker import choose_reranker
 from components.compare_rerankers import compare_rerankers
 from components.compare_variants import compare_variants
 from components.dense_retrieve import dense_retrieve
+from components.encode_context import encode_context
 from components.encode_corpus import encode_corpus
 from components.encode_queries import encode_queries
 from components.evaluate import evaluate
@@ -33,12 +35,14 @@ from components.try_variant import try_variant
 
 __all__ = [
     "bm25_retrieve",
+    "build_document_graph",
     "build_graph",
     "bundle_reranker",
     "choose_reranker",
     "compare_rerankers",
     "compare_variants",
     "dense_retrieve",
+    "encode_context",
     "encode_corpus",
     "encode_queries",
     "evaluate",

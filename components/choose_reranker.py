@@ -18,6 +18,8 @@ def choose_reranker(
     generated_scorers: Input[List[Model]],  # noqa: UP006
     distilled_runs: Input[List[Artifact]],  # noqa: UP006
     distilled_scorers: Input[List[Model]],  # noqa: UP006
+    document_runs: Input[List[Artifact]],  # noqa: UP006
+    document_scorers: Input[List[Model]],  # noqa: UP006
     reranker: Output[Model],
 ) -> None:
     """Choose the re-ranker that is the best on dev queries."""
@@ -26,7 +28,7 @@ def choose_reranker(
     choose_reranker(
         arguments,
         dataset=dataset.path,
-        runs=[run.path for run in (*runs, *generated_runs, *distilled_runs)],
-        scorers=[scorer.path for scorer in (*scorers, *generated_scorers, *distilled_scorers)],
+        runs=[run.path for run in (*runs, *generated_runs, *distilled_runs, *document_runs)],
+        scorers=[scorer.path for scorer in (*scorers, *generated_scorers, *distilled_scorers, *document_scorers)],
         reranker=reranker.path,
     )

@@ -17,6 +17,7 @@ def compare_rerankers(
     rerankers: Input[List[Model]],  # noqa: UP006
     generated_rerankers: Input[List[Model]],  # noqa: UP006
     distilled_rerankers: Input[List[Model]],  # noqa: UP006
+    document_rerankers: Input[List[Model]],  # noqa: UP006
     generated_queries: Input[Artifact],
     study: Output[Artifact],
 ) -> None:
@@ -28,7 +29,9 @@ def compare_rerankers(
         dataset=dataset.path,
         first_run=first_run.path,
         evaluation=evaluation.path,
-        rerankers=[reranker.path for reranker in (*rerankers, *generated_rerankers, *distilled_rerankers)],
+        rerankers=[
+            reranker.path for reranker in (*rerankers, *generated_rerankers, *distilled_rerankers, *document_rerankers)
+        ],
         generated_queries=generated_queries.path,
         study=study.path,
     )

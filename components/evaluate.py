@@ -28,6 +28,7 @@ def evaluate(
     generated_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
     evaluated_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
     distilled_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
+    document_rerankers: Input[List[Artifact]] = None,  # noqa: UP006
 ) -> None:
     """Measure the runs of all systems, in the order of the tables. KFP lists the outputs of a loop's tasks alone."""
     from gnn_encoder.steps.evaluate import evaluate
@@ -36,5 +37,6 @@ def evaluate(
         bm25, untrained, dpr, dual_encoder, gnn_encoder, reranked, dual_encoder_fused, gnn_encoder_fused,
         dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()), *(propagated_rerankers or ()),
         *(generated_rerankers or ()), *(evaluated_rerankers or ()), *(distilled_rerankers or ()),
+        *(document_rerankers or ()),
     )  # fmt: skip
     evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs if run], evaluation=evaluation.path)

@@ -14,6 +14,7 @@ def train_reranker(
     reranker: Output[Model],
     training_set: Input[Dataset] = None,
     pair_scores: Input[Artifact] = None,
+    document_graph: Input[Artifact] = None,
 ) -> None:
     """Train a re-ranker on the first stage's hits, and on the training set's further triples."""
     from gnn_encoder.steps.train_reranker import train_reranker
@@ -25,4 +26,5 @@ def train_reranker(
         reranker=reranker.path,
         **({"training_set": training_set.path} if training_set else {}),
         **({"pair_scores": pair_scores.path} if pair_scores else {}),
+        **({"document_graph": document_graph.path} if document_graph else {}),
     )

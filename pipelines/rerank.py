@@ -5,7 +5,9 @@
 queries, too (SS-BERT 3); its entries have `select`, the arguments of `select_training_set`, and `evaluate_passages`
 besides. `distilled_systems` is one of the re-rankers that learn from a teacher: `teacher` has the arguments of the
 teacher's `train_reranker`, and `score` those of `score_candidates`. The cache has a teacher that is also one of the
-systems. `bundle` is the URI of the first stage's bundle, if it has one. The other parameters are as in train.py.
+systems. `document_systems` is one of the re-rankers that read a passage's context in its documents, with
+`encode_context`. `bundle` is the URI of the first stage's bundle, if it has one. The other parameters are as in
+train.py.
 """
 
 from kfp import dsl
@@ -23,6 +25,8 @@ def rerank(
     generate_queries: str,
     generated_systems: list,
     distilled_systems: list,
+    build_document_graph: str,
+    document_systems: list,
     evaluate: str,
     report: str,
     compare_rerankers: str,
@@ -72,6 +76,18 @@ def rerank(
             arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=student
         ).output
 
+    document_graph = components.build_document_graph(arguments=build_document_graph, dataset=dataset).output
+    with dsl.ParallelFor(document_systems) as system:
+        document_reranker = components.train_reranker(
+            arguments=system.train, dataset=dataset, first_run=first_run, document_graph=document_graph
+        ).output
+        document_scorer = components.encode_context(
+            arguments=system.encode_context, dataset=dataset, document_graph=document_graph, reranker=document_reranker
+        ).output
+        document_run = components.rerank(
+            arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=document_scorer
+        ).output
+
     evaluation = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
@@ -81,6 +97,7 @@ def rerank(
         generated_rerankers=dsl.Collected(generated_run),
         evaluated_rerankers=dsl.Collected(evaluated_run),
         distilled_rerankers=dsl.Collected(student_run),
+        document_rerankers=dsl.Collected(document_run),
     ).output
     components.report(arguments=report, dataset=dataset, evaluation=evaluation)
     components.compare_rerankers(
@@ -91,6 +108,7 @@ def rerank(
         rerankers=dsl.Collected(reranker),
         generated_rerankers=dsl.Collected(generated_reranker),
         distilled_rerankers=dsl.Collected(student),
+        document_rerankers=dsl.Collected(document_reranker),
         generated_queries=generated_queries,
     )
     best = components.choose_reranker(
@@ -102,6 +120,8 @@ def rerank(
         generated_scorers=dsl.Collected(generated_reranker),
         distilled_runs=dsl.Collected(student_run),
         distilled_scorers=dsl.Collected(student),
+        document_runs=dsl.Collected(document_run),
+        document_scorers=dsl.Collected(document_scorer),
     ).output
     with dsl.If(bundle != ""):
         searched = dsl.importer(artifact_uri=bundle, artifact_class=dsl.Model).output

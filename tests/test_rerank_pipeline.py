@@ -78,12 +78,15 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["test/ColBERT/RR_at_10"] == metrics["results"]["test"]["ColBERT"]["RR@10"]
     assert reused(shown) == 1  # the cross-encoder as a teacher
+    history = read_history(page.parent)
+    assert {"context_share", "edge_weight/3/order"} <= set(history["train_reranker: LiM"].metrics)
+    assert history["encode_context: Mix-iM"].metrics["nodes"] == history["build_document_graph"].metrics["nodes"] == 140
 
     # The same again is cached; another system alone is trained, and the order is the user's.
     assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2", *same) == 0
     shown = capsys.readouterr().out
     # ingest, BM25, the first stage, and ColBERT, which has no episodes and reads no generated query
-    assert reused(shown) == 5 and shown.count("not asked for") == 13
+    assert reused(shown) == 5 and shown.count("not asked for") == 17
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
@@ -213,16 +216,17 @@ def test_a_setting_trains_the_kinds_again_that_depend_on_it() -> None:
     full, lite = ["cross_encoder", "bert_dmn"], ["cross_encoder_lite", "bert_dmn_lite"]
     pairs, words = [*full, *lite], ["qa_lstm", "k_nrm", "dmn"]
     plain = ["colbert", "colbert_titles", "ss_bert_t", "ss_bert_h"]
-    late = [*plain, "colbert_distilled"]
+    single, documents = [*plain, "colbert_distilled"], ["mim", "lim", "mix_im"]
+    late = [*single, *documents]
     every = [name for name, system in SYSTEMS.items() if not system.evaluates]
     assert again == {
         "depth": [], "margin": [*pairs, *words], "episodes": ["bert_dmn", "bert_dmn_lite", "dmn"],
         "pair_length": [*pairs, *words], "token_width": late, "epochs": every,
-        "learning_rate": [*full, *late], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
+        "learning_rate": [*full, *single], "cache": lite, "kernels": ["k_nrm"], "lstm_width": ["qa_lstm"],
         "vocabulary": words, "word_width": [], "backbone": every, "token_vectors": [],
         "split_sentences": ["bert_dmn", "bert_dmn_lite", "dmn"],
         "negatives": [name for name in every if name != "colbert_distilled"],
-        "distillation_temperature": ["colbert_distilled"], "in_batch_negatives": plain,
+        "distillation_temperature": ["colbert_distilled"], "in_batch_negatives": [*plain, *documents],
         "titles": [name for name in late if name != "colbert_titles"],
     }  # fmt: skip
     ranked = trained("rerank").items() ^ trained("rerank", token_vectors="int8").items()

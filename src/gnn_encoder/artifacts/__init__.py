@@ -12,6 +12,7 @@ from gnn_encoder.artifacts.dataset import (
     Texts,
     passage_text,
 )
+from gnn_encoder.artifacts.document_context import DocumentContext
 from gnn_encoder.artifacts.document_graph import DocumentGraph
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
 from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Report

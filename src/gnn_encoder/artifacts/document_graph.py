@@ -56,12 +56,20 @@ class DocumentGraph:
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """Read a document graph."""
-        rows = read_manifest(path, "document_graph").rows
-        indptr, sources = (np.load(Path(path) / name, mmap_mode="r") for name in (INDPTR, SOURCES))
-        return cls(indptr, sources, rows["passages"])
+        return cls.load(Path(path), read_manifest(path, "document_graph").rows["passages"])
+
+    @classmethod
+    def load(cls, folder: Path, passages: int) -> Self:
+        """Read the arrays in any folder."""
+        indptr, sources = (np.load(folder / name, mmap_mode="r") for name in (INDPTR, SOURCES))
+        return cls(indptr, sources, passages)
 
     def write(self, draft: Draft) -> None:
         """Write the arrays and the numbers of nodes, passages and edges."""
-        for name, array in ((INDPTR, self.indptr), (SOURCES, self.sources)):
-            np.save(draft / name, array, allow_pickle=False)
+        self.save(draft.path)
         draft.rows(nodes=len(self), passages=self.passages, edges=len(self.sources))
+
+    def save(self, folder: Path) -> None:
+        """Write the arrays into any folder."""
+        for name, array in ((INDPTR, self.indptr), (SOURCES, self.sources)):
+            np.save(folder / name, array, allow_pickle=False)

@@ -102,6 +102,12 @@ class Draft:
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
+    def copy(self, artifact: Path) -> None:
+        """Copy the files of a complete artifact, without its manifest and history."""
+        for name in read_manifest(artifact, self.manifest.schema).files:
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(artifact / name, self.path / name)
+
     def rows(self, **counts: int) -> None:
         """Record row counts in the manifest."""
         self.manifest.rows.update(counts)

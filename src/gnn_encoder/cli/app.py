@@ -15,7 +15,6 @@ from gnn_encoder import __version__
 from gnn_encoder.cli import bundles, clusters, models
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
-    RERANKERS,
     Data,
     FirstStage,
     Overrides,
@@ -129,7 +128,7 @@ def ablate(
 @app.command()
 def rerank(
     preset: Preset,
-    systems: Annotated[str, Systems] = RERANKERS,
+    systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
     dataset: Data = None,
     overrides: Overrides = None,
@@ -145,7 +144,7 @@ def rerank(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.reranking_systems import SYSTEMS
 
-    names = named_systems(systems)
+    names = named_systems(systems, preset, overrides or [])
     chosen = {name: SYSTEMS[name] for name in names}
     titles = [
         f"{step}: {system.title}"

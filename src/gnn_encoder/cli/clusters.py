@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gnn_encoder.cli.options import (
-    RERANKERS,
     ClusterFile,
     Data,
     FirstStage,
@@ -57,7 +56,7 @@ def submit(
     needs = load_cluster(cluster)
     job: submission.ClusterTraining | submission.ClusterReranking
     if pipeline == "rerank":
-        names = named_systems(RERANKERS if systems is None else systems)
+        names = named_systems(systems, preset, overrides or [])
         job = submission.reranking(needs, preset, dataset, overrides or [], names, first_stage)
     elif first_stage is not None or systems is not None:
         raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")

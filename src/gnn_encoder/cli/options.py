@@ -10,8 +10,6 @@ from gnn_encoder.errors import UserError, expanded
 VARIABLE = "GNN_ENCODER_ROOT"
 """Environment variable with the root, used if `--root` is not given."""
 DEFAULT_ROOT = Path("gnn-encoder-runs")
-RERANKERS = "cross_encoder,bert_dmn,colbert"
-"""The re-rankers that are compared if `--systems` is not given."""
 HOST = "KF_PIPELINES_ENDPOINT"
 
 
@@ -51,8 +49,9 @@ ClusterFile = Annotated[
 
 Systems = typer.Option(
     metavar="SYSTEM,…",
-    help="Re-rankers; the last is the headline's. The table has their order within each group: on labelled triples, "
-    "qsf, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, distilled ones.",
+    help="Re-rankers, by default the preset's compare_rerankers.systems; the last is the headline's. The table has "
+    "their order within each group: on labelled triples, qsf, on generated queries (ss_bert_t, ss_bert_h), ss_bert_d, "
+    "distilled ones, in documents (mim, lim, mix_im).",
 )
 FirstStage = Annotated[
     str | None,
@@ -64,10 +63,13 @@ FirstStage = Annotated[
 ]
 
 
-def named_systems(text: str) -> list[str]:
-    """Returns the systems in the option's text; raises UserError for an unknown system."""
+def named_systems(text: str | None, preset: str, overrides: list[str]) -> list[str]:
+    """Returns the systems in the option's text, without a text the preset's; raises UserError for an unknown system."""
+    from gnn_encoder.settings.presets import load_settings
     from gnn_encoder.settings.reranking_systems import system_names
 
+    if text is None:
+        return system_names(load_settings(preset, overrides).compare_rerankers.systems)
     return system_names([name.strip() for name in text.split(",") if name.strip()])
 
 

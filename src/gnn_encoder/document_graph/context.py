@@ -30,6 +30,7 @@ from torch import Tensor
 from gnn_encoder.artifacts.arrays import eight_bits, ranges
 from gnn_encoder.artifacts.document_graph import DocumentGraph
 from gnn_encoder.document_graph.neighbourhoods import around, edges_into
+from gnn_encoder.errors import UserError
 from gnn_encoder.inference.late_interaction import TokenVectors
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
@@ -80,6 +81,11 @@ def context_vectors(
             vectors = context.context_vectors(matrices.values).cpu().numpy()
         at = slice(offsets[bounds[0]], offsets[bounds[1]])
         if found.scales is None:
+            if np.abs(vectors).max(initial=0) > np.finfo(dtype).max:
+                raise UserError(
+                    "a context vector exceeds fp16, a sum over many neighbours: set train_reranker.token_vectors to "
+                    "int8, train_reranker.neighbour_reduction to mean, or train_reranker.context_unit_length to true"
+                )
             values[at] = vectors
         else:
             values[at], found.scales[at] = eight_bits(vectors)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Unpack
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import Texts, passage_text
+from gnn_encoder.artifacts import DocumentContext, Texts, passage_text
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.document_scores import document_scores
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
@@ -167,19 +167,20 @@ class LateInteractionScorer:
 class DocumentScorer(LateInteractionScorer):
     """MiM, LiM and Mix-iM; a score mixes the similarities with a passage's content and with its context."""
 
-    contexts: TokenVectors | None = None
-    """Vectors of all passages in their context, which are computed once (`steps.encode_context`)."""
-
-    def __init__(self, model: DocumentReranker) -> None:
+    def __init__(self, model: DocumentReranker, context: DocumentContext | None) -> None:
         super().__init__(model.text)
-        self.reranker = model
+        self.reranker, self.context = model, context
 
     def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
-        """See `Scorer`. Raises UserError without context vectors."""
-        if self.contexts is None:
-            raise UserError(f"{self.reranker.context.kind} scores need context vectors: run encode_context first")
+        """See `Scorer`. Raises UserError without context vectors, or with those of another corpus."""
+        kind = self.reranker.context.kind
+        if self.context is None:
+            raise UserError(f"{kind} scores need context vectors: run encode_context first")
+        contexts, passages = TokenVectors(*self.context.vectors), len(data.passages)
+        if (known := len(contexts.offsets) - 1) != passages:
+            raise UserError(f"the {kind} re-ranker has the context of {known:,} passages, not of these {passages:,}")
         return document_scores(
-            self.reranker, data, self.contexts, query, passage, passage, token_vectors=self.token_vectors, **options
+            self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
         )
 
     def explain(self, query: str, title: str, text: str) -> list[Contribution]:
@@ -194,7 +195,9 @@ KINDS: dict[str, Callable[[Path], Scorer]] = {
     "k_nrm": lambda folder: BoundedScorer(Knrm.load(folder)),
     "dmn": lambda folder: WordScorer(WordDmn.load(folder)),
     "colbert": lambda folder: LateInteractionScorer(LateInteraction.load(folder)),
-    **{kind: lambda folder: DocumentScorer(DocumentReranker.load(folder)) for kind in DOCUMENT_KINDS},
+    **dict.fromkeys(
+        DOCUMENT_KINDS, lambda folder: DocumentScorer(DocumentReranker.load(folder), DocumentContext.of(folder))
+    ),
 }
 """Kind → function that loads a scorer from a folder. A new kind is a new entry."""
 

@@ -40,6 +40,16 @@ class ContextMatching(nn.Module):
         """λ, the context's share in the score: sigmoid of a learned scalar; 1 for `mim`."""
         return torch.sigmoid(self.mixture.float()) if self.uses_content else torch.ones(())
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """λ, and the softmax weight of each type of edge in each layer, from 1, by name."""
+        weights = {
+            f"edge_weight/{number}/{kind}": weight
+            for number, layer in enumerate(self.network.shares, 1)
+            for kind, weight in layer.items()
+        }
+        return {"context_share": float(self.share.detach()), **weights} if self.uses_content else weights
+
     def fix_share(self, share: float) -> None:
         """Give λ a value that training does not change; 0 and 1 are possible, too."""
         with torch.no_grad():

@@ -194,7 +194,16 @@ def reranking_arguments(
 ) -> dict[str, str | list[dict[str, str]]]:
     """Returns the arguments of the re-ranking pipeline."""
     made = call_arguments(every_reranking_call(settings, systems, study))
-    steps = ("select", "teacher", "score", "train", "rerank", "evaluate_passages", "propagate_sections")
+    steps = (
+        "select",
+        "teacher",
+        "score",
+        "train",
+        "rerank",
+        "evaluate_passages",
+        "propagate_sections",
+        "encode_context",
+    )
     loops = {
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, systems).items()

@@ -79,6 +79,8 @@ def _check_documents(of: Mapping[str, Call]) -> None:
     for call in of.values():
         if call.step == "propagate_sections" and call.asked:
             needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
+        if call.step == "encode_context" and call.asked:
+            needs.append((f"{call.label} reads passages in their documents", "leave that system out"))
     if needs:
         from gnn_encoder.data import has_documents
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from gnn_encoder.settings.shared import Inference, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveInt, StepSettings
 
 EdgeType = Literal[
@@ -11,6 +12,17 @@ EdgeType = Literal[
     "internal", "internal_inverse", "external", "external_inverse", "self",
 ]  # fmt: skip
 """The types of edges of the document graph (`gnn_encoder.artifacts.document_graph.KINDS`)."""
+
+
+class BuildDocumentGraph(StepSettings):
+    """Builds the typed edges between the passages and sections of documents."""
+
+
+class EncodeContext(Inference):
+    """Computes the vectors of all passages in their context, once for all queries."""
+
+    token_vectors: TokenVectorType = "fp16"
+    """As in `train_reranker`, whose value the pipeline takes."""
 
 
 class DocumentNetwork(StepSettings):

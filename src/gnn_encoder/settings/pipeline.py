@@ -6,10 +6,17 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import foundation, graph, outcome, reranking
+from gnn_encoder.settings import documents, foundation, graph, outcome, reranking
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
-from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, System
+from gnn_encoder.settings.reranking_systems import (
+    ALL_SYSTEMS,
+    DOCUMENT_KINDS,
+    LATE_KINDS,
+    RERANKING_STUDIES,
+    SYSTEMS,
+    System,
+)
 from gnn_encoder.settings.shared import Backbone
 from gnn_encoder.settings.values import StepSettings
 
@@ -184,8 +191,9 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
 
     The names of the calls in the pipeline's loops are `train.SYSTEM`, `rerank.SYSTEM` and, for systems on labelled
     triples, `propagate_sections.SYSTEM`, for systems that train on generated queries, `select.SYSTEM` and
-    `evaluate_passages.SYSTEM`, for those that learn from a teacher `teacher.SYSTEM` and `score.SYSTEM`. The last system
-    is the candidate. `study`: one of `RERANKING_STUDIES`, which is reported, too.
+    `evaluate_passages.SYSTEM`, for those that learn from a teacher `teacher.SYSTEM` and `score.SYSTEM`, for those in
+    documents `encode_context.SYSTEM`. The last system is the candidate. `study`: one of `RERANKING_STUDIES`, which is
+    reported, too.
 
     Raises:
         UserError: the first stage has the name of a re-ranker, or a system propagates the scores of another that does
@@ -204,6 +212,9 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     found = {
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
         "generate_queries": Call("generate_queries", generate, asked=asked),
+        "build_document_graph": Call(
+            "build_document_graph", documents.BuildDocumentGraph(), asked=loops["document_systems"] != [NOTHING]
+        ),
     }
     chosen_systems = [ALL_SYSTEMS[name] for name in systems]
     changing = {(system.step, system.evaluates): system.title for system in chosen_systems}
@@ -230,10 +241,11 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
             found[f"rerank.{name}"] = Call("rerank", outcome.Rerank(system=name), asked=False)
             found[f"teacher.{name}"] = Call("train_reranker", settings.train_reranker, asked=False)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates, asked=False)
+            found[f"encode_context.{name}"] = Call("encode_context", documents.EncodeContext(), asked=False)
             continue
         train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
         depth = settings.train_reranker.hits_of(train.kind)
-        stored = settings.train_reranker.token_vectors if train.kind == "colbert" else "fp16"
+        stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
         rerank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **evaluate.speed)
         if name in loops["distilled_systems"]:
             teacher = settings.train_reranker.teacher()
@@ -241,10 +253,13 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
             label = SYSTEMS["cross_encoder"].title if shared else "Teacher"
             found[f"teacher.{name}"] = Call("train_reranker", teacher, label)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates)
+        if name in loops["document_systems"]:
+            encode = documents.EncodeContext(token_vectors=stored, **evaluate.speed)
+            found[f"encode_context.{name}"] = Call("encode_context", encode, title)
         found[f"train.{name}"] = Call("train_reranker", train, title)
         found[f"rerank.{name}"] = Call("rerank", rerank, title)
     roles = {"baseline": first, "candidate": ALL_SYSTEMS[systems[-1]].title}
-    studied = {"study": study, "depth": settings.train_reranker.hits_of("cross_encoder")}
+    studied = {"study": study, "systems": tuple(systems), "depth": settings.train_reranker.hits_of("cross_encoder")}
     compare = settings.compare_rerankers.model_copy(update=studied)
     return found | {
         "evaluate": Call("evaluate", evaluate.model_copy(update=roles)),
@@ -256,17 +271,21 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
 
 
 def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
-    """Returns {loop of the pipeline: its systems}: on labelled triples, on generated queries, and with a teacher.
+    """Returns {loop of the pipeline: its systems}: on labelled triples, on generated queries, with a teacher, and in
+    documents.
 
     So a change of the generated queries trains only the systems again that use them.
     """
     trained = [name for name in systems if not ALL_SYSTEMS[name].evaluates]
-    loops: dict[str, list[str]] = {"systems": [], "generated_systems": [], "distilled_systems": []}
+    loops: dict[str, list[str]] = {
+        "systems": [], "generated_systems": [], "distilled_systems": [], "document_systems": []
+    }  # fmt: skip
     for name in trained:
         own = settings.train_reranker.for_system(name)
         taught = own.resolved_loss == "listwise_distillation"
         on_labels = "systems" if own.triples == "labelled" else "generated_systems"
-        loops["distilled_systems" if taught else on_labels].append(name)
+        in_documents = own.kind in DOCUMENT_KINDS
+        loops["document_systems" if in_documents else "distilled_systems" if taught else on_labels].append(name)
     return {loop: names or [NOTHING] for loop, names in loops.items()}
 
 

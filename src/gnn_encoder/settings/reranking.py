@@ -285,6 +285,8 @@ class PropagateSections(StepSettings):
 class CompareRerankers(Inference):
     """Reports a study of re-rankers."""
 
+    systems: Annotated[tuple[str, ...], Field(min_length=1)] = ("cross_encoder", "bert_dmn", "colbert")
+    """What `gnn-encoder rerank` trains and compares without `--systems`; the last is the headline's."""
     study: str = ""
     depth: PositiveInt = 100
     """The pipeline sets both: a study's name, and the number of hits that a cross-encoder re-ranks."""
@@ -292,6 +294,11 @@ class CompareRerankers(Inference):
     """Pairs of a query and one of its first `depth` hits, drawn to compare an encoder's outputs. BERT-DMN 6.2 has
     20,000; 2,000 pairs of 100 tokens have ten million cosines."""
     seed: Count = 0
+
+    def _problems(self) -> Iterator[str]:
+        for name in self.systems:
+            if name not in ALL_SYSTEMS:
+                yield f"systems: unknown system {name!r}: {known_names(name, SYSTEMS)}"
 
 
 _OWN: dict[str, tuple[RerankerKind, ...]] = {

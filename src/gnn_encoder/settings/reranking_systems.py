@@ -46,6 +46,9 @@ SYSTEMS: dict[str, System] = {
     "ss_bert_h": System("SS-BERT(h)", "colbert", {"triples": "augmented"}),
     "ss_bert_d": System("SS-BERT(d)", "colbert", evaluates="ss_bert_h"),
     "colbert_distilled": System("ColBERT, distilled", "colbert", {"loss": "listwise_distillation"}),
+    "mim": System("MiM", "mim"),
+    "lim": System("LiM", "lim"),
+    "mix_im": System("Mix-iM", "mix_im"),
 }
 _STRUCTURED = {
     "learning_rate": 3e-6, "head_learning_rate": 1e-3, "weight_decay": 0.0, "query_length": 120, "passage_length": 180,

@@ -1,6 +1,5 @@
 """Chooses the re-ranker that is the best on dev queries."""
 
-import shutil
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
@@ -30,9 +29,7 @@ def choose_reranker(
     best = max(figures, key=figures.__getitem__) if figures else runs[-1]
     made_by = read_manifest(best, "run").inputs["scorer"]
     scorer = next(path for path in scorers if read_manifest(path, "model").digest == made_by)
-    for name in read_manifest(scorer).files:
-        (reranker / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(scorer / name, reranker / name)
+    reranker.copy(scorer)
     shown = f"dev {mean_name(settings.measure)} {figures[best]:.3f}" if figures else "the last, without dev labels"
     return {
         **{f"dev/{System.of(path).name}": figure for path, figure in figures.items()},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, DocumentContext, Draft, Encoding, Graph, read_manifest
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER, RERANKER
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
@@ -84,8 +84,8 @@ def encode_corpus(
     if settings.bm25:
         (bundle / BM25).mkdir()
         Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
-    if settings.previous and (reranker := Bundle.read(Path(settings.previous) / "bundle").reranker_path):
-        shutil.copytree(reranker, bundle / RERANKER)
+    if settings.previous:
+        _copy_reranker(Bundle.read(Path(settings.previous) / "bundle"), data, bundle)
     Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":
@@ -102,6 +102,13 @@ def encode_corpus(
         "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
         f"at {len(changed) / propagation_seconds:,.0f}/s",
     }
+
+
+def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> None:
+    """Copy an earlier bundle's re-ranker, unless it knows the context of other passages."""
+    reranker = previous.reranker_path
+    if reranker and (DocumentContext.of(reranker) is None or previous.has_passages_of(data)):
+        shutil.copytree(reranker, bundle / RERANKER)
 
 
 def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:

@@ -101,6 +101,7 @@ def train_reranker(
         "pairs": len(labels.query),
         **result,
         **last,
+        **trained.facts(),
         "headline": f"loss {result['final_loss']:.3f}, re-ranked dev MAP {last.get('dev/reranked_AP', 0.0):.3f}",
     }
 

@@ -60,8 +60,9 @@ def document_reranker(
     model = new_model(late.model, settings)
     batches = DocumentBatches(model, data, graph, trained, settings, context)
     return Reranker(
-        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin
-    )
+        model, batches.score, late.lengths, batches.rank, logits=False, table=batches.table, before=batches.begin,
+        facts=lambda: model.context.figures,
+    )  # fmt: skip
 
 
 def new_model(text: LateInteraction, settings: TrainReranker) -> DocumentReranker:

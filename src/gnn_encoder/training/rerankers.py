@@ -53,6 +53,8 @@ class Reranker:
     """Scores [g, c], with gradient, of all pairs of queries [g] and passages [c]; None: each pair would be read."""
     before: Callable[[PairBatch], None] | None = None
     """Is called with each batch before the batch is scored."""
+    facts: Callable[[], dict[str, float]] = dict
+    """Figures of the trained weights, for people."""
     read: tuple[Pairs, np.ndarray] | None = None
     """The pairs, for a kind that reads a pair as one text, and the dataset rows of their passages, ascending."""
 

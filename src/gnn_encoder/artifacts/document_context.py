@@ -1,0 +1,73 @@
+"""What a re-ranker of passages in documents has besides its weights: its corpus's context vectors and graph.
+
+They are in the re-ranker's folder, so that a search with it needs no dataset:
+
+context/values.npy            fp16 or int8 [t, d], the vectors of all passages in their context, one after the other
+context/offsets.npy           int64 [m + 1]: passage i has the vectors offsets[i] to offsets[i + 1]
+context/scales.npy            fp32 [t], only for int8
+context/indptr.npy, sources.npy   the document graph
+context/titles.parquet        titles of the sections, the graph's nodes after the m passages
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gnn_encoder.artifacts.document_graph import DocumentGraph
+
+CONTEXT, TITLES = "context", "titles.parquet"
+
+
+@dataclass(frozen=True)
+class DocumentContext:
+    """Reads the context in a re-ranker's folder; all arrays are memory-mapped."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, reranker: Path) -> Self | None:
+        """The context in a re-ranker's folder; None before `encode_context` has added it."""
+        return cls(folder) if (folder := reranker / CONTEXT).is_dir() else None
+
+    @cached_property
+    def vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Values, offsets, and scales or None."""
+        scales = self.folder / "scales.npy"
+        return self._array("values"), self._array("offsets"), self._array("scales") if scales.is_file() else None
+
+    @cached_property
+    def graph(self) -> DocumentGraph:
+        """The document graph."""
+        return DocumentGraph.load(self.folder, len(self._array("offsets")) - 1)
+
+    @cached_property
+    def titles(self) -> pa.ChunkedArray:
+        """The sections' titles, in the order of their nodes."""
+        return pq.read_table(self.folder / TITLES).column(0)
+
+    def _array(self, name: str) -> np.ndarray:
+        array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r")
+        return array
+
+    @staticmethod
+    def write(
+        reranker: Path,
+        values: np.ndarray,
+        offsets: np.ndarray,
+        scales: np.ndarray | None,
+        graph: DocumentGraph,
+        titles: pa.ChunkedArray,
+    ) -> None:
+        """Write the context of all passages into a re-ranker's folder; memory-mapped arrays are streamed."""
+        folder = reranker / CONTEXT
+        folder.mkdir()
+        for name, array in {"values": values, "offsets": offsets, "scales": scales}.items():
+            if array is not None:
+                np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        graph.save(folder)
+        pq.write_table(pa.table({"title": titles}), folder / TITLES)
