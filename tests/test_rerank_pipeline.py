@@ -12,11 +12,12 @@ import pytest
 from bundles import fill_bundle
 from trained_root import Trained
 
-from gnn_encoder.artifacts import Dataset, Report, drafting
+from gnn_encoder.artifacts import Bundle, Dataset, Report, Run, drafting
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.reranking import reranked_hits
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
 from gnn_encoder.settings.pipeline import Settings, reranking_calls
 from gnn_encoder.settings.reranking import TrainReranker
@@ -117,7 +118,7 @@ def test_another_content_of_a_run_file_is_another_first_stage(
 
 
 def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
-    trained: Trained, tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, same: tuple[str, ...], tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = trained.command[trained.command.index("--dataset") + 1]
     ingest(Ingest(dataset=source), dataset=tmp_path / "data")
@@ -134,6 +135,13 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     bundle = trained.root / "latest" / "bundle"
     assert f"bundle     {bundle}" in shown and [path.name for path in bundle.parent.iterdir()] == ["bundle"]
     assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "colbert"}
+
+    # A re-ranker in documents takes the context of the passages with it.
+    assert rerank(trained, "--systems", "lim", "--first-stage", str(tmp_path / "latest"), *same) == 0
+    assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "lim"}
+    hits = Run.from_hits(np.zeros(1, int), np.arange(20)[None], np.zeros((1, 20)))
+    found = reranked_hits(Bundle.read(bundle), "a question", hits, 20)
+    assert len(np.unique(found.score)) > 10
 
 
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:
@@ -184,6 +192,21 @@ def test_the_study_of_ss_bert(
         100
     )
     assert "52.67" in page and "39.02" in page and "43.8" in page and "Fig. 4" in page and not metrics["diffusion"]
+
+
+def test_the_study_of_structure(
+    trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systems = ("lim_without_order", "lim_share_0.0", "lim_1_layer", "lim")
+    monkeypatch.setitem(RERANKING_STUDIES, "structure", RERANKING_STUDIES["structure"]._replace(systems=systems))
+    report, _ = study(trained, capsys, "structure", *same)
+    learned = report.metrics["learned"]
+    assert list(learned) == ["LiM without order", "LiM, λ = 0.0", "LiM, 1 layer", "LiM"]
+    assert learned["LiM, λ = 0.0"]["λ"] == 0 and learned["LiM"]["λ"] not in (0, 0.5)
+    assert "order" in learned["LiM"] and "order" not in learned["LiM without order"]
+    assert list(report.metrics["gains"]["test"]) == [f"{name} against LiM" for name in list(learned)[:-1]]
+    assert "MAP(D)" in report.metrics["measures"]
+    assert "What the re-rankers in documents learned" in report.page.read_text()
 
 
 def test_ss_bert_trains_on_as_many_selected_triples_as_originals() -> None:

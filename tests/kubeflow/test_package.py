@@ -170,7 +170,12 @@ def test_steps_inside_loops_get_their_needs(tmp_path: Path) -> None:
     asked = {name: each["resources"] for name, each in containers.items() if "resources" in each}
     gpus = {name: each["accelerator"]["resourceCount"] for name, each in asked.items() if "accelerator" in each}
     assert gpus == dict.fromkeys(trainings, "2")
-    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == {"rerank", "rerank-2", "rerank-3", "rerank-4"}
+    assert {name for name, each in asked.items() if "resourceCpuRequest" in each} == {
+        "rerank",
+        "rerank-2",
+        "rerank-3",
+        "rerank-4",
+    }
     tasks = {name: task for graph in graphs(spec) for name, task in graph.items()}
     assert not any(tasks[name]["cachingOptions"].get("enableCache") for name in containers)
     kfp.components.load_component_from_text(text)

@@ -13,6 +13,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import launch, provenance
 from gnn_encoder.runs.pipelines import every_reranking_call
+from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
 from gnn_encoder.settings.presets import parse_settings
 
@@ -264,6 +265,11 @@ def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_n
     for of in (calls(settings, PIPELINES["train"]), every_reranking_call(settings, ["colbert"])):
         with pytest.raises(UserError, match=r"has PRES\(doc\)@100, MAP\(D\), but nothing in .*/data says"):
             provenance.call_arguments(of)
+    plain = settings.model_copy(update={"evaluate": Evaluate(untrained_backbone="")})
+    for names in (["lim"], ["colbert", "qsf"]):
+        with pytest.raises(UserError, match=r"in their documents|sections of passages"):
+            provenance.call_arguments(every_reranking_call(plain, names))
+    provenance.call_arguments(every_reranking_call(plain, ["colbert"]))
     provenance.call_arguments(calls(settings, PIPELINES["update"]))  # it evaluates nothing
     monkeypatch.setattr("gnn_encoder.data.has_documents", lambda settings: True)
     assert "evaluate" in provenance.call_arguments(calls(settings, PIPELINES["train"]))

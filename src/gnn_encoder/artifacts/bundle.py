@@ -83,10 +83,6 @@ class Bundle(Artifact):
         """The folder of the re-ranker; None without a re-ranker."""
         return folder if (folder := self.path / RERANKER).is_dir() else None
 
-    def has_passages_of(self, dataset: Dataset) -> bool:
-        """Whether the passages are those of a dataset, in the same order."""
-        return self.manifest.files[CORPUS].sha256 == dataset.manifest.files[CORPUS].sha256
-
     @property
     def searched(self) -> dict[str, FileFacts]:
         """The files of the bundle without those of the re-ranker."""

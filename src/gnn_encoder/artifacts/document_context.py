@@ -7,8 +7,10 @@ context/offsets.npy           int64 [m + 1]: passage i has the vectors offsets[i
 context/scales.npy            fp32 [t], only for int8
 context/indptr.npy, sources.npy   the document graph
 context/titles.parquet        titles of the sections, the graph's nodes after the m passages
+context/corpus.json           the digest of the passages
 """
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.document_graph import DocumentGraph
 
-CONTEXT, TITLES = "context", "titles.parquet"
+CONTEXT, TITLES, CORPUS_DIGEST = "context", "titles.parquet", "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class DocumentContext:
         """The sections' titles, in the order of their nodes."""
         return pq.read_table(self.folder / TITLES).column(0)
 
+    @cached_property
+    def corpus(self) -> str:
+        """The digest of the passages (`PassageTable.digest`); other passages have another context."""
+        return str(json.loads((self.folder / CORPUS_DIGEST).read_text(encoding="utf-8"))["digest"])
+
     def _array(self, name: str) -> np.ndarray:
         array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r")
         return array
@@ -62,6 +69,7 @@ class DocumentContext:
         scales: np.ndarray | None,
         graph: DocumentGraph,
         titles: pa.ChunkedArray,
+        corpus: str,
     ) -> None:
         """Write the context of all passages into a re-ranker's folder; memory-mapped arrays are streamed."""
         folder = reranker / CONTEXT
@@ -71,3 +79,4 @@ class DocumentContext:
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
         graph.save(folder)
         pq.write_table(pa.table({"title": titles}), folder / TITLES)
+        (folder / CORPUS_DIGEST).write_text(json.dumps({"digest": corpus}), encoding="utf-8")

@@ -81,7 +81,7 @@ def context_vectors(
             vectors = context.context_vectors(matrices.values).cpu().numpy()
         at = slice(offsets[bounds[0]], offsets[bounds[1]])
         if found.scales is None:
-            if np.abs(vectors).max(initial=0) > np.finfo(dtype).max:
+            if token_vectors == "fp16" and np.abs(vectors).max(initial=0) > np.finfo(np.float16).max:
                 raise UserError(
                     "a context vector exceeds fp16, a sum over many neighbours: set train_reranker.token_vectors to "
                     "int8, train_reranker.neighbour_reduction to mean, or train_reranker.context_unit_length to true"

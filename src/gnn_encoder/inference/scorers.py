@@ -176,9 +176,9 @@ class DocumentScorer(LateInteractionScorer):
         kind = self.reranker.context.kind
         if self.context is None:
             raise UserError(f"{kind} scores need context vectors: run encode_context first")
-        contexts, passages = TokenVectors(*self.context.vectors), len(data.passages)
-        if (known := len(contexts.offsets) - 1) != passages:
-            raise UserError(f"the {kind} re-ranker has the context of {known:,} passages, not of these {passages:,}")
+        if self.context.corpus != data.passages.digest:
+            raise UserError(f"the {kind} re-ranker has the context of other passages: run encode_context for these")
+        contexts = TokenVectors(*self.context.vectors)
         return document_scores(
             self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
         )

@@ -121,6 +121,20 @@ def thresholds(history: History, systems: Collection[str]) -> dict[str, dict[str
     return dict(sorted(table.items(), key=lambda entry: entry[1]["threshold"]))
 
 
+def learned(history: History) -> dict[str, dict[str, float]]:
+    """Returns {re-ranker in documents: λ, and the weight of each type of edge, its mean over the layers}."""
+    table: dict[str, dict[str, float]] = {}
+    for system, record in trainings(history).items():
+        weights: dict[str, list[float]] = {}
+        for name, value in record.metrics.items():
+            if name.startswith("edge_weight/"):
+                weights.setdefault(name.rpartition("/")[-1], []).append(value)
+        if weights:
+            share = {"λ": record.metrics["context_share"]} if "context_share" in record.metrics else {}
+            table[system] = share | {kind: float(np.mean(values)) for kind, values in weights.items()}
+    return table
+
+
 def study_table(metrics: dict[str, Any]) -> Table:
     """Returns the table of all systems, and below a split's systems their gains over each other."""
     table = results_table(metrics)

@@ -15,7 +15,6 @@ from gnn_encoder.settings.reranking_systems import (
     NUMBERS,
     PAIR_KINDS,
     SYSTEMS,
-    THRESHOLDS,
     WORD_KINDS,
     RerankerKind,
 )
@@ -213,8 +212,8 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
         So a change of another kind's settings, of `depth` or of `token_vectors` trains nothing again. Raises UserError
         for settings that the system cannot have together.
         """
-        own = self.systems.get("ss_bert_h" if name in THRESHOLDS else name, {})
-        _, kind, changes, *_ = ALL_SYSTEMS[name]
+        system = ALL_SYSTEMS[name]
+        own, kind, changes = self.systems.get(system.variant_of or name, {}), system.kind, system.changes
         fixed = {"kind": kind, "lite": False, **changes}
         chosen = self.model_copy(update={**NUMBERS.get(kind, {}), **own, **fixed})
         chosen = chosen.model_copy(update={each: type(self).model_fields[each].default for each in chosen._unused})

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.documents import EDGE_TYPES
 from gnn_encoder.settings.measures import Measure
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn", "mim", "lim", "mix_im"]
@@ -29,6 +30,8 @@ class System(NamedTuple):
     """Changes of `select_training_set`, for a system on generated queries."""
     step: Literal["evaluate_passages", "propagate_sections"] = "evaluate_passages"
     """The step that changes the ranking of `evaluates`. `propagate_sections` needs data with documents."""
+    variant_of: str = ""
+    """The system whose section in `train_reranker.systems` is this one's, too: a variant in a study."""
 
 
 SYSTEMS: dict[str, System] = {
@@ -63,12 +66,29 @@ transformers and leaves them as they are; the kind's section in `systems` replac
 
 THRESHOLDS: dict[str, System] = {
     f"ss_bert_h_{t_a}": System(
-        f"SS-BERT(h), t_A = {t_a}", "colbert", {"triples": "augmented"}, selection={"augmentation_threshold": t_a}
+        f"SS-BERT(h), t_A = {t_a}",
+        "colbert",
+        {"triples": "augmented"},
+        selection={"augmentation_threshold": t_a},
+        variant_of="ss_bert_h",
     )
     for t_a in (0.05, 0.15, 0.2, 0.25, 0.3)
 }
 """Further systems of the study `ss_bert`. SS-BERT 4.3 has t_A from 0.1 to 0.4 in steps of 0.06."""
-ALL_SYSTEMS = SYSTEMS | THRESHOLDS
+_VARIED: dict[str, tuple[str, Mapping[str, Any]]] = {
+    **{
+        f"lim_without_{kind}": (f"LiM without {kind}", {"edge_types": tuple(k for k in EDGE_TYPES if k != kind)})
+        for kind in EDGE_TYPES
+    },
+    "lim_1_layer": ("LiM, 1 layer", {"graph_layers": 1}),
+    "lim_2_layers": ("LiM, 2 layers", {"graph_layers": 2}),
+    "lim_mean": ("LiM, mean of neighbours", {"neighbour_reduction": "mean"}),
+    "lim_live": ("LiM, live neighbours", {"neighbours": "live"}),
+    **{f"lim_share_{share}": (f"LiM, λ = {share}", {"context_weight": share}) for share in (0.0, 0.25, 0.5, 0.75, 1.0)},
+}
+STRUCTURE = {name: System(title, "lim", changes, variant_of="lim") for name, (title, changes) in _VARIED.items()}
+"""Further systems of the study `structure`: what of LiM and its document graph matters."""
+ALL_SYSTEMS = SYSTEMS | THRESHOLDS | STRUCTURE
 
 
 class Study(NamedTuple):
@@ -95,8 +115,14 @@ RERANKING_STUDIES: dict[str, Study] = {
         ("RR@10", "R@50", "R@1000"),
         dict.fromkeys(("ss_bert_t", "ss_bert_h", "ss_bert_d"), "colbert"),
     ),
+    "structure": Study(
+        ("colbert", *STRUCTURE, "lim"),
+        ("RR@10", "nDCG@10", "R@100", "PRES(doc)@100", "R(doc)@100", "AP(doc)@100", "MAP(D)", "PREC(D)"),
+        {"lim": "colbert", **dict.fromkeys(STRUCTURE, "lim")},
+    ),
 }
-"""Study of `gnn-encoder ablate` → its systems: BERT-DMN Table 2, and SS-BERT Table 6 with Fig. 4."""
+"""Study of `gnn-encoder ablate` → its systems: BERT-DMN Table 2, SS-BERT Table 6 with Fig. 4, and one
+of this project."""
 
 
 def system_names(names: Sequence[str]) -> list[str]:

@@ -17,10 +17,10 @@ from gnn_encoder.inference.scorers import CrossEncoderScorer, load_scorer
 from gnn_encoder.inference.scoring import PairTokens
 from gnn_encoder.report.page import Plot, render_study
 from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
-from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, thresholds, words_table
+from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, learned, thresholds, words_table
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.reranking import CompareRerankers
-from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS, THRESHOLDS
+from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, THRESHOLDS
 from gnn_encoder.tracking.context import Context
 
 
@@ -39,11 +39,13 @@ def compare_rerankers(
     data, evaluated, asked = Dataset(dataset), Evaluation.read(evaluation), RERANKING_STUDIES[settings.study]
     trained = {list(read_history(path))[-1]: path for path in rerankers if read_manifest(path).files}
     history, metrics = joined(trained.values()), {**evaluated.metrics, "study": settings.study}
-    against = {SYSTEMS[one].title: SYSTEMS[other].title for one, other in asked.against.items()}
+    compared = {one: other for one, other in asked.against.items() if {one, other} <= {*settings.systems}}
+    against = {ALL_SYSTEMS[one].title: ALL_SYSTEMS[other].title for one, other in compared.items()}
     metrics |= gains(evaluated, metrics, against)
     metrics |= {"efficiency": efficiency(history) if asked.encoders else {}, "cosines": list(COSINES), "diffusion": {}}
     augmented = [SYSTEMS["ss_bert_h"].title, *(system.title for system in THRESHOLDS.values())]
     metrics |= {"words": {}, "thresholds": thresholds(history, augmented)}
+    metrics["learned"] = learned(history)
     plots: dict[str, Plot] = {}
     if asked.encoders:
         folders = {label: trained[f"train_reranker: {SYSTEMS[name].title}"] for label, name in asked.encoders.items()}
@@ -99,7 +101,7 @@ def queries_metrics(data: Dataset, generated: GeneratedQueries, history: History
 
 def flat(metrics: dict[str, Any]) -> dict[str, float]:
     """Returns gains as `test/BERT-DMN against BERT/AP`, and the figures of the other tables likewise."""
-    tables = {"efficiency": metrics["efficiency"], "thresholds": metrics["thresholds"]}
+    tables = {name: metrics[name] for name in ("efficiency", "thresholds", "learned")}
     tables["diffusion"] = {label: dict(zip(COSINES, of, strict=True)) for label, of in metrics["diffusion"].items()}
     return {
         f"{table}/{row}/{column}": value

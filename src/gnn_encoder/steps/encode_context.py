@@ -33,7 +33,7 @@ def encode_context(
     scorer.copy(reranker)
     structure = structure_of(data)
     titles = structure.titles.slice(graph.passages)
-    DocumentContext.write(scorer.path, values, offsets, scales, graph, titles.cast(pa.string()))
+    DocumentContext.write(scorer.path, values, offsets, scales, graph, titles.cast(pa.string()), data.passages.digest)
     scorer.rows(passages=graph.passages, tokens=int(offsets[-1]))
     return {
         "nodes": int(wanted.sum()),

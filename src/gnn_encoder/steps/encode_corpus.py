@@ -107,7 +107,7 @@ def encode_corpus(
 def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> None:
     """Copy an earlier bundle's re-ranker, unless it knows the context of other passages."""
     reranker = previous.reranker_path
-    if reranker and (DocumentContext.of(reranker) is None or previous.has_passages_of(data)):
+    if reranker and (not (known := DocumentContext.of(reranker)) or known.corpus == data.passages.digest):
         shutil.copytree(reranker, bundle / RERANKER)
 
 
