@@ -159,6 +159,8 @@ def load_encoder(name: str) -> Any:
 def freeze_layers(backbone: Any, count: int) -> None:
     """Take the first `count` layers of an encoder, and its embeddings, out of training; 0: none of both.
 
+    The model around the encoder keeps them in eval mode by `eval_frozen`.
+
     Raises UserError if the encoder has fewer layers.
     """
     layers = backbone.config.num_hidden_layers
@@ -170,6 +172,14 @@ def freeze_layers(backbone: Any, count: int) -> None:
         stack = next(part for part in backbone.modules() if isinstance(part, ModuleList) and len(part) == layers)
         for part in (getattr(backbone, "embeddings", None) or backbone.get_input_embeddings(), *stack[:count]):
             part.requires_grad_(False)
+
+
+def eval_frozen(model: Any) -> None:
+    """Put each part of which no parameter is trained into eval mode, because dropout in it would only be noise."""
+    for part in model.modules():
+        trained = [parameter.requires_grad for parameter in part.parameters()]
+        if trained and not any(trained):
+            part.eval()
 
 
 def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:

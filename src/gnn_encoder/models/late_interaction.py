@@ -8,13 +8,13 @@ import json
 import string
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.backbone import eval_frozen, load_encoder, load_tokenizer
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
@@ -62,6 +62,12 @@ class LateInteraction(nn.Module):
     def from_backbone(cls, name: str, layout: LateInteractionLayout) -> "LateInteraction":
         """A pretrained encoder with a new linear map."""
         return cls(load_encoder(name), load_tokenizer(name), layout)
+
+    def train(self, mode: bool = True) -> Self:
+        """As in every module, but frozen layers stay in eval mode, also when training continues after an evaluation."""
+        super().train(mode)
+        eval_frozen(self.backbone)
+        return self
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Vectors of unit length, fp32 [b, l, width], of tokens [b, l]; mask 1 for tokens that are read."""
