@@ -275,6 +275,22 @@ def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_n
     assert "evaluate" in provenance.call_arguments(calls(settings, PIPELINES["train"]))
 
 
+def test_negatives_from_documents_are_refused_before_any_step_where_the_data_have_none(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    write_beir(tmp_path / "data")
+
+    def arguments(**settings: Any) -> dict[str, str]:
+        tree = {"ingest": {"dataset": str(tmp_path / "data")}, "shared": {"backbone": str(tiny_backbone)}}
+        tree |= {"evaluate": {"untrained_backbone": ""}, "train_reranker": settings}
+        return provenance.call_arguments(every_reranking_call(parse_settings(tree), ["colbert"]))
+
+    with pytest.raises(UserError, match=r"document_negatives = 0.4 draws from documents, but nothing in .*: set it to"):
+        arguments(negatives_from="corpus")
+    assert "evaluate" in arguments(negatives_from="corpus", document_negatives=0.0)
+    assert "evaluate" in arguments(document_negatives=0.4)
+
+
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
     arguments = provenance.step_arguments(parse_settings(tree), STEPS)

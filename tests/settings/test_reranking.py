@@ -54,6 +54,20 @@ def test_a_system_draws_negatives_from_hits_that_the_first_stage_has() -> None:
                 Settings.model_validate(chosen)
 
 
+def test_a_systems_training_depends_on_the_numbers_of_its_own_source_of_negatives_alone() -> None:
+    first, corpus = TrainReranker(), TrainReranker(negatives_from="corpus")
+
+    def changed(settings: TrainReranker, name: str = "colbert", **changes: Any) -> bool:
+        return settings.for_system(name) != TrainReranker(**settings.model_dump() | changes).for_system(name)
+
+    assert changed(first, negatives_from="corpus")
+    assert (changed(first, document_negatives=0.3), changed(first, negative_depth=50)) == (False, True)
+    assert (changed(corpus, document_negatives=0.3), changed(corpus, negative_depth=50)) == (True, False)
+    # Distillation draws from scored hits, whatever the other systems do.
+    assert not changed(first, "colbert_distilled", negatives_from="corpus", document_negatives=0.3)
+    assert changed(first, "colbert_distilled", negative_depth=50)
+
+
 def test_the_teacher_is_not_taught() -> None:
     settings = TrainReranker(systems={"cross_encoder": {"loss": "listwise_distillation", "epochs": 3}})
     assert settings.for_system("cross_encoder").loss == "listwise_distillation"
@@ -70,6 +84,7 @@ def test_the_teacher_is_not_taught() -> None:
         ({"kind": "qa_lstm", "loss": "pointwise"}, "which qa_lstm lacks"),
         ({"lite": True, "redraw_negatives": True}, "redraw_negatives = true needs"),
         ({"loss": "listwise_distillation", "triples": "selected"}, "needs labelled triples, not selected"),
+        ({"loss": "listwise_distillation", "negatives_from": "corpus"}, "set negatives_from to first_stage"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_at_once(settings: dict[str, Any], words: str) -> None:

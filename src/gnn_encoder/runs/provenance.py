@@ -23,7 +23,7 @@ from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import of_documents
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
-from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
+from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
@@ -81,6 +81,10 @@ def _check_documents(of: Mapping[str, Call]) -> None:
             needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
         if call.step == "encode_context" and call.asked:
             needs.append((f"{call.label} reads passages in their documents", "leave that system out"))
+        own = call.settings
+        if isinstance(own, TrainReranker) and call.asked and own.negatives_from == "corpus" and own.document_negatives:
+            what = f"train_reranker.document_negatives = {own.document_negatives} draws from documents"
+            needs.append((what, "set it to 0"))
     if needs:
         from gnn_encoder.data import has_documents
 

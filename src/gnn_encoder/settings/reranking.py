@@ -40,7 +40,7 @@ class BundleReranker(StepSettings):
 
 
 class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
-    """A re-ranker, trained on positives and negatives of the first stage. All kinds have the same training pairs.
+    """A re-ranker, trained on positives and negatives. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
     with 3e-6 and batches of 32 triples, here all kinds have the rate and the 32 pairs of BERT-DMN. `NUMBERS` has
@@ -74,6 +74,14 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
     """Draw the negatives again in each epoch. By default every epoch has the same pairs (BERT-DMN 5.2)."""
     negative_depth: PositiveInt = 100
     """They are drawn from this many first hits of the first stage."""
+    negatives_from: Literal["first_stage", "corpus"] = "first_stage"
+    """`corpus`: each negative is drawn by itself, from the whole corpus or, with probability `document_negatives`, from
+    the documents of the query's relevant passages (Albarede et al. 2022, section 3). `first_stage` is the default of
+    the paper's kinds, too, because all systems of a table train on the same triples: set `corpus` for all of them.
+    With `redraw_negatives` each epoch has others; the paper draws 1,000 for each positive. Triples of a training set
+    keep their own negatives, and a distilled system its scored hits."""
+    document_negatives: Fraction = 0.4
+    """Of `corpus`. The paper has 0.4, and 0.6 for the whole corpus. Above 0 it needs data with documents."""
     triples: Literal["labelled", "selected", "augmented"] = "labelled"
     """`labelled`: each labelled pair, with negatives of the first stage. `selected`: as many triples more whose
     negative's generated query is like the query (SS-BERT 3.2). `augmented`: and the triples (q_G, n, p) of negatives
@@ -171,6 +179,8 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
             yield f"loss = pointwise needs logits, which {self.kind} lacks: choose a pairwise loss"
         if self.loss == "listwise_distillation" and self.triples != "labelled":
             yield f"loss = listwise_distillation needs labelled triples, not {self.triples} ones"
+        if self.loss == "listwise_distillation" and self.negatives_from != "first_stage":
+            yield "loss = listwise_distillation learns the scores of hits: set negatives_from to first_stage"
         if self.lite and self.kind not in PAIR_KINDS:
             yield f"lite = true needs one of {', '.join(PAIR_KINDS)}, not {self.kind}"
         if self.lite and self.redraw_negatives:
@@ -200,6 +210,9 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"
         unused |= {"negatives", "in_batch_negatives"} if distilled else set(Distillation.model_fields)
+        if distilled:
+            unused.add("negatives_from")
+        unused.add("document_negatives" if distilled or self.negatives_from == "first_stage" else "negative_depth")
         if self.kind in WORD_KINDS and self.word_vectors != "backbone":
             unused.add("backbone")
         if self.word_vectors != "trained":

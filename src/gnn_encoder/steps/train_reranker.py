@@ -1,4 +1,4 @@
-"""Trains a re-ranker on positives and negatives of the first stage (SS-BERT 3.3, BERT-DMN 5.2)."""
+"""Trains a re-ranker on positives and negatives of the first stage (SS-BERT 3.3, BERT-DMN 5.2) or of the corpus."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
+from gnn_encoder.training.corpus_negatives import corpus_negatives
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.document_rerankers import document_reranker
 from gnn_encoder.training.lite import with_frozen_encoder
@@ -43,7 +44,7 @@ def train_reranker(
     dev = DevCandidates(data, [first], settings)
     if settings.keep == "best" and not len(dev):
         raise UserError("the data have no labelled dev query to choose the best epoch by: set train_reranker.keep=last")
-    pool, queries = negative_pool(data, [first], settings.negative_depth), len(data.queries)
+    pool, queries = _negatives(data, first, settings), len(data.queries)
     generated: list[str] = []
     if settings.triples != "labelled":
         if training_set is None:
@@ -104,6 +105,14 @@ def train_reranker(
         **trained.facts(),
         "headline": f"loss {result['final_loss']:.3f}, re-ranked dev MAP {last.get('dev/reranked_AP', 0.0):.3f}",
     }
+
+
+def _negatives(data: Dataset, first: Run, settings: TrainReranker) -> np.ndarray:
+    """The candidates int32 [e, s] from which the negatives of each labelled pair are drawn; -1: no candidate."""
+    if settings.negatives_from == "first_stage":
+        return negative_pool(data, [first], settings.negative_depth)
+    width = settings.negatives * (settings.epochs if settings.redraw_negatives else 1)
+    return corpus_negatives(data, width, settings.document_negatives, settings.seed)
 
 
 def _added(training_set: Path, triples: str) -> TrainingSet:
