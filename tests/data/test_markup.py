@@ -3,17 +3,18 @@
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from beir_folder import QRELS, QUERIES, check, lines
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.structure import Structure
-from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data import canonicalize, markup, open_source
 from gnn_encoder.data.blocks import Anchors, anchor
 from gnn_encoder.data.cutting import HIGH, SHORTEST_TAIL
 from gnn_encoder.data.html import html_blocks
 from gnn_encoder.data.markdown import markdown_blocks
-from gnn_encoder.data.validation import Kind
+from gnn_encoder.data.validation import Kind, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
@@ -187,6 +188,76 @@ def test_pages_without_passages_are_read(tmp_path: Path) -> None:
     assert "1 links lead to no section and no passage: 'b.md' in 'c.html:1'" in report.remarks
 
 
+def test_a_readme_alone_is_no_folder_of_pages(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("about the data")
+    with pytest.raises(UserError, match=r"holds no data set: expected .* besides a README"):
+        open_source(Ingest(dataset=str(tmp_path)))
+    assert check(Ingest(dataset=str(tmp_path), format="markup")).passages == 1
+
+
+def test_a_heading_without_text_ends_sections_and_a_blank_block_is_no_passage(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\n&#8203;\n\n## B\n\nin b\n\n# <a name='x'></a>\n\nlast, [x](#x)\n")
+    report = check(Ingest(dataset=str(tmp_path)))
+    assert report.passages == 2 and not report.problems and not [r for r in report.remarks if "links" in r]
+    (rows,) = open_source(Ingest(dataset=str(tmp_path))).passages(Problems())
+    assert list(zip(rows.ids, rows.titles, strict=True)) == [("a.md#b:1", "A > B"), ("a.md:1", "")]
+
+
+def test_a_huge_heading_and_a_huge_anchor_are_not_repeated_in_passages(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\n# " + "word " * 1000 + "\n\ntext\n")
+    (tmp_path / "b.html").write_text(f"<h1 id={'x' * 1000}>B</h1>text")
+    (rows,) = open_source(Ingest(dataset=str(tmp_path))).passages(Problems())
+    assert set(rows.titles) == {"A", "B"} and sum(len(text.split()) for text in rows.texts) == 1002
+    assert rows.ids[-1] == "b.html#b:1" and max(map(len, rows.ids)) < 20
+
+
+def test_line_ends_and_marks_of_windows_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_bytes(b"\xef\xbb\xbf---\r\ntitle: x\r\n---\r\n# A\r\n\r\none\r\ntwo\r\n")
+    (tmp_path / "b.html").write_bytes(b"<pre>one\r\ntwo</pre>")
+    (rows,) = open_source(Ingest(dataset=str(tmp_path))).passages(Problems())
+    assert rows.texts == ["one\ntwo"] * 2 and rows.lines[0] == 6
+
+
+def test_a_page_that_cannot_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    problems = check(Ingest(dataset=str(write(tmp_path / "d")))).problems
+    assert [str(p) for p in problems if p.kind == Kind.UNREADABLE] == [
+        "3 × unreadable file (guide.md: Permission denied, other.html: Permission denied, "
+        "sub/README.md: Permission denied)"
+    ]
+
+
+def test_links_of_folders_and_odd_names_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "a b" / "x y.md").write_text("# X\n\n[up](../index.md#top) and [out](../../z.md)\n")
+    (tmp_path / "index.md").write_text("# I\n\n[x](a%20b/x%20y.md#x), [again](./a%20b/../a%20b/x%20y.md)\n")
+    report = check(Ingest(dataset=str(tmp_path)))
+    assert report.structure and report.passages == 2 and not [r for r in report.remarks if "links" in r]
+    assert (report.structure.edges["external"], report.structure.outside_citations) == (2, 1)
+
+
+def test_pages_are_joined_to_batches_and_the_size_of_a_batch_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "d")
+    for i in range(100):
+        (folder / f"p{i}.md").write_text(f"# P {i}\n\nText [next](p{i + 1}.md#p-{i + 1}).\n")
+    source = open_source(Ingest(dataset=str(folder)))
+    assert len(list(source.passages(Problems()))) == 1 and len(list(source.sections(Problems()))) == 1
+    whole, _ = structure_of(folder, tmp_path / "whole")
+    monkeypatch.setattr(markup, "BATCH", 7)
+    assert len(list(source.passages(Problems()))) > 20
+    parts, _ = structure_of(folder, tmp_path / "parts")
+    names = ("nodes.parquet", "citations.parquet", "documents.parquet", "corpus.parquet")
+    for name in names:
+        assert pq.read_table(tmp_path / "whole" / name).equals(pq.read_table(tmp_path / "parts" / name))
+    assert len(whole.passages) == len(parts.passages) == 113
+
+
 def test_a_link_whose_name_is_too_long_for_a_file_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(f"Text [a](guide.md) [b]({'x' * 300}.md).")
     (remark,) = (remark for remark in check(Ingest(dataset=str(tmp_path))).remarks if "links" in remark)
@@ -240,6 +311,14 @@ def test_anchors_are_those_of_github() -> None:
         ("a | b\n--|--\none<br/>two | x", [(0, "a | b\none two | x", 1)]),
         ("# one<br>two", [(1, "one two", 1)]),
         ("", []),
+        ("---\n\nBefore.\n\n---\nAfter.", [(0, "Before.", 3), (0, "After.", 6)]),
+        ("---\nSome prose.\n\n---\nAfter.", [(0, "Some prose.", 2), (0, "After.", 5)]),
+        ("---\n# no title\n\nog:title: x\nof:\n- y\n\n  z\n...\nText.", [(0, "Text.", 10)]),
+        ("---\n---\nText.", [(0, "Text.", 3)]),
+        ("# ![Logo](x.png)\ntext", [(1, "Logo", 1), (0, "text", 2)]),
+        ("# ![badge](x.png) Name", [(1, "Name", 1)]),
+        ("## a\n#\ntext", [(2, "a", 1), (1, "", 2), (0, "text", 3)]),
+        ("".join(f"{'  ' * i}- {i}\n" for i in range(30)), [(0, "\n".join(f"{'  ' * i}- {i}" for i in range(30)), 1)]),
     ],
 )
 def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> None:
@@ -253,7 +332,13 @@ def test_blocks_of_markdown(text: str, blocks: list[tuple[int, str, int]]) -> No
         ("<ul><li>x<ul><li>y</ul></ul>z", [(0, "- x\n- y"), (0, "z")]),
         ("<script>if (a<b) {}</script><p>t &amp; u</p>", [(0, "t & u")]),
         ("<table><tr><td><p>x</p><p>y</p></table>", [(0, "x\ny")]),
-        ("<h1></h1><p></p></div></h3>", []),
+        ("<h1></h1><p></p></div></h3>", [(1, "")]),
+        ("<div><ul><li>a</div><h2>b</h2><ul><li>c</ul>d", [(0, "- a"), (2, "b"), (0, "- c"), (0, "d")]),
+        ("<nav>menu<h1>a</h1>b<nav>c</nav>", [(0, "menu"), (1, "a"), (0, "b")]),
+        ("<table><tr><td>x<h2>a</h2><blockquote>b", [(0, "x"), (2, "a"), (0, "b")]),
+        ("<h1><img alt='Logo of x'></h1>b", [(1, "Logo of x"), (0, "b")]),
+        ("<h1><img alt=badge>a</h1><p><img alt=b>c", [(1, "a"), (0, "c")]),
+        ("<div>a<footer>b</footer></div>", [(0, "a"), (0, "b")]),
         ("<!doctype html><head><title>t</title><meta charset=utf-8><body><h1>a</h1>b", [(1, "a"), (0, "b")]),
         ("<html><head><title>t</title><h1>a</h1><nav>c<nav>d</nav>e</nav>b", [(1, "a"), (0, "b")]),
         ("<ul><li><h3>in a list</h3></ul>", [(0, "- in a list")]),

@@ -17,6 +17,8 @@ from gnn_encoder.artifacts.structure import Structure
 from gnn_encoder.data import beir, canonicalize, open_source
 from gnn_encoder.data import places as structure_places
 from gnn_encoder.data.beir import Beir
+from gnn_encoder.data.corpus import Corpus
+from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import PLACES
@@ -206,9 +208,9 @@ def test_without_order_the_rows_are_in_order_and_empty_sections_come_last(tmp_pa
 @pytest.mark.parametrize(
     ("depth", "documents"),
     [
-        (1, {"A > d0": "d0 s1 d1 d2", "B > B > 1": "d3 d4 p1 p2", "d5": "d5"}),
-        (2, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > B > 1": "d4 p1", "B > B > 1 > 1.1": "d3 p2", "d5": "d5"}),
-        (9, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > B > 1": "d4 p1", "B > B > 1 > 1.1": "d3 p2", "d5": "d5"}),
+        (1, {"A > d0": "d0 s1 d1 d2", "B > 1": "d3 d4 p1 p2", "d5": "d5"}),
+        (2, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > 1": "d4 p1", "B > 1 > 1.1": "d3 p2", "d5": "d5"}),
+        (9, {"A > d0": "d0", "A > s1": "s1 d1 d2", "B > 1": "d4 p1", "B > 1 > 1.1": "d3 p2", "d5": "d5"}),
     ],
 )
 def test_documents_are_cut_at_a_depth(tmp_path: Path, depth: int, documents: dict[str, str]) -> None:
@@ -226,6 +228,45 @@ def test_documents_are_cut_at_a_depth(tmp_path: Path, depth: int, documents: dic
         )
     assert (report.structure.documents, report.structure.documents_before_cut) == (len(documents), 3)
     assert report.metrics()["documents"] == len(documents)
+
+
+def test_ids_made_of_paths_are_no_other_nodes_ids(tmp_path: Path) -> None:
+    rows = [
+        row(_id="A > 1"), row(_id="b", section=["1"]), row(_id="c", section=["x > y"]),
+        row(_id="d", section=["x", "y"]), row(_id="e", parent="1"), row(_id="f", parent="A > 1"),
+    ]  # fmt: skip
+    structure, _ = ingest(write(tmp_path / "d", [*ROWS, *rows], [{"_id": "1", "doc_id": "A"}]), tmp_path / "out",
+                          on_bad_rows="drop")  # fmt: skip
+    assert structure is not None
+    ids = structure.node_ids.to_pylist()
+    assert len(set(ids)) == len(ids) and named(structure)["f"][1] == "A > 1" and named(structure)["b"][1] == "A > 1~"
+    assert named(structure)["c"][1] != named(structure)["d"][1]
+    cut, _ = ingest(tmp_path / "d", tmp_path / "cut", on_bad_rows="drop", document_depth=1)
+    assert cut is not None
+    documents = cut.document_ids.to_pylist()
+    assert len(set(documents)) == len(documents) and len({named(cut)[node][0] for node in "bef"}) == 3
+
+
+def test_documents_of_pythons_documentation_are_cut_at_dotted_names(tmp_path: Path) -> None:
+    (tmp_path / "pkg.py").write_text('class C:\n    """A class to test.\n\n    A body of more than five words."""\n')
+    report = canonicalize(PythonDocs((), 0, 0, tmp_path), Ingest(document_depth=2))
+    assert report.structure is not None and report.structure.documents == 2
+    documents = Documents(source := PythonDocs((), 0, 0, tmp_path), Corpus(source, Problems(), None), 2, Problems())
+    assert documents.document_ids.to_pylist() == ["pkg", "pkg.C"]
+
+
+def test_many_bad_citations_and_parents_are_counted_quickly(tmp_path: Path) -> None:
+    rows = [row(_id=f"e{i}", parent=f"x{i}", citations=[f"y{i}"] * 10) for i in range(30_000)]
+    settings = Ingest(dataset=str(write(tmp_path / "d", [*ROWS, *rows])))
+    described = []
+    origin = Documents._origin
+    Documents._origin = lambda self, node: described.append(node) or origin(self, node)  # type: ignore[method-assign]
+    try:
+        problems = check(settings).problems
+    finally:
+        Documents._origin = origin  # type: ignore[method-assign]
+    assert [(p.kind, p.count) for p in problems] == [(Kind.DANGLING_PARENT, 30_000), (Kind.UNKNOWN_CITATION, 300_000)]
+    assert problems[1].places == ["corpus.jsonl line 7: 'y0'"] * 3 and len(described) == 6
 
 
 def test_the_size_of_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +333,10 @@ def test_names_in_pythons_documentation_are_sections(tmp_path: Path) -> None:
     assert rows.titles == ["pkg.mod.C", "pkg.mod.C.g"]  # the passage of C.f is that of C, whose place counts
     assert rows.places is not None and rows.places.schema == PLACES
     assert rows.places["document"].to_pylist() == ["pkg", "pkg"]
-    assert rows.places["section"].to_pylist() == [["pkg", "mod", "C"], ["pkg", "mod", "C", "g"]]
+    assert rows.places["parent"].to_pylist() == ["pkg.mod.C", "pkg.mod.C.g"]
+    (sections,) = source.sections(problems)
+    assert sections.ids.to_pylist() == ["pkg", "pkg.mod", "pkg.mod.C", "pkg.mod.C.g"]
+    assert sections.titles.to_pylist() == ["pkg", "mod", "C", "g"]
     assert isinstance(rows.places, pa.Table)
     report = canonicalize(source, Ingest())
     assert report.structure is not None and report.structure.sections_without_text == 4
@@ -311,3 +355,18 @@ def test_data_check_prints_the_counts(
         "unlinked   1 passages without an edge other than order",
     ):
         assert line in printed.splitlines()
+
+
+def test_data_check_names_the_rows_of_bad_structure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [row(_id="c1", parent="c2"), row(_id="c2", parent="c1"), row(_id="e", parent="zz", citations=["yy"])]
+    call(monkeypatch, "data", "check", str(write(tmp_path / "d", [*ROWS, *bad])))
+    printed = capsys.readouterr()
+    assert "has 3 kinds of problem" in printed.err
+    for line in (
+        "1 × parent that is no node (corpus.jsonl line 9: 'zz')",
+        "2 × node that is part of itself (corpus.jsonl line 7: 'c1', corpus.jsonl line 8: 'c2')",
+        "1 × citation of an unknown id (corpus.jsonl line 9: 'yy')",
+    ):
+        assert line in printed.out

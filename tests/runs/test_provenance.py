@@ -271,6 +271,9 @@ def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_n
             provenance.call_arguments(every_reranking_call(plain, names))
     provenance.call_arguments(every_reranking_call(plain, ["colbert"]))
     provenance.call_arguments(calls(settings, PIPELINES["update"]))  # it evaluates nothing
+    gate = {"evaluate": {"untrained_backbone": ""}, "promote": {"floors": {"MAP(D)": 0.1}}}
+    with pytest.raises(UserError, match=r"promote\.floors has MAP\(D\), but nothing"):
+        provenance.call_arguments(calls(parse_settings({**tree, **gate}), PIPELINES["train"]))
     monkeypatch.setattr("gnn_encoder.data.has_documents", lambda settings: True)
     assert "evaluate" in provenance.call_arguments(calls(settings, PIPELINES["train"]))
 

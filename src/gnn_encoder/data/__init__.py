@@ -48,7 +48,7 @@ def open_source(settings: Ingest) -> Source:
     if form == "auto":
         form = _recognized(folder)
     if not form:
-        expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html"
+        expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html besides a README"
         raise UserError(f"{folder} holds no data set: expected {expected}")
     return FOLDERS[form](folder)
 
@@ -60,10 +60,10 @@ def _recognized(folder: Path) -> str:
     any layout may have one.
     """
     form = next((form for form, signs in SIGNS.items() if any(any(folder.glob(sign)) for sign in signs)), "")
-    if form == "beir" and not any(folder.glob(SIGNS[form][0])):
-        pages = (path for path in markup_files(folder) if path.parent != folder or path.stem.lower() != "readme")
-        return "markup" if any(pages) else form
-    return form or ("markup" if any(markup_files(folder)) else "")
+    if form and (form != "beir" or any(folder.glob(SIGNS[form][0]))):
+        return form
+    pages = (path for path in markup_files(folder) if path.parent != folder or path.stem.lower() != "readme")
+    return "markup" if any(pages) else form
 
 
 def has_documents(settings: Ingest) -> bool:

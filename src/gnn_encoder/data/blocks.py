@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import regex
 
+VISIBLE = regex.compile(r"[^\p{Z}\p{Cc}\p{Cf}]")
+"""A text without such a character is blank, as in `rows.blank`."""
 NOT_IN_ANCHORS = regex.compile(r"[^\p{L}\p{M}\p{N}\p{Pc}\- ]")
 
 
@@ -14,6 +16,7 @@ class Block:
     level: int
     """1 to 6 for a heading; 0 for text."""
     text: str
+    """May be empty for a heading: it ends the section before it."""
     line: int
     """From 1."""
     anchors: list[str] = field(default_factory=list)

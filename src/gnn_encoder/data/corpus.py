@@ -1,5 +1,6 @@
 """The passages of a source: streamed to the dataset, checked, and their ids, lines and places held as columns."""
 
+from array import array
 from collections.abc import Callable
 from itertools import compress
 
@@ -34,8 +35,7 @@ class Corpus:
     ) -> None:
         self.file = ""
         self._problems, self._writer, self._skip = problems, writer, skip
-        self._ids: list[pa.Array] = []
-        self._lines: list[np.ndarray] = []
+        self._lines = array("I")
         self._pending: list[pa.Table] = []
         self.places = Places()
         self._rows = self._words = self._counted = 0
@@ -45,7 +45,7 @@ class Corpus:
             if advance:
                 advance(rows.work)
         self._flush(last=True)
-        self.ids = pa.chunked_array(self._ids, pa.large_string())
+        self.ids = self.places.ids()
 
     @property
     def mean_words(self) -> float:
@@ -54,18 +54,16 @@ class Corpus:
 
     def line(self, row: int) -> int:
         """The line of a passage in `file`."""
-        for lines in self._lines:
-            if row < len(lines):
-                return int(lines[row])
-            row -= len(lines)
-        raise IndexError(row)
+        return self._lines[row]
 
     def find_duplicates(self) -> np.ndarray:
         """bool [rows]: passages with the id of an earlier passage; each counts as a problem."""
         repeated = duplicates(self.ids.combine_chunks())
-        lines = np.concatenate(self._lines) if repeated.any() else np.empty(0)
-        for row in np.flatnonzero(repeated):
-            self._problems.add(Kind.DUPLICATE_PASSAGE, self.file, int(lines[row]), repr(self.ids[int(row)].as_py()))
+        self._problems.add_rows(
+            Kind.DUPLICATE_PASSAGE,
+            np.flatnonzero(repeated),
+            lambda row: (self.file, self.line(row), repr(self.ids[row].as_py())),
+        )
         return repeated
 
     def _add(self, rows: PassageRows) -> None:
@@ -78,17 +76,19 @@ class Corpus:
             places = places.filter(pa.array(stored, pa.bool_())) if places else None
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
         keep = ~blank(table["text"])
-        for row in np.flatnonzero(~keep):
-            self._problems.add(Kind.EMPTY_PASSAGE, rows.file, int(lines[row]), repr(table["id"][int(row)].as_py()))
+        self._problems.add_rows(
+            Kind.EMPTY_PASSAGE,
+            np.flatnonzero(~keep),
+            lambda row: (rows.file, int(lines[row]), repr(table["id"][row].as_py())),
+        )
         first, self._rows = self._rows, self._rows + int(keep.sum())
         if self._skip is not None:
             keep[keep] = ~self._skip[first : self._rows]
         if not keep.all():
             table, lines = table.filter(pa.array(keep)), lines[keep]
             places = places.filter(pa.array(keep)) if places else None
-        self._ids.append(table["id"].combine_chunks().cast(pa.large_string()))
-        self.places.add(self._ids[-1], places)
-        self._lines.append(lines)
+        self.places.add(table["id"].combine_chunks().cast(pa.large_string()), places)
+        self._lines.frombytes(lines.tobytes())
         if self._counted < WORD_SAMPLE:
             self._words += sum(len(text.split()) for text in table["text"].to_pylist())
             self._counted += len(table)

@@ -44,7 +44,7 @@ class Documents:
         titles = pa.concat_arrays([group.titles for group in groups])
         tree = section_tree(paths, titles.take(pc.index_in(paths, pa.concat_arrays([g.paths for g in groups]))))
 
-        self.ids = pa.chunked_array([*corpus.ids.chunks, sections.ids, tree.ids], TEXT)
+        self.ids = _with_own_ids(pa.chunked_array([*corpus.ids.chunks, sections.ids], TEXT), tree.ids)
         no_titles = pa.repeat(pa.scalar("", TEXT), passages)
         self.titles = pa.chunked_array([no_titles, sections.titles, tree.titles], TEXT)
         of_path = pc.index_in(tree.documents, value_set=self.document_ids).to_numpy(zero_copy_only=False)
@@ -64,7 +64,7 @@ class Documents:
         before = len(self.document_ids)
         tree_depth = int(depth_of.max(initial=-1)) + 1
         if depth:
-            self._cut(owners(self.parent, depth_of, depth))
+            self._cut(owners(self.parent, depth_of, depth), source.ids_name_documents)
         self.counts = StructureCounts(
             documents=len(self.document_ids),
             documents_before_cut=before,
@@ -94,21 +94,27 @@ class Documents:
         """Rows of the parents that are named, int64; -1: none. An unknown one is a problem."""
         ids = self.ids.slice(0, self._given).combine_chunks()
         row = _rows(named, ids)
-        for node in np.flatnonzero((row < 0) & named.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            self._problems.add(Kind.DANGLING_PARENT, *self._origin(node), repr(named[node].as_py()))
+        dangling = np.flatnonzero((row < 0) & named.is_valid().to_numpy(zero_copy_only=False))
+        self._problems.add_rows(
+            Kind.DANGLING_PARENT, dangling, lambda node: (*self._origin(node), repr(named[node].as_py()))
+        )
         return row
 
     def _check_tree(self, named: pa.Array) -> None:
         """Leaves out parents in other documents, and those of nodes that are part of themselves."""
         child = np.flatnonzero(self.parent >= 0)
-        for node in child[self.document[child] != self.document[self.parent[child]]].tolist():
+        foreign = child[self.document[child] != self.document[self.parent[child]]]
+
+        def describe(node: int) -> tuple[str, int, str]:
             other = self.document_ids[int(self.document[self.parent[node]])].as_py()
-            detail = f"{named[node].as_py()!r} is in {other!r}"
-            self._problems.add(Kind.FOREIGN_PARENT, *self._origin(node), detail)
-            self.parent[node] = -1
+            return (*self._origin(node), f"{named[node].as_py()!r} is in {other!r}")
+
+        self._problems.add_rows(Kind.FOREIGN_PARENT, foreign, describe)
+        self.parent[foreign] = -1
         _, cyclic = depths(self.parent)
-        for node in cyclic.tolist():
-            self._problems.add(Kind.PARENT_CYCLE, *self._origin(node), repr(self.ids[node].as_py()))
+        self._problems.add_rows(
+            Kind.PARENT_CYCLE, cyclic, lambda node: (*self._origin(node), repr(self.ids[node].as_py()))
+        )
         self.parent[cyclic] = -1
 
     def _order(self, order: pa.Array, passages: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,20 +141,24 @@ class Documents:
             anchors = list(source.anchors())
             names, nodes = (pa.chunked_array([p[i].cast(TEXT) for p in anchors], TEXT).combine_chunks() for i in (0, 1))
             row = np.where(row < 0, np.append(_rows(nodes, ids), -1)[_rows(cited, names)], row)
-        lost = np.flatnonzero(row < 0).tolist()
-        if source.citations_may_fail and lost:
-            shown = [f"{cited[i].as_py()!r} in {self.ids[int(citing[i])].as_py()!r}" for i in lost[:SHOWN]]
+        lost = np.flatnonzero(row < 0)
+        if source.citations_may_fail and len(lost):
+            shown = [f"{cited[i].as_py()!r} in {ids[int(citing[i])].as_py()!r}" for i in lost[:SHOWN].tolist()]
             more = ", …" if len(lost) > SHOWN else ""
             self.remarks.append(f"{len(lost):,} links lead to no section and no passage: {', '.join(shown)}{more}")
-        elif lost:
-            for i in lost:
-                self._problems.add(Kind.UNKNOWN_CITATION, *self._origin(int(citing[i])), repr(cited[i].as_py()))
+        else:
+            self._problems.add_rows(
+                Kind.UNKNOWN_CITATION, lost, lambda i: (*self._origin(int(citing[i])), repr(cited[i].as_py()))
+            )
         kept = (row >= 0) & (row != citing)
         pairs = np.unique(pair_keys(citing[kept], row[kept]))
         self.source, self.target = (pairs >> 32).astype(np.int32), (pairs & 0xFFFFFFFF).astype(np.int32)
 
-    def _cut(self, owner: np.ndarray) -> None:
-        """Makes the nodes of each owner a document, and those without an owner the rest of the old document."""
+    def _cut(self, owner: np.ndarray, ids_name_documents: bool) -> None:
+        """Makes the nodes of each owner a document, and those without an owner the rest of the old document.
+
+        Its id is the owner's id, after that of the old document where the owner's does not begin with it.
+        """
         n, old = len(owner), self.document_ids
         label = np.where(owner >= 0, len(old) + owner, self.document)
         rows = np.lexsort((self.place, self.document))
@@ -160,7 +170,10 @@ class Documents:
         whole = _take(old, self.document[head])
         part = _take(self.ids.combine_chunks(), np.maximum(owner[head], 0))
         names = pc.binary_join_element_wise(whole, part, pa.scalar(" > ", TEXT))
-        self.document_ids = pc.if_else(pa.array(owner[head] >= 0), names, whole)
+        named = ids_name_documents | (owner[head] >= self._given)
+        names = pc.if_else(pa.array(named), part, names)
+        names = pc.if_else(pa.array(owner[head] >= 0), names, whole)
+        self.document_ids = _with_own_ids(pa.chunked_array([], TEXT), names).combine_chunks()
         self.document = np.empty(n, dtype=np.int32)
         self.document[rows] = rank[code]
         self.parent = np.where(owner == np.arange(n), -1, self.parent)
@@ -198,8 +211,11 @@ class _Sections:
         lines = np.concatenate([np.zeros(0, np.uint32), *(np.asarray(block.lines, np.uint32) for block in blocks)])
         keep = _rows(ids, corpus.ids.combine_chunks()) < 0
         repeated = duplicates(ids)
-        for row in np.flatnonzero(repeated).tolist():
-            problems.add(Kind.DUPLICATE_SECTION, self.file, int(lines[row]), repr(ids[row].as_py()))
+        problems.add_rows(
+            Kind.DUPLICATE_SECTION,
+            np.flatnonzero(repeated),
+            lambda row: (self.file, int(lines[row]), repr(ids[row].as_py())),
+        )
         keep &= ~repeated
         self.ids, self.titles, self.lines = ids.filter(pa.array(keep)), titles.filter(pa.array(keep)), lines[keep]
         self._add_places(blocks, keep)
@@ -210,6 +226,13 @@ class _Sections:
             kept = pa.array(keep[start : start + len(block.ids)], pa.bool_())
             self.places.add(block.ids.filter(kept), block.places.filter(kept))
             start += len(block.ids)
+
+
+def _with_own_ids(given: pa.ChunkedArray, made: pa.Array) -> pa.ChunkedArray:
+    """Both columns of ids; one that is made of a path ends with `~` for each time that the id before was taken."""
+    while (taken := (_rows(made, given) >= 0) | duplicates(made)).any():
+        made = pc.if_else(pa.array(taken), pc.binary_join_element_wise(made, *pa.array(["~", ""], TEXT)), made)
+    return pa.chunked_array([*given.chunks, made], TEXT)
 
 
 def _rows(values: pa.Array, value_set: pa.Array) -> np.ndarray:

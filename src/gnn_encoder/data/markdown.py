@@ -10,8 +10,13 @@ from markdown_it.token import Token
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.html import html_blocks
 
-FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
-"""YAML at the top of a page. Markdown itself would take its last line for a heading."""
+KEY = r"[^\s#:>-][^\n]*?:(?:[ \t][^\n]*)?\n"
+FRONT_MATTER = re.compile(
+    rf"\A---[ \t]*\n(?:(?:[ \t]*\n|#[^\n]*\n)*+{KEY}(?>(?!---|\.\.\.)(?:{KEY}|[ \t#\]}}-][^\n]*\n|\n))*+)?"
+    r"(?:---|\.\.\.)[ \t]*(?:\n|\Z)"
+)
+"""YAML at the top of a page: its first line is `key:`, and so are others that are no comment or item and not indented.
+Markdown itself would take its last line for a heading. Before other text, `---` is a break."""
 ANCHOR = re.compile(r"""<[^>]*?\s(?:id|name)\s*=\s*["']([^"']+)["']""")
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""")
@@ -19,7 +24,8 @@ LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""")
 
 @cache
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    # The preset leaves out what is nested more than 20 deep: text in the eleventh level of a list.
+    return MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
 
 
 def markdown_blocks(text: str) -> Iterator[Block]:
@@ -36,12 +42,12 @@ def markdown_blocks(text: str) -> Iterator[Block]:
         start = i + 1
         line = (part[0].map or [0])[0] + 1
         found = list(html_blocks(token.content, line)) if token.type == "html_block" else [_block(part, line)]
-        if token.type == "html_block" and not found:
+        if token.type == "html_block" and not any(block.text for block in found):
             names += ANCHOR.findall(token.content)
         for block in found:
-            if block.text.strip():
-                block.anchors[:0] = names
-                names = []
+            block.anchors[:0] = names
+            names = [] if block.text.strip() else block.anchors
+            if block.level or block.text.strip():
                 yield block
 
 
@@ -81,8 +87,10 @@ def _block(tokens: list[Token], line: int) -> Block:
 
 
 def _inline(token: Token, block: Block) -> str:
-    """The text of a line without marks; adds its links and anchors to the block. An image is its description."""
+    """The text of a line without marks; adds its links and anchors to the block. An image is its description,
+    but a heading with a text of its own leaves out images: as a rule, badges."""
     parts: list[str] = []
+    images: list[str] = []
     for child in token.children or ():
         if child.type in ("softbreak", "hardbreak") or BREAK.fullmatch(child.content):
             if parts[-1:] != ["\n"]:  # a line often ends after <br>
@@ -93,8 +101,8 @@ def _inline(token: Token, block: Block) -> str:
             block.links += LINK.findall(child.content)
             block.anchors += ANCHOR.findall(child.content)
         elif child.type == "image":
-            parts.append(child.content if not block.level else "")
+            (images if block.level else parts).append(child.content)
         else:
             parts.append(child.content)
     text = "".join(parts)
-    return " ".join(text.split()) if block.level else text
+    return (" ".join(text.split()) or " ".join(images)) if block.level else text

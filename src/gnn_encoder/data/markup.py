@@ -11,7 +11,8 @@ README or index. Links to websites and to files that are no pages cite works tha
 or an anchor that does not exist leads nowhere.
 
 Queries, labels and pools may lie beside the documents as in a BEIR folder. Files and folders with a name that begins
-with a dot, and folders of installed packages, are not read. Memory holds one file, and Arrow columns of all sections.
+with a dot, folders of installed packages, and folders behind links are not read. Memory holds some thousand nodes, one
+file, and Arrow columns of all sections.
 """
 
 import os
@@ -22,12 +23,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
 from gnn_encoder.data.beir import BeirQueries
-from gnn_encoder.data.blocks import Anchors, Block, anchor
+from gnn_encoder.data.blocks import VISIBLE, Anchors, Block, anchor
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.html import html_blocks
 from gnn_encoder.data.lines import find
@@ -47,6 +47,11 @@ FRONT_PAGES = frozenset({"readme", "index", "_index"})
 """Names, without ending, of the file that a link to a folder leads to."""
 LARGEST = 1 << 24
 """Bytes of a file. A parsed page takes some 30 times its size in memory."""
+BATCH = 5_000
+"""Nodes and names that are joined to Arrow columns. A column takes a kilobyte besides its rows, and a page has few."""
+LONGEST_HEADING = 300
+"""Characters. A longer heading is a passage, because a heading's text is repeated in each passage below it. A longer
+anchor that an HTML page gives is not part of ids either."""
 
 
 def markup_files(folder: Path) -> Iterator[Path]:
@@ -64,6 +69,7 @@ class Markup(BeirQueries):
 
     format = "markup"
     citations_may_fail = True
+    ids_name_documents = True
 
     def __init__(self, folder: Path) -> None:
         files = list(markup_files(folder))
@@ -74,25 +80,43 @@ class Markup(BeirQueries):
         self.has_queries = bool(self.qrels) or find(folder, "queries.jsonl") is not None
 
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
-        """The passages of each file; `sections` and `anchors` have those of the files that were read."""
+        """The passages of some files at a time; `sections` and `anchors` have those of the files that were read."""
         self._sections: list[SectionRows] = []
         self._anchors: list[tuple[pa.Array, pa.Array]] = []
+        nodes, work = _Batch(), 0
         for path in self.corpora:
-            name, size = path.relative_to(self.folder).as_posix(), path.stat().st_size
+            name = path.relative_to(self.folder).as_posix()
+            try:
+                size = path.stat().st_size
+                data = path.read_bytes() if size <= LARGEST else b""
+            except OSError as error:
+                problems.add(Kind.UNREADABLE, name, detail=error.strerror or str(error))
+                continue
             if size > LARGEST:
                 problems.add(Kind.UNREADABLE, name, detail=f"{size:,} bytes; a page has at most {LARGEST:,}")
                 continue
-            data = path.read_bytes()
             try:
                 text = data.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 line = data.count(b"\n", 0, error.start) + 1
                 problems.add(Kind.ENCODING, name, line, f"byte 0x{data[error.start]:02x}; the file is not read")
                 continue
-            page = _Page(self.folder, name, PARSERS[path.suffix.lower()](text))
-            self._sections.append(page.section_rows())
-            self._anchors.append(page.anchor_rows())
-            yield page.passage_rows(size)
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+            _Page(self.folder, name, PARSERS[path.suffix.lower()](text), nodes)
+            work += size
+            if len(nodes) >= BATCH:
+                yield self._joined(nodes, work)
+                nodes, work = _Batch(), 0
+        yield self._joined(nodes, work)
+
+    def _joined(self, nodes: "_Batch", work: int) -> PassageRows:
+        """Keeps the sections and names of some pages; returns their passages."""
+        passages, sections, names = nodes.passages, nodes.sections, nodes.names
+        ids, titles = pa.array(sections.ids, pa.string()), pa.array(sections.titles, pa.string())
+        self._sections.append(SectionRows(ids, titles, sections.places(), self.name, sections.lines))
+        self._anchors.append((pa.array(names.keys(), pa.string()), pa.array(names.values(), pa.string())))
+        places = passages.places()
+        return PassageRows(passages.ids, passages.titles, nodes.texts, self.name, passages.lines, work, places)
 
     def sections(self, problems: Problems) -> Iterator[SectionRows]:
         """The headings of all files."""
@@ -114,55 +138,59 @@ class Markup(BeirQueries):
 
 
 class _Page:
-    """The nodes of one file: passages and sections, each with ids, titles, lines and columns of `PLACES`."""
+    """Adds the nodes of one file to a batch."""
 
-    def __init__(self, folder: Path, name: str, blocks: Iterator[Block]) -> None:
-        self._folder, self._name = folder, name
+    def __init__(self, folder: Path, name: str, blocks: Iterator[Block], batch: "_Batch") -> None:
+        self._folder, self._name, self._batch = folder, name, batch
         self._anchors, self._counts = Anchors(), Counter[str]()
-        self._passages, self._sections = _Nodes(name), _Nodes(name)
-        self._texts: list[str] = []
-        self._names: dict[str, str] = {}
-        """Further names of sections and passages → their ids."""
+        self._order = 0
         self._around: list[tuple[int, str, str]] = []
         """Level, anchor and title of the sections around the current block, from the top."""
         self._own_anchors = PARSERS[Path(name).suffix.lower()] is html_blocks
+        starts = [(nodes, len(nodes.ids)) for nodes in (batch.sections, batch.passages)]
         for block in blocks:
-            if block.level:
+            if block.level and len(block.text) <= LONGEST_HEADING:
                 self._add_section(block)
             else:
                 self._add_passages(block)
-        first = [*self._sections.ids, *self._passages.ids][:1]
-        self._names.update(dict.fromkeys([name], first[0]) if first else {})
+        for nodes, start in starts:
+            if len(nodes.ids) > start:
+                batch.names.setdefault(name, nodes.ids[start])
 
     def _add_section(self, block: Block) -> None:
         # A level may be skipped: the parent is the nearest heading before that has a higher rank.
         while self._around and self._around[-1][0] >= block.level:
             self._around.pop()
-        own = block.anchors[-1] if block.anchors and self._own_anchors else anchor(block.text)
+        if not VISIBLE.search(block.text):
+            return  # a heading without text ends the sections before it, and begins none
+        given = block.anchors[-1] if block.anchors and self._own_anchors else ""
+        own = given if 0 < len(given) <= LONGEST_HEADING else anchor(block.text)
         name = self._anchors.unique(own or "section")
-        self._add(self._sections, f"{self._name}#{name}", block.text, block.line, block.links)
+        self._add(self._batch.sections, f"{self._name}#{name}", block.text, block.line, block.links)
         self._around.append((block.level, name, block.text))
         for other in block.anchors:
-            self._names.setdefault(f"{self._name}#{other}", f"{self._name}#{name}")
+            self._batch.names.setdefault(f"{self._name}#{other}", f"{self._name}#{name}")
 
     def _add_passages(self, block: Block) -> None:
         title, links = " > ".join(title for _, _, title in self._around), block.links
         section = self._around[-1][1] if self._around else ""
-        for text in cut(block.text):
+        for text in filter(VISIBLE.search, cut(block.text)):
             self._counts[section] += 1
             own = f"{section}:{self._counts[section]}"
             passage = f"{self._name}#{self._anchors.unique(own)}" if section else f"{self._name}{own}"
-            self._add(self._passages, passage, title, block.line, links)
-            self._texts.append(text)
+            self._add(self._batch.passages, passage, title, block.line, links)
+            self._batch.texts.append(text)
             for other in block.anchors:
-                self._names.setdefault(f"{self._name}#{other}", passage)
+                self._batch.names.setdefault(f"{self._name}#{other}", passage)
             links = []  # a block's links count once, from its first piece
 
     def _add(self, nodes: "_Nodes", node: str, title: str, line: int, links: list[str]) -> None:
         nodes.ids.append(node)
         nodes.titles.append(title)
         nodes.lines.append(line)
-        nodes.orders.append(len(self._passages.ids) + len(self._sections.ids))
+        nodes.documents.append(self._name)
+        nodes.orders.append(self._order)
+        self._order += 1
         nodes.parents.append(f"{self._name}#{self._around[-1][1]}" if self._around else None)
         nodes.citations.append([target for link in links if (target := self._target(link)) != self._name])
 
@@ -198,21 +226,6 @@ class _Page:
             return None
         return f"{path}#{place}" if place else path
 
-    def passage_rows(self, work: int) -> PassageRows:
-        """The passages, and their share of the work."""
-        nodes = self._passages
-        return PassageRows(nodes.ids, nodes.titles, self._texts, self._name, nodes.lines, work, nodes.places())
-
-    def section_rows(self) -> SectionRows:
-        """The sections."""
-        nodes = self._sections
-        ids, titles = pa.array(nodes.ids, pa.string()), pa.array(nodes.titles, pa.string())
-        return SectionRows(ids, titles, nodes.places(), self._name, np.asarray(nodes.lines, np.uint32))
-
-    def anchor_rows(self) -> tuple[pa.Array, pa.Array]:
-        """Further names, and ids of their nodes."""
-        return pa.array(self._names.keys(), pa.string()), pa.array(self._names.values(), pa.string())
-
 
 def _listed(folder: Path) -> list[Path]:
     """What a folder holds, by name; nothing if the folder cannot be read, as in `markup_files`."""
@@ -223,8 +236,8 @@ def _listed(folder: Path) -> list[Path]:
 
 
 class _Nodes:
-    def __init__(self, document: str) -> None:
-        self._document = document
+    def __init__(self) -> None:
+        self.documents: list[str] = []
         self.ids: list[str] = []
         self.titles: list[str] = []
         self.lines: list[int] = []
@@ -235,6 +248,17 @@ class _Nodes:
     def places(self) -> pa.Table:
         """The columns of `PLACES`."""
         none = [None] * len(self.ids)
-        documents = [self._document] * len(self.ids)
-        columns = [documents, self.orders, self.parents, none, none, self.citations]
+        columns = [self.documents, self.orders, self.parents, none, none, self.citations]
         return pa.table([pa.array(c, field.type) for c, field in zip(columns, PLACES, strict=True)], schema=PLACES)
+
+
+class _Batch:
+    """The nodes of some files: passages with their texts, sections, and further names of both → their ids."""
+
+    def __init__(self) -> None:
+        self.passages, self.sections = _Nodes(), _Nodes()
+        self.texts: list[str] = []
+        self.names: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.texts) + len(self.sections.ids) + len(self.names)

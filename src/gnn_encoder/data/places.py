@@ -85,6 +85,12 @@ class Places:
         self._blocks.append((ids, block))
         self._waiting, self._rows = [], 0
 
+    def ids(self) -> pa.ChunkedArray:
+        """The ids of all rows."""
+        if self._waiting:
+            self._join()
+        return pa.chunked_array([ids for ids, _ in self._blocks], TEXT)
+
     def columns(self) -> Columns:
         """All rows; those without places are documents of their own."""
         if self._waiting:

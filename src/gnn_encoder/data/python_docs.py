@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.lines import files_digest
-from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, Source
+from gnn_encoder.data.rows import PLACES, Label, PassageRows, Query, SectionRows, Source
 from gnn_encoder.data.splits import share
 from gnn_encoder.data.validation import Problems
 from gnn_encoder.errors import UserError
@@ -63,6 +64,7 @@ class PythonDocs(Source):
 
     format = "python-docs"
     unit = "passages"
+    ids_name_documents = True
 
     def __init__(self, packages: Sequence[str], max_passages: int, seed: int, library: Path | None = None) -> None:
         super().__init__(self.format)
@@ -83,10 +85,19 @@ class PythonDocs(Source):
         del problems  # a program's source has none that the user could mend
         texts, titles = list(self._titles), list(self._titles.values())
         ids = [f"p{i}" for i in range(len(texts))]
-        sections = [name.split(".") for name in titles]
-        columns = {"document": [path[0] for path in sections], "section": sections, "section_titles": sections}
-        places = pa.table([pa.array(columns.get(f.name, [None] * len(ids)), f.type) for f in PLACES], schema=PLACES)
-        yield PassageRows(ids, titles, texts, "docstrings", range(1, len(texts) + 1), len(texts), places)
+        lines = range(1, len(texts) + 1)
+        yield PassageRows(ids, titles, texts, "docstrings", lines, len(texts), _places(titles, titles))
+
+    def sections(self, problems: Problems) -> Iterator[SectionRows]:
+        """Packages, modules, classes and functions with a passage, and those around them; ids are dotted names."""
+        del problems
+        names = list(
+            dict.fromkeys(each for name in self._titles.values() for each in accumulate(name.split("."), _dotted))
+        )
+        around = [name.rpartition(".") for name in names]
+        parents, titles = [each[0] for each in around], pa.array([each[2] for each in around], pa.string())
+        ids, lines = pa.array(names, pa.string()), [0] * len(names)
+        yield SectionRows(ids, titles, _places(names, parents), "docstrings", lines)
 
     def questions(self, problems: Problems) -> Iterator[Query | Label]:
         """Queries with their labels, split by split."""
@@ -142,6 +153,15 @@ class PythonDocs(Source):
                 break
             kept.append(i)
         return [documented[i] for i in sorted(kept)]
+
+
+def _dotted(around: str, name: str) -> str:
+    return f"{around}.{name}"
+
+
+def _places(names: list[str], parents: list[str]) -> pa.Table:
+    columns = {"document": [name.partition(".")[0] for name in names], "parent": parents}
+    return pa.table([pa.array(columns.get(f.name, [None] * len(names)), f.type) for f in PLACES], schema=PLACES)
 
 
 def _split(text: str) -> str:

@@ -100,6 +100,8 @@ class Source(ABC):
     """The unit of `work`."""
     citations_may_fail = False
     """Whether a citation of an unknown id is counted in a remark; if not, it is a problem."""
+    ids_name_documents = False
+    """Whether a node's id names its document."""
     has_queries = True
     """Whether the data have queries and labels. Nothing can be trained on data that have none."""
 

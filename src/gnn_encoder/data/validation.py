@@ -1,9 +1,11 @@
 """Problems of a data set: counts every problem by kind, and keeps the first few with file and line."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import numpy as np
 
 from gnn_encoder.artifacts.dataset import HIGHEST_RELEVANCE
 from gnn_encoder.errors import printable
@@ -79,6 +81,13 @@ class Problems:
             # A user's line may hold anything; the message must stay one printable line of readable length.
             short = printable(detail)[:80]
             problem.places.append(f"{place}: {short}" if short else place)
+
+    def add_rows(self, kind: Kind, rows: np.ndarray, describe: Callable[[int], tuple[str, int, str]]) -> None:
+        """Count a problem at each of the rows; `describe` gives the file, line and detail of the few that are kept."""
+        for row in rows[:SHOWN].tolist():
+            self.add(kind, *describe(row))
+        if len(rows) > SHOWN:
+            self._by_kind[kind].count += len(rows) - SHOWN
 
     def all(self) -> list[Problem]:
         """Every kind that occurred: fatal kinds first, then in the order of `Kind`."""

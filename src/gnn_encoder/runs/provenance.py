@@ -21,7 +21,7 @@ from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import of_documents
-from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
 from gnn_encoder.settings.values import StepSettings
@@ -74,8 +74,14 @@ def _check_documents(of: Mapping[str, Call]) -> None:
     evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
     assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
     needs = []
-    if names := of_documents(evaluate.measures):
-        needs.append((f"evaluate.measures has {', '.join(names)}", "choose other measures"))
+    measures = {"evaluate.measures": list(evaluate.measures)}
+    if "promote" in of:
+        promote = of["promote"].settings
+        assert isinstance(promote, Promote)
+        measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
+    for where, given in measures.items():
+        if names := of_documents(given):
+            needs.append((f"{where} has {', '.join(names)}", "choose other measures"))
     for call in of.values():
         if call.step == "propagate_sections" and call.asked:
             needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
