@@ -9,7 +9,7 @@ import torch
 from document_graphs import random_structure
 from tiny_graph import D, M, N, random_graph
 
-from gnn_encoder.artifacts import Dataset, Graph
+from gnn_encoder.artifacts import Dataset, Graph, reverse_csr
 from gnn_encoder.artifacts.document_graph import EDGE_TYPES, DocumentGraph
 from gnn_encoder.document_graph.building import document_graph, passage_graph
 from gnn_encoder.errors import UserError
@@ -127,8 +127,6 @@ def test_the_order_of_rows_does_not_matter() -> None:
     edges = np.where(base.edges < m, base.edges, -1).astype(np.int32)
 
     def vectors(place: np.ndarray, structure: dict[str, np.ndarray], h_p: np.ndarray, stored: np.ndarray) -> np.ndarray:
-        from gnn_encoder.artifacts import reverse_csr
-
         moved = np.where(edges >= 0, place[edges], -1).astype(np.int32)
         indptr, reverse = reverse_csr(moved, m)
         graph = replace(base, edges=moved, indptr=indptr, reverse=reverse, labelled=moved < -1)

@@ -10,8 +10,8 @@ from gnn_encoder.errors import UserError
 def passage_graph(data: Dataset) -> DocumentGraph:
     """The typed edges between passages alone: those that lead from or to a section are left out.
 
-    So a passage is linked to its parent if the parent is a passage, too; passages of one section are no neighbours, except
-    the one before and the one after. Raises UserError if the dataset has no documents.
+    So a passage is linked to its parent if the parent is a passage, too. Passages of one section are no neighbours,
+    except the one before and the one after. Raises UserError if the dataset has no documents.
     """
     structure, m = data.structure, len(data.passages)
     if structure is None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -34,8 +35,8 @@ class GnnConfig(GnnShape):
     normalize_passages: bool = False
     cached_passages: bool = True
     """Whether eq. 6, and document edges, were trained with M_de's passage vectors."""
-    structure: bool = False
-    """Whether the passage layer reads document edges (`build_graph.structure`)."""
+    structure: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether the passage layer reads document edges (`build_graph.structure`). Not written into a file if not."""
 
     @property
     def reads_structure(self) -> bool:
@@ -269,9 +270,7 @@ class GnnEncoder(nn.Module):
         """Write both encoders and the GNN."""
         self.dual_encoder.save(folder)
         save_file(self.gnn.state_dict(), folder / WEIGHTS)
-        config = self.gnn.config
-        unused = set() if config.structure else {"structure"}
-        (folder / CONFIG).write_text(config.model_dump_json(exclude=unused), encoding="utf-8")
+        (folder / CONFIG).write_text(self.gnn.config.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "GnnEncoder":

@@ -1,4 +1,4 @@
-"""Attention of passages over passages of their documents, one for each type of edge: part of the GNN's passage layer."""
+"""Attention of passages over passages of their documents, one for each type of edge; a part of the passage layer."""
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +9,12 @@ from gnn_encoder.artifacts.document_graph import EDGE_TYPES
 class StructureAttention(nn.Module):
     """Σ_r w_r Σ_j α_ij^r W_r h_j over the eight types r, for each head; heads are concatenated.
 
-    α^r is a softmax over the neighbours of passage i of type r, so many neighbours do not outweigh few. Its logit is that
-    of the GNN's eq. 3 without edge features, LeakyReLU(aᵀ [W_t h_i, W_r h_j]). W_t occurs only in a_tᵀ W_t, so that
-    product is the parameter. There are no self-loops: a type without a neighbour adds 0.
+    α^r is a softmax over the neighbours of passage i of type r, so many neighbours do not outweigh few. Its logit is
+    that of the GNN's eq. 3 without edge features, LeakyReLU(aᵀ [W_t h_i, W_r h_j]). W_t occurs only in a_tᵀ W_t, so
+    that product is the parameter. There are no self-loops: a type without a neighbour adds 0.
 
-    w_r is one trained number for each type, as in Albarede et al. (2022), eq. 1, but without their softmax over types: all
-    w_r can become 0, and the GNN is then the one without structure.
+    w_r is one trained number for each type, as in Albarede et al. (2022), eq. 1, but without their softmax over types:
+    all w_r can become 0, and the GNN is then the one without structure.
     """
 
     def __init__(self, width: int, heads: int, slope: float) -> None:

@@ -135,9 +135,7 @@ class Propagation:
             mixed[:, head] += torch.nn.functional.embedding_bag(
                 source, table, begins, mode="sum", per_sample_weights=incoming[:, head].contiguous()
             )
-        return gnn.gated(
-            layer.activate(mixed), vectors, from_documents(gnn, self.graph, rows, vectors, self._stored)
-        )
+        return gnn.gated(layer.activate(mixed), vectors, from_documents(gnn, self.graph, rows, vectors, self._stored))
 
 
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:

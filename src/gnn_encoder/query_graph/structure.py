@@ -26,9 +26,7 @@ def edges_of_types(graph: Graph, passages: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-def from_documents(
-    gnn: GNN, graph: Graph, rows: np.ndarray, passages: Tensor, stored: np.ndarray
-) -> Tensor | None:
+def from_documents(gnn: GNN, graph: Graph, rows: np.ndarray, passages: Tensor, stored: np.ndarray) -> Tensor | None:
     """What the typed edges add to h~_p of the passages `rows` [t], [t, d]; None for a GNN that reads no such edges.
 
     Args:

@@ -84,7 +84,7 @@ class TrainGnn(WatchedTraining, GnnShape):
     gate_bias: float = -2.0
     """Initial bias of the gate with `start: mean`."""
     structure_weight: float = 0.0
-    """Initial weight of each type of document edges (`build_graph.structure`). 0: training starts at the GNN without."""
+    """Initial weight of each type of document edges (`build_graph.structure`). 0: training starts as without them."""
     max_queries_per_passage: Count = 0
     """Largest number of neighbour queries of a passage in training, drawn with the seed. 0: all, as in encoding."""
     cache_refreshes: Count = 0
