@@ -31,24 +31,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
-def write_tiny_dataset(path: Path, *, documents: bool = False, changed: bool = False) -> Path:
+def write_tiny_dataset(path: Path, *, documents: bool = False) -> Path:
     """100 passages, one per (topic, detail); 60 train, 20 dev, 20 test queries, one positive each.
 
     `documents`: four passages under a section are a document, and the first passage of each cites the next document's.
-    `changed`: passage 50 has another text, and passage 0 cites passage 90 in place of passage 4.
     """
     pairs = [(topic, detail) for topic in TOPICS for detail in DETAILS]
     order = np.random.default_rng(7).permutation(len(pairs))
     splits = ["train"] * 60 + ["dev"] * 20 + ["test"] * 20
-    texts = [f"the {detail} {topic} is in the {detail} {TOPICS[i % 10]}" for i, (topic, detail) in enumerate(pairs)]
-    if changed:
-        texts[50] = "an early letter of winter"
     with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages(
             [f"p{i}" for i in range(len(pairs))],
             [topic for topic, _ in pairs],
-            texts,
+            [f"the {detail} {topic} is in the {detail} {TOPICS[i % 10]}" for i, (topic, detail) in enumerate(pairs)],
         )
         writer.queries(
             [f"q{i}" for i in range(len(pairs))],
@@ -65,7 +61,7 @@ def write_tiny_dataset(path: Path, *, documents: bool = False, changed: bool = F
             document = np.concatenate([passage // 4, section])
             parent = np.concatenate([100 + passage // 4, np.full(25, -1)])
             place = np.concatenate([1 + passage % 4, np.zeros(25, int)])
-            citations = [passage[:-4:4], np.where(changed & (passage == 4), 90, passage)[4::4]]
+            citations = [passage[:-4:4], passage[4::4]]
             writer.structure([ids, titles, document, parent, place], [f"d{i}" for i in section], citations)
         writer.close()
     return path

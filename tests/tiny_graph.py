@@ -50,17 +50,14 @@ def random_graph(features: bool, labelled: bool, loops: bool) -> Graph:
     )
 
 
-def write_models(folder: Path, backbone: Path, *, structure: bool = False) -> dict[str, Path]:
+def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
     """A dual encoder, a cross-encoder and a GNN-encoder with random weights, large enough to matter."""
     torch.manual_seed(0)
     encoders = DualEncoder.from_backbone(
         str(backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=False
     )
     scorer = CrossEncoder.from_backbone(str(backbone), 48)
-    config = GnnConfig(width=encoders.query_encoder.width, edge_width=scorer.width, structure=structure)
-    joint = GnnEncoder(encoders, GNN(config))
-    if structure:
-        torch.nn.init.constant_(joint.gnn.structure_attention.weight, 0.5)
+    joint = GnnEncoder(encoders, GNN(GnnConfig(width=encoders.query_encoder.width, edge_width=scorer.width)))
     for name, model in (("dual_encoder", encoders), ("cross_encoder", scorer), ("gnn_encoder", joint)):
         with drafting(folder / name, "model") as draft:
             model.save(draft.path)
@@ -69,13 +66,13 @@ def write_models(folder: Path, backbone: Path, *, structure: bool = False) -> di
 
 def encode(
     dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, *, precision: str = "fp32",
-    structure: str = "none", **settings: object,
+    **settings: object,
 ) -> Path:  # fmt: skip
     """Graph and encoding of a dataset, with nothing scored before."""
     both = {"precision": precision, "previous": str(previous or "")}
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     build_graph(
-        BuildGraph.model_validate({**GRAPH, **both, "structure": structure}), dataset=dataset,
+        BuildGraph.model_validate({**GRAPH, **both}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     encode_corpus(

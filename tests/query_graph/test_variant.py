@@ -84,12 +84,5 @@ def test_refuses_what_was_not_built() -> None:
         narrowed(graph, shape.model_copy(update={"edges": "none"}), shape)
     without = shape.model_copy(update={"edge_features": "none"})
     assert narrowed(graph, shape, without).features is None
-    with_edges, typed = shape.model_copy(update={"structure": "edges"}), np.zeros((8, M + 1), np.int64)
-    documents = replace(graph, typed_indptr=typed, typed_sources=typed[0, :0])
-    assert narrowed(documents, with_edges, with_edges).typed_indptr is typed
-    small = narrowed(documents, with_edges, shape)
-    assert small.typed_indptr is None and small.typed_sources is None
-    with pytest.raises(UserError, match="structure = edges"):
-        narrowed(graph, shape, with_edges)
     with pytest.raises(UserError, match="edge_features"):
         narrowed(graph, without, shape)

@@ -294,20 +294,6 @@ def test_negatives_from_documents_are_refused_before_any_step_where_the_data_hav
     assert "evaluate" in arguments(document_negatives=0.4)
 
 
-def test_document_edges_are_refused_before_any_step_where_the_data_have_no_documents(
-    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_beir(tmp_path / "data")
-    tree = {"ingest": {"dataset": str(tmp_path / "data")}, "shared": {"backbone": str(tiny_backbone)}}
-    tree |= {"build_graph": {"structure": "edges"}, "evaluate": {"untrained_backbone": ""}}
-    settings = parse_settings(tree)
-    for pipeline in ("train", "update", "ablation"):
-        with pytest.raises(UserError, match=r"^build_graph\.structure=edges reads .* but nothing in .*/data says"):
-            provenance.call_arguments(calls(settings, PIPELINES[pipeline]))
-    monkeypatch.setattr("gnn_encoder.data.has_documents", lambda settings: True)
-    assert "build_graph" in provenance.call_arguments(calls(settings, PIPELINES["ablation"]))
-
-
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
     arguments = provenance.step_arguments(parse_settings(tree), STEPS)

@@ -24,15 +24,6 @@ def test_every_study_of_every_preset(preset: str) -> None:
         _refuse_more(largest, variant)
 
 
-def test_document_edges_are_built_if_a_variant_has_them() -> None:
-    settings = parse_settings({"train_gnn": {"layers": 1, "cache_refreshes": 2}, "try_variant": {"mode": "joint"}})
-    full, _, mine = variants(settings, [], ["mine: build_graph.structure=edges train_gnn.structure_weight=0.3"])
-    assert (mine.structure, mine.structure_weight) == ("edges", 0.3) and full.structure == "none"
-    assert largest_graph(settings.build_graph, [full, mine]).structure == "edges"
-    assert largest_graph(settings.build_graph, [full]).structure == "none"
-    assert (full.cache_refreshes, mine.cache_refreshes) == (0, 2)  # one layer reads them over such edges only
-
-
 @pytest.mark.parametrize(("layers", "missing"), [(1, {"one layer", "refreshed passage cache"}), (2, {"two layers"})])
 def test_what_changes_nothing_is_no_variant(layers: int, missing: set[str]) -> None:
     settings = parse_settings({"train_gnn": {"layers": layers}, "try_variant": {"mode": "joint"}})

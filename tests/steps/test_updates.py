@@ -2,16 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import write_tiny_dataset
 from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
-from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.graph import BuildGraph
@@ -82,28 +79,6 @@ def test_equal_to_a_run_from_nothing(
     kept = np.flatnonzero((before := find(old, new)) >= 0)
     drift = np.abs(Bundle.read(yesterday / "bundle").vectors[before[kept]] - vectors[kept]).max(axis=1)
     assert drift.max() > 1e-3 and 0 < (drift > 1e-5).sum() <= worked["propagated"] - 4
-
-
-def test_an_update_of_documents_equals_a_run_from_nothing(
-    tiny_documents: Dataset, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    """One text changes and one citation moves: the passages one document edge away are propagated again, no others."""
-    models = write_models(tmp_path / "models", tiny_backbone, structure=True)
-    today = write_tiny_dataset(tmp_path / "today", documents=True, changed=True)
-
-    def encoded(data: Path, name: str, previous: Path | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        out = encode(data, models, tmp_path / name, previous, structure="edges")
-        return np.array(Bundle.read(out / "bundle").vectors), read_manifest(out / "bundle").metrics
-
-    before, _ = encoded(tiny_documents.path, "yesterday")
-    expected, _ = encoded(today, "full")
-    found, worked = encoded(today, "update", tmp_path / "yesterday")
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    moved = np.flatnonzero(np.abs(before - expected).max(axis=1) > 1e-5)
-    assert {0, 4, 90, 49, 50, 51} <= set(moved.tolist())  # controls: without propagation they would be wrong
-    assert worked["encoded"] == 1 and len(moved) <= worked["propagated"] < 60
-    with pytest.raises(UserError, match=r"set build_graph\.structure=edges"):
-        encode(today, models, tmp_path / "without")
 
 
 def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:

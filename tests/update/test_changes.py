@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gnn_encoder.artifacts import Graph, reverse_csr
-from gnn_encoder.document_graph.building import document_graph
 from gnn_encoder.retrieval import exact
 from gnn_encoder.update import former as former_graph
 from gnn_encoder.update.changes import carry_over, find, neighbourhood_digests, text_digests
@@ -59,29 +58,6 @@ def test_a_neighbourhood_is_its_text_and_its_queries_with_all_their_passages() -
     assert differ(edges=np.array([[0, 1], [1, -1], [3, -1]], np.int32)) == [1, 2]
     order = [2, 0, 1]  # the queries' rows are no part of it
     assert differ(edges=edges[order], queries=queries[order]) == []
-
-
-def test_a_neighbourhood_has_the_texts_at_its_document_edges_and_their_types() -> None:
-    queries, passages = text_digests("u"), text_digests("abcd")
-    graph = graph_of(np.array([[0]], np.int32), 4)
-
-    def typed(parents: list[int], cited: int = 3) -> Graph:
-        """A passage cites another; all are in one document, read in the order of rows."""
-        arrays = [np.array(a, np.int32) for a in ([0, 0, 0, 1], parents, [0, 1, 2, 0], [0], [cited])]
-        edges = document_graph(4, *arrays)
-        return replace(graph, typed_indptr=edges.indptr, typed_sources=edges.sources)
-
-    before = neighbourhood_digests(typed([-1, -1, 0, -1]), queries, passages)
-
-    def differ(graph: Graph, passages: np.ndarray = passages) -> list[int]:
-        return np.flatnonzero((before != neighbourhood_digests(graph, queries, passages)).any(axis=1)).tolist()
-
-    assert differ(typed([-1, -1, 0, -1])) == []
-    assert differ(graph) == [0, 1, 2, 3]
-    assert differ(typed([-1, 0, -1, -1])) == [0, 1, 2]  # another part
-    assert differ(typed([-1, -1, 0, -1], cited=2)) == [0, 2, 3]  # the same neighbours of 0 and 2, over another type
-    assert differ(typed([-1, -1, 0, -1]), text_digests("abcx")) == [0, 3]
-    assert differ(typed([-1, -1, 0, -1]), text_digests("axcd")) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(4))

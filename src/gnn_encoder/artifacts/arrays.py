@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts.document_graph import DocumentGraph
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
 VECTORS = "vectors.npy"
@@ -21,8 +20,6 @@ GRAPH_FILES = {
     "passage_loops": "passage_self_loops.npy",
     "retrieved": "retrieved.npy",
     "scales": "edge_feature_scales.npy",
-    "typed_indptr": "document_edges_indptr.npy",
-    "typed_sources": "document_edges_sources.npy",
 }
 """Field of `Graph` → file."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
@@ -110,7 +107,6 @@ class Graph:
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
     retrieved  int32 [n, r]     M_de's first passages; the first k of them are edges; -1: no passage
     scales     fp32  [n, k]     only for int8 features: a feature is features[i, j] · scales[i, j]
-    typed_indptr, typed_sources  int64 [8, m + 1], int32: edges between passages, as in `DocumentGraph`; None: none
     """
 
     queries: np.ndarray
@@ -123,8 +119,6 @@ class Graph:
     passage_loops: np.ndarray | None = None
     retrieved: np.ndarray | None = None
     scales: np.ndarray | None = None
-    typed_indptr: np.ndarray | None = None
-    typed_sources: np.ndarray | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> "Graph":
@@ -143,19 +137,11 @@ class Graph:
 
     @staticmethod
     def write_structure(
-        draft: Draft,
-        queries: np.ndarray,
-        edges: np.ndarray,
-        labelled: np.ndarray,
-        retrieved: np.ndarray,
-        passages: int,
-        typed: DocumentGraph | None = None,
+        draft: Draft, queries: np.ndarray, edges: np.ndarray, labelled: np.ndarray, retrieved: np.ndarray, passages: int
     ) -> None:
-        """Write nodes, edges, retrieved passages, the reverse CSR over `passages` passages, and edges between these."""
+        """Write nodes, edges, retrieved passages, and the reverse CSR over `passages` passages."""
         arrays = {"queries": queries, "edges": edges, "labelled": labelled, "retrieved": retrieved}
         arrays["indptr"], arrays["reverse"] = reverse_csr(edges, passages)
-        if typed is not None:
-            arrays |= {"typed_indptr": typed.indptr, "typed_sources": typed.sources}
         for name, array in arrays.items():
             np.save(draft / GRAPH_FILES[name], array, allow_pickle=False)
         draft.rows(queries=len(queries), passages=passages, edges=len(arrays["reverse"]))

@@ -2,24 +2,7 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.document_graph import EDGE_TYPES, DocumentGraph
-from gnn_encoder.errors import UserError
-
-
-def passage_graph(data: Dataset) -> DocumentGraph:
-    """The typed edges between passages alone: those that lead from or to a section are left out.
-
-    So a passage is linked to its parent if the parent is a passage, too. Passages of one section are no neighbours,
-    except the one before and the one after. Raises UserError if the dataset has no documents.
-    """
-    structure, m = data.structure, len(data.passages)
-    if structure is None:
-        raise UserError(f"{data.path} has no documents: build_graph.structure=edges needs data with them")
-    parent, (citing, cited) = structure.parent[:m], structure.citations
-    inside = (citing < m) & (cited < m)
-    parent = np.where(parent < m, parent, np.int32(-1))
-    return document_graph(m, structure.document[:m], parent, structure.place[:m], citing[inside], cited[inside])
 
 
 def document_graph(

@@ -18,7 +18,6 @@ from gnn_encoder.models.gnn import GNN
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import neighbourhood
 from gnn_encoder.query_graph.propagation import neighbour_vectors, tensor
-from gnn_encoder.query_graph.structure import from_documents
 
 CHUNK = 512
 """Number of queries whose edge features are in memory at a time."""
@@ -87,8 +86,6 @@ class Explainer:
         self._hood = neighbourhood(graph, reached)
         self._passages = torch.from_numpy(np.asarray(passage_vectors[rows], np.float32)).to(self._where)
         with torch.inference_mode():
-            heard = from_documents(gnn, graph, rows, self._passages, cached_passages)
-            self._heard = torch.zeros_like(self._passages) if heard is None else heard
             self._queries, self._query_side = self._propagate_queries(query_vectors, cached_passages)
 
     def _propagate_queries(self, query_vectors: np.ndarray, cached: np.ndarray) -> tuple[Tensor, QuerySide]:
@@ -117,7 +114,6 @@ class Explainer:
         with torch.inference_mode():
             if gnn.config.layers:
                 aggregated, weights, own = gnn.passage_attention.ragged(vectors, *self._around(passage, edges))
-                aggregated = aggregated + self._heard[place]
                 opening, interactive = gnn.opening(aggregated, vectors), gnn.gated(aggregated, vectors)
             else:
                 weights, own = vectors.new_empty(0, gnn.config.heads), vectors.new_ones(1, gnn.config.heads)
@@ -155,7 +151,7 @@ class Explainer:
         with torch.inference_mode():
             vectors = self._passages[place : place + 1]
             aggregated, _, _ = self.gnn.passage_attention.ragged(vectors, *self._around(passage, kept))
-            vector: np.ndarray = self.gnn.gated(aggregated + self._heard[place], vectors)[0].cpu().numpy()
+            vector: np.ndarray = self.gnn.gated(aggregated, vectors)[0].cpu().numpy()
         return vector, float(question @ vector)
 
     def _edges_into(self, place: int) -> np.ndarray:

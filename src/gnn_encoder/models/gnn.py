@@ -12,12 +12,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.structure_attention import StructureAttention
 from gnn_encoder.settings.graph import GnnShape
 from gnn_encoder.settings.values import Count, PositiveInt
 
@@ -34,14 +32,7 @@ class GnnConfig(GnnShape):
     learned_loops: bool = True
     normalize_passages: bool = False
     cached_passages: bool = True
-    """Whether eq. 6, and document edges, were trained with M_de's passage vectors."""
-    structure: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether the passage layer reads document edges (`build_graph.structure`). Not written into a file if not."""
-
-    @property
-    def reads_structure(self) -> bool:
-        """Whether document edges change h'_p: without layers no edge does."""
-        return self.structure and self.layers > 0
+    """Whether eq. 6 was trained with M_de's passage vectors."""
 
     def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
         """The passage vectors [m, d] of eq. 6 at encoding: of M_de, or of the jointly trained passage encoder."""
@@ -165,8 +156,6 @@ class GNN(nn.Module):
             if config.layers == 2:
                 self.query_loop = nn.Parameter(torch.zeros(config.edge_width))
             self.passage_loop = nn.Parameter(torch.zeros(config.edge_width))
-        if config.reads_structure:  # last, so that the same seed gives the other parameters the same start
-            self.structure_attention = StructureAttention(d, config.heads, config.negative_slope)
 
     def query_vectors(
         self, queries: Tensor, passages: Tensor, mask: Tensor, features: Tensor | None, loops: Tensor | None = None
@@ -192,34 +181,22 @@ class GNN(nn.Module):
         return merged
 
     def passage_vectors(
-        self,
-        passages: Tensor,
-        queries: Tensor,
-        edges: Tensor,
-        features: Tensor | None,
-        loops: Tensor | None = None,
-        from_documents: Tensor | None = None,
+        self, passages: Tensor, queries: Tensor, edges: Tensor, features: Tensor | None, loops: Tensor | None = None
     ) -> Tensor:
         """h'_p [t, d] (eq. 8–10). `query_graph/propagation.py` computes h'_p for the full graph.
 
         Args:
             passages: h_p [t, d]. queries: h'_q [s, d]. edges: [2, e], row of `queries`, row of `passages`.
             features: [e, d_e] or None. loops: [t, d_e] if self-loop features are not learned.
-            from_documents: [t, d], see `gated`.
         """
         if self.config.layers == 0:
             return self.scaled(passages)
         loops = self.loops("passage", loops)
         aggregated, _, _ = self.passage_attention.ragged(passages, queries, edges, features, loops)
-        return self.gated(aggregated, passages, from_documents)
+        return self.gated(aggregated, passages)
 
-    def gated(self, aggregated: Tensor, passages: Tensor, from_documents: Tensor | None = None) -> Tensor:
-        """h'_p [t, d] from h~_p [t, d], the result of the attention, and h_p [t, d] (eq. 9–10).
-
-        `from_documents` [t, d], the result of `structure_attention`, is added to h~_p first.
-        """
-        if from_documents is not None:
-            aggregated = aggregated + from_documents
+    def gated(self, aggregated: Tensor, passages: Tensor) -> Tensor:
+        """h'_p [t, d] from h~_p [t, d], the result of the attention, and h_p [t, d] (eq. 9–10)."""
         return self.scaled(torch.addcmul(passages, self.opening(aggregated, passages), aggregated))
 
     def opening(self, aggregated: Tensor, passages: Tensor) -> Tensor:
@@ -251,8 +228,6 @@ class GNN(nn.Module):
                 half = 0.5 * torch.eye(self.config.width)
                 self.query_merge.weight.copy_(torch.cat([half, half], dim=1))
                 nn.init.zeros_(self.query_merge.bias)
-            if self.config.reads_structure:
-                self.structure_attention.start_from_mean()
             if self.config.layers and self.config.gate == "filter":
                 nn.init.zeros_(self.gate.weight)
                 nn.init.constant_(self.gate.bias, gate_bias)

@@ -30,8 +30,6 @@ def narrowed(graph: Graph, built: GraphShape, wanted: GraphShape) -> Graph:
         query_loops=graph.query_loops if loops else None,
         passage_loops=graph.passage_loops if loops else None,
         retrieved=None if graph.retrieved is None else graph.retrieved[:, : wanted.retrieved],
-        typed_indptr=graph.typed_indptr if wanted.structure == "edges" else None,
-        typed_sources=graph.typed_sources if wanted.structure == "edges" else None,
     )
     if (wanted.neighbors, wanted.edges) == (built.neighbors, built.edges):
         return graph
@@ -60,7 +58,6 @@ def _refuse_more(built: GraphShape, wanted: GraphShape) -> None:
         "edges": not wanted.edge_kinds <= built.edge_kinds,
         "edge_features": (wanted.edge_features, built.edge_features) == ("cross_encoder", "none"),
         "self_loop_features": (wanted.self_loop_features, built.self_loop_features) == ("cross_encoder", "learned"),
-        "structure": (wanted.structure, built.structure) == ("edges", "none"),
     }
     for name, is_more in more.items():
         if is_more:

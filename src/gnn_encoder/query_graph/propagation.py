@@ -18,7 +18,6 @@ from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.gnn import GNN, GATLayer
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import edges_into
-from gnn_encoder.query_graph.structure import from_documents
 from gnn_encoder.tracking.progress import Progress
 
 
@@ -43,11 +42,11 @@ class Propagation:
         """Propagate the queries; reads every edge feature and the k passage vectors of each query once.
 
         Args:
-            query_vectors: h_q [n, d]. cached_passages: h_p of eq. 6 and of document edges [m, d], memory-mapped.
+            query_vectors: h_q [n, d]. cached_passages: h_p of eq. 6 [m, d], memory-mapped.
             nodes: int64, the queries to propagate: all neighbours of the passages that are needed later; None: all.
             chunk: queries per core at a time. progress: counts queries.
         """
-        self.gnn, self.graph, self._stored = gnn, graph, cached_passages
+        self.gnn, self.graph = gnn, graph
         self._where = where = next((p.device for p in gnn.parameters()), torch.device("cpu"))
         if gnn.config.layers == 0:
             return
@@ -135,7 +134,7 @@ class Propagation:
             mixed[:, head] += torch.nn.functional.embedding_bag(
                 source, table, begins, mode="sum", per_sample_weights=incoming[:, head].contiguous()
             )
-        return gnn.gated(layer.activate(mixed), vectors, from_documents(gnn, self.graph, rows, vectors, self._stored))
+        return gnn.gated(layer.activate(mixed), vectors)
 
 
 def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:

@@ -20,7 +20,6 @@ from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, rea
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
-from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.measures import of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
@@ -70,25 +69,20 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
 
 def _check_documents(of: Mapping[str, Call]) -> None:
     """Refuses what needs documents for data without documents; otherwise a step would, after all training."""
-    if "ingest" not in of:
+    if "evaluate" not in of or "ingest" not in of:
         return
-    ingest, needs = of["ingest"].settings, []
-    assert isinstance(ingest, Ingest)
-    measures = {}
-    if "evaluate" in of:
-        evaluate = of["evaluate"].settings
-        assert isinstance(evaluate, Evaluate)
-        measures["evaluate.measures"] = list(evaluate.measures)
-        if "promote" in of:
-            promote = of["promote"].settings
-            assert isinstance(promote, Promote)
-            measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
+    evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
+    assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
+    needs = []
+    measures = {"evaluate.measures": list(evaluate.measures)}
+    if "promote" in of:
+        promote = of["promote"].settings
+        assert isinstance(promote, Promote)
+        measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
     for where, given in measures.items():
         if names := of_documents(given):
             needs.append((f"{where} has {', '.join(names)}", "choose other measures"))
     for call in of.values():
-        if isinstance(call.settings, BuildGraph) and call.settings.structure == "edges":
-            needs.append(("build_graph.structure=edges reads edges of documents", "set it to none"))
         if call.step == "propagate_sections" and call.asked:
             needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
         if call.step == "encode_context" and call.asked:

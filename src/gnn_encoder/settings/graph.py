@@ -23,10 +23,6 @@ class GraphShape(StepSettings):
     """`none` is the ablation "without edge features"."""
     self_loop_features: Literal["learned", "cross_encoder"] = "learned"
     """`learned`: one trained vector per node type. `cross_encoder`: M_ce's [CLS] of (x, x) (the paper's count)."""
-    structure: Literal["none", "edges"] = "none"
-    """`edges`: each passage also reads passages of its documents over eight types of edges (order, structural, internal
-    and external citation, and their inverses; Albarede et al. 2022, 2.1), with one attention per type. Only edges from
-    passage to passage: sections have no vector. Needs data with documents. Not of the paper."""
 
     @property
     def edge_kinds(self) -> frozenset[str]:
@@ -83,8 +79,6 @@ class TrainGnn(WatchedTraining, GnnShape):
     behind a gate with the value sigmoid(gate_bias), so that training starts near M_de."""
     gate_bias: float = -2.0
     """Initial bias of the gate with `start: mean`."""
-    structure_weight: float = 0.0
-    """Initial weight of each type of document edges (`build_graph.structure`). 0: training starts as without them."""
     max_queries_per_passage: Count = 0
     """Largest number of neighbour queries of a passage in training, drawn with the seed. 0: all, as in encoding."""
     cache_refreshes: Count = 0

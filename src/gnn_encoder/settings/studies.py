@@ -89,7 +89,6 @@ def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGr
         "edges": "+".join(sorted(kinds, reverse=True)) or "none",
         **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
            if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
-        "structure": "edges" if any(shape.structure == "edges" for shape in shapes) else "none",
     })  # fmt: skip
 
 
@@ -116,7 +115,6 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
         tree[step][setting] = value
     whole = parse_settings(tree, source=f"variant {name!r}")
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
-    read = shared["layers"] == 2 or (shared["layers"] == 1 and shared["structure"] == "edges")
-    if whole.try_variant.mode != "joint" or not read:
-        shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or none is read
+    if whole.try_variant.mode != "joint" or shared["layers"] < 2:
+        shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)

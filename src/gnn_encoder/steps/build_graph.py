@@ -11,7 +11,6 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors
-from gnn_encoder.document_graph.building import passage_graph
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -73,8 +72,7 @@ def build_graph(
     if not kinds:  # One empty slot per query: memory-mapping fails for an array without columns.
         edges = np.full_like(retrieved[:, :1], -1)
     edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
-    typed = passage_graph(data) if settings.structure == "edges" else None
-    Graph.write_structure(graph, queries, edges, labelled, retrieved, m, typed)
+    Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
     Contents.write(graph, scorer, queries=asked_digests)
     reused = 0.0
     if settings.edge_features == "cross_encoder":
@@ -93,7 +91,6 @@ def build_graph(
     degree = np.bincount(edges[edges >= 0], minlength=m)
     return {
         "edges": int((edges >= 0).sum()),
-        **{f"document_edges/{name}": count for name, count in (typed.edges if typed else {}).items()},
         "encoded": len(new),
         "queries": len(queries),
         "queries_encoded": len(unasked),

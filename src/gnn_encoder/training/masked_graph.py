@@ -23,7 +23,6 @@ from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import Neighbourhood, neighbourhood
 from gnn_encoder.query_graph.propagation import Propagation, neighbour_vectors, tensor
-from gnn_encoder.query_graph.structure import from_documents
 from gnn_encoder.settings.graph import GnnShape, TrainGnn
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.batches import Batch, Draw, ExampleBatches
@@ -119,8 +118,6 @@ class MaskedGraphTraining:
             self._trained_beside = model.dual_encoder, settings.learning_rate
             unit_length = answering.normalize
         neighbours = np.unique(graph.edges[graph.edges >= 0])
-        if model.gnn.config.reads_structure and graph.typed_sources is not None:
-            neighbours = np.union1d(neighbours, graph.typed_sources)
         self.cache = PassageCache(passage_vectors, neighbours, self.passages.vectors)
         self.node = np.searchsorted(graph.queries, examples.query)
         self.known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
@@ -182,14 +179,12 @@ class MaskedGraphTraining:
             if len(part) < len(passages):
                 used, edges[0] = np.unique(edges[0], return_inverse=True)
                 sources = sources[torch.from_numpy(used).to(where)]
-            own = rows[start : start + len(part)]
             return gnn.passage_vectors(
                 part,
                 sources,
                 torch.from_numpy(edges).to(where),
                 tensor(features.of_edges(hood.positions[first:last]), where),
-                tensor(features.passage_loops(own), where),
-                from_documents(gnn, self.graph, own, part, self.cache.vectors),
+                tensor(features.passage_loops(rows[start : start + len(part)]), where),
             )
 
         # The encoders return fp32 under bf16 autocast, too. The GNN stays in fp32, because its cost is small.
@@ -214,10 +209,9 @@ class MaskedGraphTraining:
             self.cache.advance(version, folder, lambda rows: context.progress("refreshing", rows, "passages"))
             return self.loss(batch, hood)
 
-        reads_stored = gnn.config.layers == 2 or gnn.config.reads_structure
         objective = Objective(
             self.model,
-            SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes if reads_stored else 0),
+            SampledBatches(self.plan(), self.neighbourhood, s.cache_refreshes if gnn.config.layers == 2 else 0),
             loss,
             [group for module, rate in trained for group in parameter_groups(module, rate, s.weight_decay)],
             (lambda: self.measure(pool)) if len(pool) else None,
@@ -274,12 +268,9 @@ def new_gnn(settings: TrainGnn, encoders: DualEncoder, graph: Graph) -> GNN:
         learned_loops=graph.query_loops is None,
         normalize_passages=encoders.passage_encoder.normalize if scaled == "auto" else scaled == "yes",
         cached_passages=settings.cache_refreshes == 0,
-        structure=graph.typed_indptr is not None,
         **settings.model_dump(include=set(GnnShape.model_fields)),
     )
     gnn = GNN(config)
     if settings.start == "mean":
         gnn.start_from_mean(settings.gate_bias)
-    if gnn.config.reads_structure:
-        torch.nn.init.constant_(gnn.structure_attention.weight, settings.structure_weight)
     return gnn

@@ -4,7 +4,6 @@ A text's digest is 128 bits of BLAKE2b, stored as two uint64. Given the models, 
 on each query with an edge to the passage:
 - on the query's text, and on the texts of its passages in order;
 - on which of its edges are labelled, in particular the edge to this passage.
-With document edges h'_p also depends on the texts of the passages that they come from, and on their types.
 Edge features and M_de's vectors follow from the texts.
 """
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from gnn_encoder.artifacts import Graph, PassageTable
 from gnn_encoder.query_graph.neighborhoods import edges_into
-from gnn_encoder.query_graph.structure import edges_of_types
 
 CHUNK = 65_536
 """Rows copied or digested at a time."""
@@ -56,10 +54,6 @@ def neighbourhood_digests(graph: Graph, queries: np.ndarray, passages: np.ndarra
         # digest.
         factor = ODD + 2 * graph.labelled.reshape(-1)[positions].astype(WORDS)
         np.add.at(digests, start + into, nodes[positions // k] * factor[:, None] + ODD)
-        if graph.typed_indptr is not None:
-            rows = np.arange(start, min(start + CHUNK, len(digests)))
-            for kind, (source, target) in enumerate(edges_of_types(graph, rows), start=2):
-                np.add.at(digests, start + target, passages[source] * (ODD + np.uint64(2 * kind)) + ODD)
     return digests
 
 
