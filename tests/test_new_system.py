@@ -8,8 +8,8 @@ import pytest
 from evaluation_inputs import write_inputs
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Run, drafting
-from gnn_encoder.inference import scorers
-from gnn_encoder.inference.scorers import Contribution
+from gnn_encoder.retrieval import scorers
+from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.settings import outcome as settings
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.steps.evaluate import evaluate

@@ -19,8 +19,8 @@ from gnn_encoder.inference.late_interaction import (
     query_arrays,
     query_tokens,
 )
-from gnn_encoder.inference.scorers import LateInteractionScorer
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.retrieval.scorers import LateInteractionScorer
 from gnn_encoder.tracking.progress import Progress
 
 

@@ -13,11 +13,11 @@ from transformers import BertTokenizerFast
 from gnn_encoder.artifacts import Dataset, DatasetWriter, PassageTable, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference import sentences as sentences_module
-from gnn_encoder.inference.scorers import load_scorer, save_scorer
 from gnn_encoder.inference.sentences import SentencePairs, Sentences, sentence_starts
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.bert_dmn import BertDmn
 from gnn_encoder.models.word_models import WordDmn
+from gnn_encoder.retrieval.scorers import load_scorer, save_scorer
 
 TEXTS = [
     "the old river. the stone! is the cloud bright? yes",

@@ -16,11 +16,11 @@ from gnn_encoder.artifacts.bundle import RERANKER
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference import encoding
 from gnn_encoder.inference.encoding import encode_passages
-from gnn_encoder.inference.scorers import Scorer, load_scorer, save_scorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.scorers import Scorer, load_scorer, save_scorer
 from gnn_encoder.runs.provenance import source_digests
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.first_stage import FirstStage

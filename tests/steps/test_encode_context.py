@@ -14,9 +14,9 @@ from gnn_encoder.document_graph.context import context_vectors
 from gnn_encoder.document_graph.nodes import encode_nodes
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.late_interaction import TokenVectors
-from gnn_encoder.inference.scorers import load_scorer, save_scorer
 from gnn_encoder.models.document_reranker import DocumentReranker
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.retrieval.scorers import load_scorer, save_scorer
 from gnn_encoder.settings.documents import BuildDocumentGraph, EncodeContext
 from gnn_encoder.settings.outcome import Rerank
 from gnn_encoder.steps.build_document_graph import build_document_graph

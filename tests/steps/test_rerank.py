@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, Run, drafting
-from gnn_encoder.inference.scorers import CrossEncoderScorer, save_scorer
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.retrieval.scorers import CrossEncoderScorer, save_scorer
 from gnn_encoder.settings.outcome import Rerank
 from gnn_encoder.steps.rerank import rerank
 

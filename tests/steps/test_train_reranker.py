@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from gnn_encoder.artifacts import Dataset, KnownPositives, PairScores, Run, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.scorers import load_scorer
+from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS, SYSTEMS, WORD_KINDS, RerankerKind
 from gnn_encoder.steps import train_reranker as module

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.scorers import LateInteractionScorer, load_scorer, save_scorer
 from gnn_encoder.inference.tokens import Tokens, passage_tokens, tokens_at
 from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.models.late_interaction import LAYOUT
+from gnn_encoder.retrieval.scorers import LateInteractionScorer, load_scorer, save_scorer
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.tracking.context import TOKENS
 from gnn_encoder.training.rerankers import Reranker, new_reranker

@@ -5,7 +5,7 @@ index.faiss     inner-product index over the vectors; missing if the vectors the
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
-reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.inference.scorers`)
+reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
 bundle.json     describes these files for other programs
 """
 

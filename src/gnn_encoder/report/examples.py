@@ -12,8 +12,8 @@ from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.explanation.passages import ExplainedPassage, Sources
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.inference.scorers import Contribution, Scorer
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.scorers import Contribution, Scorer
 
 NEIGHBORS = 3
 """Number of training queries shown for each passage."""

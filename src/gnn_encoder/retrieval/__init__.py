@@ -1,1 +1,1 @@
-"""Finds passages by words, vectors or both, or with a bundle. Imports `query_graph`, `inference`, lower packages."""
+"""Finds passages by words, vectors or both, or a bundle; scores pairs. Imports both graphs, `inference` and below."""

@@ -7,7 +7,7 @@ from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
     from gnn_encoder.inference.encoding import ReadOptions
-    from gnn_encoder.inference.scorers import Scorer
+    from gnn_encoder.retrieval.scorers import Scorer
 
 
 def reranked(scorer: "Scorer", data: Texts, run: Run, depth: int, **options: Unpack["ReadOptions"]) -> Run:
@@ -25,6 +25,6 @@ def reranked_hits(bundle: Bundle, question: str, run: Run, depth: int) -> Run:
         raise UserError(
             f"{bundle.path} has no re-ranker: gnn-encoder rerank --first-stage ROOT/latest makes one with it"
         )
-    from gnn_encoder.inference.scorers import load_scorer  # imports torch
+    from gnn_encoder.retrieval.scorers import load_scorer  # imports torch
 
     return reranked(load_scorer(bundle.reranker_path), Asked([question], bundle.passages), run, depth)

@@ -13,11 +13,11 @@ from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.similarity import beside_paper
 from gnn_encoder.inference.diffusion import COSINES, Diffusion, diffusion
 from gnn_encoder.inference.pair_outputs import FrozenEncoder
-from gnn_encoder.inference.scorers import CrossEncoderScorer, load_scorer
 from gnn_encoder.inference.scoring import PairTokens
 from gnn_encoder.report.page import Plot, render_study
 from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
 from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, learned, thresholds, words_table
+from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_scorer
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.reranking import CompareRerankers
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, THRESHOLDS

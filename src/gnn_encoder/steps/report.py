@@ -6,11 +6,11 @@ from typing import Any
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Graph, Latency, Report, read_manifest
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.inference.scorers import load_scorer
 from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, systems_plot, training_plot
 from gnn_encoder.report.profile import data_profile
+from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import outcome
 from gnn_encoder.tracking.context import Context
