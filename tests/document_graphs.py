@@ -1,13 +1,19 @@
-"""Random structured documents, and their graph, that several tests share."""
+"""Random structured documents, their graph, and networks over it, that several tests share."""
+
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from gnn_encoder.artifacts import DocumentGraph
+from gnn_encoder.artifacts.document_graph import KINDS
 from gnn_encoder.document_graph.building import document_graph
-from gnn_encoder.models.document_gat import TokenMatrices
+from gnn_encoder.inference.late_interaction import TokenVectors
+from gnn_encoder.models.document_gat import DocumentGatConfig, TokenMatrices
+from gnn_encoder.models.document_reranker import ContextMatching
 
 PASSAGES, SECTIONS, DOCUMENTS = 18, 7, 3
+WIDTH = 16
 
 
 def random_structure(seed: int = 0) -> dict[str, np.ndarray]:
@@ -38,3 +44,35 @@ def random_tokens(graph: DocumentGraph, width: int, seed: int = 0, longest: int 
     lengths = np.random.default_rng(seed).integers(1, longest, len(graph))
     values = torch.randn(int(lengths.sum()), width, generator=torch.Generator().manual_seed(seed))
     return TokenMatrices(torch.nn.functional.normalize(values, dim=-1), lengths)
+
+
+def matching(kind: str, **changes) -> ContextMatching:
+    """A network with weights that are large enough to matter."""
+    torch.manual_seed(4)
+    config = DocumentGatConfig(width=WIDTH, heads=2, context_only=kind == "lim")
+    context = ContextMatching(kind, replace(config, **changes), unit_length=bool(changes.get("residual")))
+    with torch.no_grad():
+        for parameter in context.parameters():
+            parameter.normal_(0, 0.4)
+    return context.eval()
+
+
+def stored(tokens) -> TokenVectors:
+    return TokenVectors(tokens.values.numpy().copy(), tokens.offsets)
+
+
+CASES = [
+    {},
+    {"neighbour_reduction": "mean"},
+    {"context_asks": "learned"},
+    {"layers": 1},
+    {"layers": 2},
+    {"layers": 2, "neighbour_reduction": "mean", "residual": True},
+    {"layers": 4},
+    {"layers": 5, "neighbour_reduction": "mean", "layer_norm": True},
+    {"residual": True, "layer_norm": True},
+    {"residual": True, "neighbour_reduction": "mean", "context_asks": "learned"},
+    {"edge_types": ("order", "structural_inverse", "internal", "self")},
+    {"edge_types": tuple(kind for kind in KINDS if kind != "order"), "neighbour_reduction": "mean"},
+]
+"""Changes of the network's configuration."""

@@ -21,15 +21,15 @@ class SharedWords:
     """Counts the words that query and passage share."""
 
     def score(self, data: Dataset, query: np.ndarray, passage: np.ndarray, **speed: object) -> np.ndarray:
-        found = data.passages.take(passage)
-        texts = zip(data.query_texts(query), found.titles, found.texts, strict=True)
-        return np.array([sum(part.amount for part in self.explain(*each)) for each in texts], np.float32)
+        pairs = zip(data.query_texts(query), passage.tolist(), strict=True)
+        return np.array([sum(part.amount for part in self.explain(data, *pair)) for pair in pairs], np.float32)
 
     def probability(self, scores: np.ndarray) -> np.ndarray:
         return scores / (1 + scores)
 
-    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
-        return [Contribution(word, 1.0) for word in sorted({*query.split()} & {*title.split(), *text.split()})]
+    def explain(self, data: Dataset, query: str, passage: int) -> list[Contribution]:
+        (text,) = data.passages.take(np.array([passage])).full_texts()
+        return [Contribution(word, 1.0) for word in sorted({*query.split()} & {*text.split()})]
 
 
 def shuffled(path: Path, run: Run) -> Path:

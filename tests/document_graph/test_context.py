@@ -5,30 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from document_graphs import PASSAGES, random_graph, random_tokens
+from document_graphs import CASES, PASSAGES, WIDTH, matching, random_graph, random_tokens, stored
 
-from gnn_encoder.artifacts.document_graph import KINDS
 from gnn_encoder.document_graph.context import context_vectors
 from gnn_encoder.document_graph.neighbourhoods import neighbourhood, within
 from gnn_encoder.inference.late_interaction import TokenVectors
-from gnn_encoder.models.document_gat import DocumentGatConfig
 from gnn_encoder.models.document_reranker import ContextMatching
-
-D = 16
-
-
-def matching(kind: str, **changes) -> ContextMatching:
-    torch.manual_seed(4)
-    config = DocumentGatConfig(width=D, heads=2, context_only=kind == "lim")
-    context = ContextMatching(kind, replace(config, **changes), unit_length=bool(changes.get("residual")))
-    with torch.no_grad():
-        for parameter in context.parameters():
-            parameter.normal_(0, 0.4)
-    return context.eval()
-
-
-def stored(tokens) -> TokenVectors:
-    return TokenVectors(tokens.values.numpy().copy(), tokens.offsets)
 
 
 def plain(context: ContextMatching, graph, tokens, passages: np.ndarray) -> np.ndarray:
@@ -44,29 +26,13 @@ def plain(context: ContextMatching, graph, tokens, passages: np.ndarray) -> np.n
     return np.concatenate(parts)
 
 
-CASES = [
-    {},
-    {"neighbour_reduction": "mean"},
-    {"context_asks": "learned"},
-    {"layers": 1},
-    {"layers": 2},
-    {"layers": 2, "neighbour_reduction": "mean", "residual": True},
-    {"layers": 4},
-    {"layers": 5, "neighbour_reduction": "mean", "layer_norm": True},
-    {"residual": True, "layer_norm": True},
-    {"residual": True, "neighbour_reduction": "mean", "context_asks": "learned"},
-    {"edge_types": ("order", "structural_inverse", "internal", "self")},
-    {"edge_types": tuple(kind for kind in KINDS if kind != "order"), "neighbour_reduction": "mean"},
-]
-
-
 @pytest.mark.parametrize("kind", ["lim", "mim"])
 @pytest.mark.parametrize("changes", CASES, ids=str)
 def test_streamed_vectors_equal_the_networks(kind: str, changes: dict) -> None:
     passages = np.random.default_rng(1).permutation(PASSAGES)
     for seed in range(2):
         graph = random_graph(seed)
-        tokens, context = random_tokens(graph, D), matching(kind, **changes)
+        tokens, context = random_tokens(graph, WIDTH), matching(kind, **changes)
         expected = plain(context, graph, tokens, passages)
         for chunk in (10_000, 60):
             found = context_vectors(context, graph, stored(tokens), passages, token_vectors="fp32", chunk=chunk)
@@ -81,7 +47,7 @@ def test_streamed_vectors_equal_the_networks(kind: str, changes: dict) -> None:
 
 def test_some_passages_need_some_nodes_and_small_types() -> None:
     graph, passages = random_graph(), np.array([3, 11])
-    tokens, context = random_tokens(graph, D), matching("lim", layers=2)
+    tokens, context = random_tokens(graph, WIDTH), matching("lim", layers=2)
     every = context_vectors(context, graph, stored(tokens), passages, token_vectors="fp32")
     read = within(graph, passages, 2)
     assert not read.all()
@@ -97,7 +63,7 @@ def test_some_passages_need_some_nodes_and_small_types() -> None:
 
 def test_training_mode_is_restored_and_dropout_is_off() -> None:
     graph = random_graph()
-    tokens, context = stored(random_tokens(graph, D)), matching("lim", dropout=0.9)
+    tokens, context = stored(random_tokens(graph, WIDTH)), matching("lim", dropout=0.9)
     first = context_vectors(context, graph, tokens, np.arange(4), token_vectors="fp32")
     context.train()
     second = context_vectors(context, graph, tokens, np.arange(4), token_vectors="fp32")

@@ -102,7 +102,7 @@ class Structure(HTMLParser):
 def render(
     query: str = "what is a river", metrics: dict | None = None, made_by: dict[str, Record] | None = None
 ) -> str:
-    found = [Found(1, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
+    found = [Found(1, 0, "p1", "stone", "the <b>old</b> stone " + "x" * 1000, True)]
     example = Example("q1", query, {BASELINE: 0.5, CANDIDATE: 1.0}, {BASELINE: found, CANDIDATE: found})
     return render_page(
         metrics or fabricated_metrics(),

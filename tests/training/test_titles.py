@@ -69,9 +69,8 @@ def test_training_re_ranking_and_explanations_agree_also_after_loading(
     save_scorer("colbert", reranker.model, tmp_path)
     scorer = load_scorer(tmp_path)
     assert isinstance(scorer, LateInteractionScorer) and scorer.model.layout.titles == titles
-    found = tiny_dataset.passages.take(passages)
-    asked = zip(tiny_dataset.query_texts(queries), found.titles, found.texts, strict=True)
-    explained = [sum(part.amount for part in scorer.explain(*each)) for each in asked]
+    asked = zip(tiny_dataset.query_texts(queries), passages.tolist(), strict=True)
+    explained = [sum(part.amount for part in scorer.explain(tiny_dataset, *pair)) for pair in asked]
     several = {
         "rank": reranker.rank(queries, passages),
         "score": scorer.score(tiny_dataset, queries, passages, precision="fp32"),

@@ -44,6 +44,11 @@ class Structure:
         """A section's own title; empty for a passage [n]."""
         return self._column(NODES, "title")
 
+    @property
+    def sections(self) -> pa.ChunkedArray:
+        """The titles of the sections without a passage [n - m]."""
+        return self.titles.slice(self.passages)
+
     @cached_property
     def document(self) -> np.ndarray:
         """The number of each node's document, int32 [n]."""

@@ -159,18 +159,11 @@ class FullGraph:
 
     def matrices(self, layer: int, nodes: np.ndarray) -> TokenMatrices:
         """The results of a layer (0: the encoder's vectors) of some nodes, fp32; of no nodes for any layer."""
-        return self._read(self._results[layer if len(nodes) else 0], nodes)
+        return self._results[layer if len(nodes) else 0].take(nodes, self._where)
 
     def first_heard(self, nodes: np.ndarray) -> Tensor:
         """What some nodes heard in the first layer, fp32."""
-        return self._read(self._first_heard, nodes).values
-
-    def _read(self, vectors: TokenVectors, nodes: np.ndarray) -> TokenMatrices:
-        rows = ranges(vectors.offsets[nodes], vectors.offsets[nodes + 1])
-        values = torch.from_numpy(vectors.values[rows]).to(self._where, torch.float32)
-        if vectors.scales is not None:
-            values *= torch.from_numpy(vectors.scales[rows]).to(self._where)[:, None]
-        return TokenMatrices(values, self.lengths[nodes])
+        return self._first_heard.take(nodes, self._where).values
 
     def heard(self, number: int, asking: TokenMatrices, edges: Edges) -> Tensor:
         """What `asking` hears in a layer along weighted edges from nodes of the full graph, which are read in parts."""

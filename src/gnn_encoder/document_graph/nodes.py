@@ -5,7 +5,7 @@ from typing import Unpack
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, PassageTable
 from gnn_encoder.artifacts.structure import Structure
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import ReadOptions
@@ -21,11 +21,11 @@ def structure_of(data: Dataset) -> Structure:
     return data.structure
 
 
-def section_tokens(model: LateInteraction, structure: Structure, rows: np.ndarray) -> Tokens:
-    """Tokens of the titles of the sections at node rows `rows`, with space for the marker."""
+def section_tokens(model: LateInteraction, titles: pa.ChunkedArray, rows: np.ndarray) -> Tokens:
+    """Tokens of the titles at `rows`, with space for the marker."""
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
-    titles = (structure.titles.take(pa.array(shard)).to_pylist() for shard in shards)
-    return Tokens.join([Tokens.of(model.tokenizer, each, model.layout.passage_length - 1) for each in titles])
+    texts = (titles.take(pa.array(shard)).to_pylist() for shard in shards)
+    return Tokens.join([Tokens.of(model.tokenizer, each, model.layout.passage_length - 1) for each in texts])
 
 
 def encode_nodes(
@@ -36,9 +36,20 @@ def encode_nodes(
     A section's title is read as a passage is. The token ids of the wanted nodes are in memory: 0.3 GB for a million
     nodes of 70 tokens.
     """
-    structure, rows = structure_of(data), np.flatnonzero(wanted)
-    sections = section_tokens(model, structure, rows[rows >= structure.passages])
-    found = encode_passages(model, data.passages, rows[rows < structure.passages], further=sections, **options)
+    return encode_texts(model, data.passages, structure_of(data).sections, wanted, **options)
+
+
+def encode_texts(
+    model: LateInteraction,
+    passages: PassageTable,
+    titles: pa.ChunkedArray,
+    wanted: np.ndarray,
+    **options: Unpack[ReadOptions],
+) -> TokenVectors:
+    """As `encode_nodes`, of m passages and the titles of the n - m sections."""
+    rows, count = np.flatnonzero(wanted), len(passages)
+    sections = section_tokens(model, titles, rows[rows >= count] - count)
+    found = encode_passages(model, passages, rows[rows < count], further=sections, **options)
     lengths = np.zeros(len(wanted), np.int64)
     lengths[rows] = np.diff(found.offsets)
     return found._replace(offsets=np.concatenate([[0], np.cumsum(lengths)]))

@@ -12,6 +12,7 @@ from gnn_encoder.inference.encoding import ReadOptions, inference_copy, read_row
 from gnn_encoder.inference.tokens import SHARD, Tokens, passage_tokens, tokens_at
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
+from gnn_encoder.models.document_gat import TokenMatrices
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction
 from gnn_encoder.tracking.progress import Progress
@@ -38,6 +39,15 @@ class TokenVectors(NamedTuple):
         if self.scales is not None:
             vectors *= torch.from_numpy(self.scales[part]).to(where)[:, None]
         return vectors
+
+    def take(self, rows: np.ndarray, where: torch.device) -> TokenMatrices:
+        """Vectors fp32 of some texts on a device."""
+        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        places = ranges(starts, stops)
+        vectors = torch.from_numpy(self.values[places]).to(where, torch.float32)
+        if self.scales is not None:
+            vectors *= torch.from_numpy(self.scales[places]).to(where)[:, None]
+        return TokenMatrices(vectors, stops - starts)
 
 
 def query_tokens(model: LateInteraction, texts: list[str]) -> Tokens:

@@ -240,12 +240,12 @@ class DocumentGat(nn.Module):
 
         Args:
             tokens: the matrices of a neighbourhood's nodes; the passages are the first.
-            hops: one for each layer.
+            hops: one for each layer. The first hops alone give what the next layer reads, of all its nodes.
             asking: the matrices that ask in the passages' place in the first layer; None: `questions` of `tokens`.
         """
         questions = self.questions(tokens.first(passages)) if asking is None else asking
         matrices = tokens
-        for number, (layer, hop) in enumerate(zip(self.stack, hops, strict=True)):
+        for number, (layer, hop) in enumerate(zip(self.stack, hops, strict=False)):
             asks, kept = matrices.first(hop.targets), None
             if number == 0:
                 rest = asks.after(passages)

@@ -21,9 +21,10 @@ NEIGHBORS = 3
 
 @dataclass(frozen=True)
 class Found:
-    """A passage in a ranking. `why`: the graph's influence on the passage; `parts`: the parts of its score."""
+    """A passage in a ranking. `row`: of the dataset; `why`: the graph's influence on it; `parts`: of its score."""
 
     rank: int
+    row: int
     passage_id: str
     title: str
     text: str
@@ -76,7 +77,8 @@ def examples(
 def _found(dataset: Dataset, rows: np.ndarray, relevant: np.ndarray) -> list[Found]:
     rows = rows[rows >= 0]
     passages = dataset.passages.take(rows)
-    columns = zip(passages.ids, passages.titles, passages.texts, np.isin(rows, relevant).tolist(), strict=True)
+    labelled = np.isin(rows, relevant).tolist()
+    columns = zip(rows.tolist(), passages.ids, passages.titles, passages.texts, labelled, strict=True)
     return [Found(rank, *column) for rank, column in enumerate(columns, start=1)]
 
 
@@ -104,12 +106,12 @@ def explained_by_graph(
     return explained
 
 
-def explained_by_scorer(scorer: Scorer, system: str, examples: list[Example]) -> list[Example]:
+def explained_by_scorer(scorer: Scorer, data: Dataset, system: str, examples: list[Example]) -> list[Example]:
     """Returns the examples with the parts of the scores of `system`'s passages, from the scorer that ordered them."""
     explained = []
     for example in examples:
         found = [
-            replace(each, parts=tuple(scorer.explain(example.query, each.title, each.text)))
+            replace(each, parts=tuple(scorer.explain(data, example.query, each.row)))
             for each in example.rankings[system]
         ]
         explained.append(replace(example, rankings={**example.rankings, system: found}))

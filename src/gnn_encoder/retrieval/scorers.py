@@ -8,11 +8,21 @@ from typing import Any, NamedTuple, Protocol, Unpack
 import numpy as np
 import torch
 
-from gnn_encoder.artifacts import DocumentContext, Texts, passage_text
+from gnn_encoder.artifacts import DocumentContext, Texts
+from gnn_encoder.document_graph.explaining import explained
+from gnn_encoder.document_graph.neighbourhoods import within
+from gnn_encoder.document_graph.nodes import encode_texts
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.document_scores import document_scores
 from gnn_encoder.inference.encoding import ReadOptions, inference_copy
-from gnn_encoder.inference.late_interaction import TokenVectors, late_scores, passage_arrays, query_arrays, query_tokens
+from gnn_encoder.inference.late_interaction import (
+    TokenVectors,
+    encode_queries,
+    late_scores,
+    passage_arrays,
+    query_arrays,
+    query_tokens,
+)
 from gnn_encoder.inference.scoring import Pairs, PairTokens, logits_of
 from gnn_encoder.inference.sentences import SentencePairs, Sentences
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -26,6 +36,8 @@ from gnn_encoder.models.word_models import Knrm, QaLstm, WordDmn
 
 LAYOUT = "scorer.json"
 """The file of a scorer's folder that names its kind."""
+NAMED = 10
+"""Neighbours that an explanation of a passage's context names."""
 
 
 class Contribution(NamedTuple):
@@ -44,8 +56,8 @@ class Scorer(Protocol):
     def probability(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities [r] of relevance from scores [r]."""
 
-    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
-        """The parts of the score of a query and a passage, largest first; empty if the scorer has no explanation."""
+    def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
+        """The parts of the score of a query and a passage of `data`, by row, largest first; empty without parts."""
 
 
 class CrossEncoderScorer:
@@ -80,7 +92,7 @@ class CrossEncoderScorer:
         probabilities: np.ndarray = 1.0 / (1.0 + np.exp(-scores.astype(np.float64)))
         return probabilities
 
-    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
+    def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """Empty: the score has no parts."""
         return []
 
@@ -142,13 +154,13 @@ class LateInteractionScorer:
         shares: np.ndarray = np.clip(scores.astype(np.float64) / self.model.layout.query_length, 0.0, 1.0)
         return shares
 
-    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
+    def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""
         model = self.model
-        passage = passage_text(title, text) if model.layout.titles else text
+        row, found = np.zeros(1, np.int64), data.passages.take(np.array([passage]))
+        texts = found.full_texts() if model.layout.titles else found.texts
         asked = query_tokens(model, [query])
-        answering = Tokens.of(model.tokenizer, [passage], model.layout.passage_length - 1)
-        row = np.zeros(1, np.int64)
+        answering = Tokens.of(model.tokenizer, texts, model.layout.passage_length - 1)
         with inference_copy(model, "fp32"), torch.inference_mode():
             sides = []
             for ids, mask, used in (query_arrays(model, asked, row), passage_arrays(model, answering, row)):
@@ -173,19 +185,50 @@ class DocumentScorer(LateInteractionScorer):
 
     def score(self, data: Texts, query: np.ndarray, passage: np.ndarray, **options: Unpack[ReadOptions]) -> np.ndarray:
         """See `Scorer`. Raises UserError without context vectors, or with those of another corpus."""
+        contexts = TokenVectors(*self._context_of(data).vectors)
+        return document_scores(
+            self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
+        )
+
+    def explain(self, data: Texts, query: str, passage: int) -> list[Contribution]:
+        """The passage's content, and the `NAMED` neighbours with the largest amounts, of either sign; then the rest.
+
+        Reads all nodes that the passage's context depends on: in three layers, the neighbours of neighbours of its
+        neighbours. Raises UserError as `score`.
+        """
+        text, matching, stored = self.reranker.text, self.reranker.context.to(device()), self._context_of(data)
+        config = matching.network.config
+        reads = within(stored.graph, np.array([passage]), config.layers, config.edge_types)
+        tokens = encode_texts(text, data.passages, stored.titles, reads)
+        (asked,) = encode_queries(text, [query], "auto")
+        found = explained(matching, stored.graph, tokens, asked, passage)
+        share, parts = found.share, []
+        if matching.uses_content:
+            parts.append(Contribution(f"content × {1 - share:.2f}", (1 - share) * found.content))
+        order = sorted(found.shares, key=lambda each: -abs(each.amount))
+        names = _names(data, stored, [each.node for each in order[:NAMED]])
+        for each, name in zip(order[:NAMED], names, strict=True):
+            other = "" if each.node == passage else f" {name}"
+            parts.append(Contribution(f"context × {share:.2f}, {each.kind}{other}", share * each.amount))
+        if rest := order[NAMED:]:
+            amount = share * sum(each.amount for each in rest)
+            parts.append(Contribution(f"context × {share:.2f}, {len(rest):,} more", amount))
+        return sorted(parts, key=lambda part: -part.amount)
+
+    def _context_of(self, data: Texts) -> DocumentContext:
         kind = self.reranker.context.kind
         if self.context is None:
             raise UserError(f"{kind} scores need context vectors: run encode_context first")
         if self.context.corpus != data.passages.digest:
             raise UserError(f"the {kind} re-ranker has the context of other passages: run encode_context for these")
-        contexts = TokenVectors(*self.context.vectors)
-        return document_scores(
-            self.reranker, data, contexts, query, passage, passage, token_vectors=self.token_vectors, **options
-        )
+        return self.context
 
-    def explain(self, query: str, title: str, text: str) -> list[Contribution]:
-        """Empty: a text alone does not say what its context is."""
-        return []
+
+def _names(data: Texts, context: DocumentContext, nodes: list[int]) -> list[str]:
+    """Passages' ids, and sections' titles in quotation marks."""
+    count = context.graph.passages
+    ids = iter(data.passages.take(np.array([node for node in nodes if node < count], np.int64)).ids)
+    return [f"“{context.titles[node - count].as_py()}”" if node >= count else next(ids) for node in nodes]
 
 
 KINDS: dict[str, Callable[[Path], Scorer]] = {

@@ -78,7 +78,7 @@ def report(
         groups = zip((won, lost), (hits[candidate][positions] for positions in changed), strict=True)
         won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
     elif scorer:
-        won, lost = (explained_by_scorer(load_scorer(scorer), candidate, found) for found in (won, lost))
+        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, found) for found in (won, lost))
     headline = evaluated.manifest.metrics["headline"]
     page = render_page(
         metrics,

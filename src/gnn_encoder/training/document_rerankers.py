@@ -97,7 +97,7 @@ class DocumentBatches:
         text, structure = model.text, structure_of(data)
         self._queries = query_tokens(text, data.queries.column("text").to_pylist())
         self._passages = all_passage_tokens(text, data.passages)
-        self._sections = section_tokens(text, structure, np.arange(structure.passages, len(structure)))
+        self._sections = section_tokens(text, structure.sections, np.arange(len(structure.sections)))
         self.cache: TokenCache | None = None
         if settings.neighbours == "cached":
             wanted = within(graph, trained, self.config.layers, self.config.edge_types)
