@@ -142,6 +142,13 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     hits = Run.from_hits(np.zeros(1, int), np.arange(20)[None], np.zeros((1, 20)))
     found = reranked_hits(Bundle.read(bundle), "a question", hits, 20)
     assert len(np.unique(found.score)) > 10
+    explain = ["explain", "one of the words", "--bundle", str(bundle), "-k", "3", "--depth", "20", "--rerank"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gnn-encoder", *explain])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+    shown = capsys.readouterr().out
+    assert not caught.value.code and shown.count("content × ") == 3 and "structural" in shown
 
 
 def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[Report, str]:

@@ -22,6 +22,7 @@ Named = Annotated[
     str, typer.Option(help="Folder such as ROOT/latest/bundle, s3:// address, or models:/gnn-encoder@champion.")
 ]
 Hits = Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of passages.")]
+Depth = Annotated[int, typer.Option(min=1, max=1_000_000, help="First hits that --rerank orders.")]
 MEASURES = "RR@10 nDCG@10 AP R@100 Judged@10"
 
 
@@ -56,7 +57,7 @@ def search(
     rerank: Annotated[
         bool, typer.Option("--rerank", help="Order the first hits by the bundle's re-ranker, if it has one.")
     ] = False,
-    depth: Annotated[int, typer.Option(min=1, max=1_000_000, help="First hits that --rerank orders.")] = 100,
+    depth: Depth = 100,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search a trained bundle; show the best passages with their scores."""
@@ -108,19 +109,31 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the explanation as an HTML page.")
     ] = None,
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="Explain the score of the bundle's re-ranker, not the graph's effect.")
+    ] = False,
+    depth: Depth = 100,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.
 
-    The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest.
+    The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest. --rerank needs the
+    bundle alone. It shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the passage's
+    content and each neighbour in its documents.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
     from gnn_encoder.explanation.passages import LEGEND
-    from gnn_encoder.explanation.search import explain_search, show_hit
+    from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
 
     screen = Console()
+    if rerank:
+        if html:
+            raise UserError("--html shows the graph's effect: leave out --html or --rerank")
+        for found, parts in explain_reranked(_folder(bundle, root), question, k, depth):
+            show_parts(screen, found, parts)
+        return
     hits = explain_search(_folder(bundle, root), question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)

@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from gnn_encoder.artifacts import Bundle, read_manifest
+from gnn_encoder.artifacts import Asked, Bundle, read_manifest
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
+from gnn_encoder.retrieval.reranking import reranked, reranker_of
+from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import Hit, Searcher
 
 CHUNK = 16_384
@@ -54,6 +56,19 @@ def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) 
     without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled)
     hits = zip(searcher.hits(scores, rows), whys, with_graph, without, strict=True)
     return [ExplainedHit(*each) for each in hits]
+
+
+def explain_reranked(bundle: Path, question: str, k: int = 5, depth: int = 100) -> list[tuple[Hit, list[Contribution]]]:
+    """Returns the best `k` of a query's first `depth` hits by the bundle's re-ranker, each with the parts of its score.
+
+    Raises:
+        UserError: as `Searcher.find`, or the bundle has no re-ranker.
+    """
+    opened = Bundle.read(bundle)
+    searcher, scorer, asked = Searcher(opened), reranker_of(opened), Asked([question], opened.passages)
+    run = reranked(scorer, asked, searcher.run(question, max(k, depth)), depth)
+    hits = searcher.hits(run.score[:k], run.passage[:k])
+    return [(hit, scorer.explain(asked, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
 
 
 def _sources_of(bundle: Bundle) -> Sources:
@@ -103,6 +118,22 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
         screen.print(f"     {line}", markup=False, highlight=False)
     if why.influences:
         screen.print(influences_table(why))
+    screen.print()
+
+
+def show_parts(screen: Console, hit: Hit, parts: list[Contribution]) -> None:
+    """Prints the passage, and the table of the parts of its re-ranker's score."""
+    screen.print(hit.heading(), markup=False, style="bold")
+    screen.print(f"     {printable(hit.text)}", markup=False, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("       part", justify="right", no_wrap=True)
+    table.add_column("of the score")
+    for part in parts:
+        table.add_row(f"{part.amount:+.4f}", Text(printable(part.source)))
+    if parts:
+        screen.print(table)
+    else:
+        screen.print("     this re-ranker reads the pair as a whole: its score has no parts", style="dim")
     screen.print()
 
 

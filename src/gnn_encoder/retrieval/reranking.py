@@ -21,10 +21,15 @@ def reranked_hits(bundle: Bundle, question: str, run: Run, depth: int) -> Run:
 
     Raises UserError if the bundle has no re-ranker.
     """
+    return reranked(reranker_of(bundle), Asked([question], bundle.passages), run, depth)
+
+
+def reranker_of(bundle: Bundle) -> "Scorer":
+    """Returns the bundle's re-ranker; raises UserError if it has none."""
     if bundle.reranker_path is None:
         raise UserError(
             f"{bundle.path} has no re-ranker: gnn-encoder rerank --first-stage ROOT/latest makes one with it"
         )
     from gnn_encoder.retrieval.scorers import load_scorer  # imports torch
 
-    return reranked(load_scorer(bundle.reranker_path), Asked([question], bundle.passages), run, depth)
+    return load_scorer(bundle.reranker_path)
