@@ -204,11 +204,11 @@ def test_the_study_of_ss_bert(
 def test_the_study_of_structure(
     trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    systems = ("lim_without_order", "lim_share_0.0", "lim_1_layer", "lim")
+    systems = ("lim_without_order", "lim_share_0.0", "lim_layers_1", "lim_layers_3", "lim")
     monkeypatch.setitem(RERANKING_STUDIES, "structure", RERANKING_STUDIES["structure"]._replace(systems=systems))
     report, _ = study(trained, capsys, "structure", *same)
     learned = report.metrics["learned"]
-    assert list(learned) == ["LiM without order", "LiM, λ = 0.0", "LiM, 1 layer", "LiM"]
+    assert list(learned) == ["LiM without order", "LiM, λ = 0.0", "LiM, layers: 1", "LiM"]
     assert learned["LiM, λ = 0.0"]["λ"] == 0 and learned["LiM"]["λ"] not in (0, 0.5)
     assert "order" in learned["LiM"] and "order" not in learned["LiM without order"]
     assert set(report.metrics["gains"]["test"]) == {f"{name} against LiM" for name in list(learned)[:-1]}

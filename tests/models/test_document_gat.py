@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from document_graphs import PASSAGES, random_graph, random_tokens
+from torch._subclasses import FakeTensorMode
 
 from gnn_encoder.artifacts.document_graph import KINDS
 from gnn_encoder.document_graph.neighbourhoods import edges_into, neighbourhood
@@ -201,7 +202,16 @@ def test_scores_mix_content_and_context() -> None:
     scores = context.relevance(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 8.0]))
     np.testing.assert_allclose(scores.detach(), (1 - share) * np.array([2, 4]) + share * np.array([1, 8]), rtol=1e-6)
     assert ContextMatching("mim", SMALL).relevance(torch.tensor(2.0), torch.tensor(1.0)) == 1
-    assert context.network.shares == [dict.fromkeys(KINDS, pytest.approx(1 / 9))] * 3
+
+
+def test_a_network_on_a_gpu_mixes_similarities_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ContextMatching("lim", SMALL)
+    with FakeTensorMode():
+        share, similarities = torch.empty((), device="cuda"), torch.ones(3)
+        monkeypatch.setattr(ContextMatching, "share", share)
+        with pytest.raises(RuntimeError, match="same device"):  # control: a fake device has the rules of a real one
+            share * similarities
+        assert context.relevance(similarities, similarities).device.type == "cpu"
 
 
 @pytest.mark.parametrize("kind", ["mim", "lim", "mix_im"])

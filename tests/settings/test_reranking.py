@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from gnn_encoder.cli.options import named_systems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.outcome import Evaluate, Rerank
-from gnn_encoder.settings.pipeline import Settings, ranking_calls, reranking_calls
+from gnn_encoder.settings.pipeline import Settings, ranking_calls, reranking_calls, studied_systems
+from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
-from gnn_encoder.settings.reranking_systems import system_names
+from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 
 
 def test_a_kind_keeps_its_papers_numbers_unless_its_own_section_sets_others() -> None:
@@ -121,6 +123,34 @@ def test_hits_are_scored_by_default() -> None:
 )
 def test_the_last_named_system_is_the_last(named: list[str], systems: list[str]) -> None:
     assert system_names(named) == systems
+
+
+def test_the_preset_of_documents_names_its_systems_and_trains_them_on_the_same_triples() -> None:
+    names = named_systems(None, "obliqa-structured", [])
+    assert names == ["colbert", "colbert_titles", "qsf", "mim", "lim", "mix_im"]
+    assert named_systems("lim", "obliqa-structured", []) == ["lim"]
+    train = load_settings("obliqa-structured").train_reranker
+    of = {name: train.for_system(name).model_dump() for name in names if name != "qsf"}
+
+    def differing(one: str, other: str) -> set[str]:
+        return {key for key in of[one] if of[one][key] != of[other][key]}
+
+    assert differing("colbert", "colbert_titles") == {"titles"}
+    assert differing("mim", "lim") == differing("lim", "mix_im") == {"kind"}
+    assert differing("colbert", "lim") == {"kind", "max_neighbours", "weight_decay"}
+    assert {each["negatives_from"] for each in of.values()} == {"corpus"}
+    with pytest.raises(UserError, match=r"compare_rerankers.*unknown system 'lin'"):
+        load_settings("obliqa-structured", ["compare_rerankers.systems=[lin]"])
+
+
+def test_a_study_leaves_out_variants_that_equal_their_system() -> None:
+    study = studied_systems(Settings(), "structure")
+    assert {"lim_layers_1", "lim_mean", "lim_live", "lim"} <= set(study)
+    assert not {"lim_layers_3", "lim_sum", "lim_cached"} & set(study)
+    mean = TrainReranker(systems={"lim": {"neighbour_reduction": "mean", "graph_layers": 1}})
+    other = studied_systems(Settings(train_reranker=mean), "structure")
+    assert set(other) ^ set(study) == {"lim_layers_1", "lim_layers_3", "lim_sum", "lim_mean"}
+    assert studied_systems(Settings(), "ss_bert") == list(RERANKING_STUDIES["ss_bert"].systems)
 
 
 def test_sections_are_propagated_only_for_the_system_that_does_it() -> None:

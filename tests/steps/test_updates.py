@@ -1,5 +1,6 @@
 """An update equals a run from nothing, and does a part of its work."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -81,16 +82,24 @@ def test_equal_to_a_run_from_nothing(
     assert drift.max() > 1e-3 and 0 < (drift > 1e-5).sum() <= worked["propagated"] - 4
 
 
-def test_nothing_changed(yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [None, {}, {"passages": "of others"}, {"structure": "of others"}])
+def test_nothing_changed(
+    known: dict[str, str] | None, yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
+) -> None:
+    """`known`: how the corpus differs whose context the re-ranker has; None: it has no context."""
     with drafting(tmp_path / "scorer", "model") as draft:
         (draft / "scorer.json").write_text("{}")
+        if known is not None:
+            (draft / "context").mkdir()
+            (draft / "context" / "corpus.json").write_text(json.dumps(tiny_dataset.corpus_digests | known))
     before = Path(shutil.copytree(yesterday, tmp_path / "before"))
     folders = {"first_stage": yesterday / "bundle", "reranker": tmp_path / "scorer", "bundle": before / "bundle"}
     bundle_reranker(BundleReranker(), **folders)
     update = encode(tiny_dataset.path, models, tmp_path, before)
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
-    assert (update / "bundle" / "reranker" / "scorer.json").is_file()
     worked = read_manifest(update / "bundle").metrics
+    assert (update / "bundle" / "reranker" / "scorer.json").is_file() == (not known)
+    assert ("run gnn-encoder rerank" in worked["headline"]) == bool(known)
     assert worked["encoded"] == worked["propagated"] == 0
 
 

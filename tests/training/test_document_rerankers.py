@@ -129,7 +129,7 @@ def test_a_trained_reranker_scores_as_it_did_when_it_is_loaded(
     tokens = encode_nodes(loaded.text, data, np.ones(len(graph), bool), precision="fp32")
 
     def scores() -> np.ndarray:
-        contexts = context_vectors(loaded.context, graph, tokens, rows)
+        contexts = context_vectors(loaded.context, graph, tokens, rows, token_vectors="fp32")
         return document_scores(loaded, data, contexts, query, rows, rows, precision="fp32")
 
     before = made[0].rank(query, rows)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gnn_encoder.artifacts.folder import Draft, Manifest, read_manifest
+from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manifest
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
@@ -214,6 +214,13 @@ class Dataset:
     def structure(self) -> Structure | None:
         """The documents of the passages; None: the data have no structure."""
         return Structure(self.path, len(self.passages)) if (self.path / NODES).is_file() else None
+
+    @property
+    def corpus_digests(self) -> dict[str, str]:
+        """Digests of the `passages`, in order, and of the `structure`: what a passage's context depends on."""
+        files = self.manifest.files
+        structure = {name: files[name].sha256 for name in (NODES, CITATIONS) if name in files}
+        return {"passages": self.passages.digest, "structure": digest_of(structure)}
 
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""

@@ -7,7 +7,7 @@ context/offsets.npy           int64 [m + 1]: passage i has the vectors offsets[i
 context/scales.npy            fp32 [t], only for int8
 context/indptr.npy, sources.npy   the document graph
 context/titles.parquet        titles of the sections, the graph's nodes after the m passages
-context/corpus.json           the digest of the passages
+context/corpus.json           digests of the passages and of the structure
 """
 
 import json
@@ -53,9 +53,10 @@ class DocumentContext:
         return pq.read_table(self.folder / TITLES).column(0)
 
     @cached_property
-    def corpus(self) -> str:
-        """The digest of the passages (`PassageTable.digest`); other passages have another context."""
-        return str(json.loads((self.folder / CORPUS_DIGEST).read_text(encoding="utf-8"))["digest"])
+    def corpus(self) -> dict[str, str]:
+        """`Dataset.corpus_digests`: other passages have another context, and so have the same in other documents."""
+        digests: dict[str, str] = json.loads((self.folder / CORPUS_DIGEST).read_text(encoding="utf-8"))
+        return digests
 
     def _array(self, name: str) -> np.ndarray:
         array: np.ndarray = np.load(self.folder / f"{name}.npy", mmap_mode="r")
@@ -69,7 +70,7 @@ class DocumentContext:
         scales: np.ndarray | None,
         graph: DocumentGraph,
         titles: pa.ChunkedArray,
-        corpus: str,
+        corpus: dict[str, str],
     ) -> None:
         """Write the context of all passages into a re-ranker's folder; memory-mapped arrays are streamed."""
         folder = reranker / CONTEXT
@@ -79,4 +80,4 @@ class DocumentContext:
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
         graph.save(folder)
         pq.write_table(pa.table({"title": titles}), folder / TITLES)
-        (folder / CORPUS_DIGEST).write_text(json.dumps({"digest": corpus}), encoding="utf-8")
+        (folder / CORPUS_DIGEST).write_text(json.dumps(corpus), encoding="utf-8")

@@ -82,7 +82,7 @@ def ablate(
         list[str] | None,
         typer.Option(
             help="parts, gate, neighbors, mask or edges; repeatable; by default all. Or one of re-rankers: bert_dmn, "
-            "ss_bert, which have no other variants, modes or seeds."
+            "ss_bert or structure, which have no other variants, modes or seeds."
         ),
     ] = None,
     variant: Annotated[
@@ -146,11 +146,7 @@ def rerank(
 
     names = named_systems(systems, preset, overrides or [])
     chosen = {name: SYSTEMS[name] for name in names}
-    titles = [
-        f"{step}: {system.title}"
-        for system in chosen.values()
-        for step in ((system.step,) if system.evaluates else ("train_reranker", "rerank"))
-    ]
+    titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
     show_table(results_table, follow(steps, job))

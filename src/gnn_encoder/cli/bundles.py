@@ -105,7 +105,9 @@ def explain(
     question: Question,
     bundle: Named,
     k: Hits = 5,
-    neighbors: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training queries per passage.")] = 5,
+    neighbors: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Training queries per passage, without --rerank.")
+    ] = 5,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the explanation as an HTML page.")
     ] = None,
@@ -119,7 +121,7 @@ def explain(
 
     The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest. --rerank needs the
     bundle alone. It shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the passage's
-    content and each neighbour in its documents.
+    content and the ten neighbours in its documents that weigh most.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console

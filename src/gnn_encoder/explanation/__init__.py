@@ -1,1 +1,4 @@
-"""Explains hits by the training queries in their vectors. Imports `retrieval` and rooms below; `report` shows it."""
+"""Explains hits by training queries in their vectors, or by their re-ranker.
+
+Imports `retrieval` and rooms below; `report` shows it.
+"""

@@ -1,6 +1,6 @@
-"""Searches a bundle and explains each hit: the effect of the graph on the hit's vector, score and rank.
+"""Searches a bundle and explains each hit: the graph's effect on its vector, score and rank, or its re-ranker's score.
 
-The artifacts that the bundle was made from must be in the bundle's parent folder, as in ROOT/latest.
+For the graph's effect, the artifacts that the bundle was made from must be in its parent folder, as in ROOT/latest.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,8 @@ def explain_reranked(bundle: Path, question: str, k: int = 5, depth: int = 100) 
     """
     opened = Bundle.read(bundle)
     searcher, scorer, asked = Searcher(opened), reranker_of(opened), Asked([question], opened.passages)
-    run = reranked(scorer, asked, searcher.run(question, max(k, depth)), depth)
+    depth = max(k, depth)  # a later hit has no score of the re-ranker
+    run = reranked(scorer, asked, searcher.run(question, depth), depth)
     hits = searcher.hits(run.score[:k], run.passage[:k])
     return [(hit, scorer.explain(asked, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
 

@@ -60,7 +60,7 @@ class ContextMatching(nn.Module):
         """(1 − λ) · content + λ · context (eq. 3), of similarities of one shape; for `mim` the context's alone."""
         if not self.uses_content:
             return context
-        share = self.share
+        share = self.share.to(content.device)  # trained on a GPU, and similarities of stored vectors are on the CPU
         return (1 - share) * content + share * context
 
     def context_vectors(self, vectors: Tensor) -> Tensor:

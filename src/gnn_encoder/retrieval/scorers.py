@@ -219,7 +219,7 @@ class DocumentScorer(LateInteractionScorer):
         kind = self.reranker.context.kind
         if self.context is None:
             raise UserError(f"{kind} scores need context vectors: run encode_context first")
-        if self.context.corpus != data.passages.digest:
+        if self.context.corpus["passages"] != data.passages.digest:
             raise UserError(f"the {kind} re-ranker has the context of other passages: run encode_context for these")
         return self.context
 

@@ -27,9 +27,10 @@ from gnn_encoder.settings.pipeline import (
     calls,
     reranking_calls,
     reranking_loops,
+    studied_systems,
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
-from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
+from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
@@ -167,7 +168,10 @@ def rerank(
     With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
     """
     settings = reranking_settings(preset, dataset, overrides, first_stage)
-    names = list(RERANKING_STUDIES[study].systems) if study else system_names(systems)
+    names = studied_systems(settings, study) if study else system_names(systems)
+    settings = settings.model_copy(
+        update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
+    )
     root = _writable(root)
     bundle = settings.first_stage.bundle
     arguments = reranking_arguments(settings, names, study)

@@ -74,14 +74,6 @@ def _check_documents(of: Mapping[str, Call]) -> None:
     evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
     assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
     needs = []
-    measures = {"evaluate.measures": list(evaluate.measures)}
-    if "promote" in of:
-        promote = of["promote"].settings
-        assert isinstance(promote, Promote)
-        measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
-    for where, given in measures.items():
-        if names := of_documents(given):
-            needs.append((f"{where} has {', '.join(names)}", "choose other measures"))
     for call in of.values():
         if call.step == "propagate_sections" and call.asked:
             needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
@@ -91,6 +83,14 @@ def _check_documents(of: Mapping[str, Call]) -> None:
         if isinstance(own, TrainReranker) and call.asked and own.negatives_from == "corpus" and own.document_negatives:
             what = f"train_reranker.document_negatives = {own.document_negatives} draws from documents"
             needs.append((what, "set it to 0"))
+    measures = {"evaluate.measures": list(evaluate.measures)}
+    if "promote" in of:
+        promote = of["promote"].settings
+        assert isinstance(promote, Promote)
+        measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
+    for where, given in measures.items():
+        if names := of_documents(given):
+            needs.append((f"{where} has {', '.join(names)}", "choose other measures"))
     if needs:
         from gnn_encoder.data import has_documents
 

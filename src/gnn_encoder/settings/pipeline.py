@@ -270,6 +270,13 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     }
 
 
+def studied_systems(settings: Settings, study: str) -> list[str]:
+    """Returns the systems of one of `RERANKING_STUDIES`, without variants with the same settings as their system."""
+    train, systems = settings.train_reranker, RERANKING_STUDIES[study].systems
+    same = {name: ALL_SYSTEMS[name].variant_of for name in systems if not ALL_SYSTEMS[name].selection}
+    return [name for name in systems if not same.get(name) or train.for_system(name) != train.for_system(same[name])]
+
+
 def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
     """Returns {loop of the pipeline: its systems}: on labelled triples, on generated queries, with a teacher, and in
     documents.

@@ -78,8 +78,8 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
     """`corpus`: each negative is drawn by itself, from the whole corpus or, with probability `document_negatives`, from
     the documents of the query's relevant passages (Albarede et al. 2022, section 3). `first_stage` is the default of
     the paper's kinds, too, because all systems of a table train on the same triples: set `corpus` for all of them.
-    With `redraw_negatives` each epoch has others; the paper draws 1,000 for each positive. Triples of a training set
-    keep their own negatives, and a distilled system its scored hits."""
+    With `redraw_negatives` each epoch draws again from as many as all epochs need; the paper draws 1,000 for each
+    positive. Triples of a training set keep their own negatives, and a distilled system its scored hits."""
     document_negatives: Fraction = 0.4
     """Of `corpus`. The paper has 0.4, and 0.6 for the whole corpus. Above 0 it needs data with documents."""
     triples: Literal["labelled", "selected", "augmented"] = "labelled"

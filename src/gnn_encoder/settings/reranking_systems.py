@@ -1,4 +1,4 @@
-"""The re-rankers that `gnn-encoder rerank` knows, and the papers' studies of them."""
+"""The re-rankers that `gnn-encoder rerank` knows, and the studies of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -32,6 +32,13 @@ class System(NamedTuple):
     """The step that changes the ranking of `evaluates`. `propagate_sections` needs data with documents."""
     variant_of: str = ""
     """The system whose section in `train_reranker.systems` is this one's, too: a variant in a study."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that are called with its title."""
+        if self.evaluates:
+            return (self.step,)
+        return ("train_reranker", *(("encode_context",) if self.kind in DOCUMENT_KINDS else ()), "rerank")
 
 
 SYSTEMS: dict[str, System] = {
@@ -80,19 +87,19 @@ _VARIED: dict[str, tuple[str, Mapping[str, Any]]] = {
         f"lim_without_{kind}": (f"LiM without {kind}", {"edge_types": tuple(k for k in EDGE_TYPES if k != kind)})
         for kind in EDGE_TYPES
     },
-    "lim_1_layer": ("LiM, 1 layer", {"graph_layers": 1}),
-    "lim_2_layers": ("LiM, 2 layers", {"graph_layers": 2}),
-    "lim_mean": ("LiM, mean of neighbours", {"neighbour_reduction": "mean"}),
-    "lim_live": ("LiM, live neighbours", {"neighbours": "live"}),
+    **{f"lim_layers_{n}": (f"LiM, layers: {n}", {"graph_layers": n}) for n in (1, 2, 3)},
+    **{f"lim_{how}": (f"LiM, {how} of neighbours", {"neighbour_reduction": how}) for how in ("sum", "mean")},
+    **{f"lim_{which}": (f"LiM, {which} neighbours", {"neighbours": which}) for which in ("cached", "live")},
     **{f"lim_share_{share}": (f"LiM, λ = {share}", {"context_weight": share}) for share in (0.0, 0.25, 0.5, 0.75, 1.0)},
 }
 STRUCTURE = {name: System(title, "lim", changes, variant_of="lim") for name, (title, changes) in _VARIED.items()}
-"""Further systems of the study `structure`: what of LiM and its document graph matters."""
+"""Further systems of the study `structure`: what of LiM and its document graph matters. A variant that the settings
+make equal to LiM is left out."""
 ALL_SYSTEMS = SYSTEMS | THRESHOLDS | STRUCTURE
 
 
 class Study(NamedTuple):
-    """A paper's comparison of re-rankers."""
+    """A comparison of re-rankers: a paper's, or this project's own."""
 
     systems: tuple[str, ...]
     """In the order of the table; the last is the headline's."""

@@ -1,4 +1,4 @@
-"""Reports a study of re-rankers: the tables and figures of BERT-DMN, or of SS-BERT."""
+"""Reports a study of re-rankers: gains over each other, and the tables and figures that belong to it."""
 
 from collections.abc import Mapping
 from pathlib import Path

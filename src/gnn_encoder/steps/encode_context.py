@@ -31,9 +31,8 @@ def encode_context(
         model.context, graph, tokens, passages, token_vectors=settings.token_vectors, progress=progress
     )
     scorer.copy(reranker)
-    structure = structure_of(data)
-    titles = structure.titles.slice(graph.passages)
-    DocumentContext.write(scorer.path, values, offsets, scales, graph, titles.cast(pa.string()), data.passages.digest)
+    titles = structure_of(data).sections.cast(pa.string())
+    DocumentContext.write(scorer.path, values, offsets, scales, graph, titles, data.corpus_digests)
     scorer.rows(passages=graph.passages, tokens=int(offsets[-1]))
     return {
         "nodes": int(wanted.sum()),

@@ -84,8 +84,9 @@ def encode_corpus(
     if settings.bm25:
         (bundle / BM25).mkdir()
         Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+    left_out = ""
     if settings.previous:
-        _copy_reranker(Bundle.read(Path(settings.previous) / "bundle"), data, bundle)
+        left_out = _copy_reranker(Bundle.read(Path(settings.previous) / "bundle"), data, bundle)
     Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":
@@ -100,15 +101,18 @@ def encode_corpus(
         "encoded_per_second": encoding_rate,
         "propagated_per_second": len(changed) / propagation_seconds,
         "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
-        f"at {len(changed) / propagation_seconds:,.0f}/s",
+        f"at {len(changed) / propagation_seconds:,.0f}/s{left_out}",
     }
 
 
-def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> None:
-    """Copy an earlier bundle's re-ranker, unless it knows the context of other passages."""
-    reranker = previous.reranker_path
-    if reranker and (not (known := DocumentContext.of(reranker)) or known.corpus == data.passages.digest):
-        shutil.copytree(reranker, bundle / RERANKER)
+def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> str:
+    """Copy an earlier bundle's re-ranker, unless it knows the context of other documents; returns a remark on that."""
+    if (reranker := previous.reranker_path) is None:
+        return ""
+    if (known := DocumentContext.of(reranker)) and known.corpus != data.corpus_digests:
+        return "; without its re-ranker, which knows other documents: run gnn-encoder rerank"
+    shutil.copytree(reranker, bundle / RERANKER)
+    return ""
 
 
 def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:

@@ -141,7 +141,7 @@ class DocumentBatches:
         rows, context = np.unique(passage, return_inverse=True)
         speed: dict[str, Any] = {"precision": self.settings.precision}
         tokens = self._encoded(within(self.graph, rows, self.config.layers, self.config.edge_types), **speed)
-        contexts = context_vectors(self.model.context, self.graph, tokens, rows)
+        contexts = context_vectors(self.model.context, self.graph, tokens, rows, token_vectors="fp32")
         return document_scores(self.model, self.data, contexts, query, passage, context, **speed)
 
     def matrices(self, passages: np.ndarray) -> tuple[TokenMatrices, TokenMatrices]:
