@@ -139,7 +139,7 @@ def scorer_of(data: Dataset, backbone: Path, folder: Path, kind: str) -> Documen
     graph = document_graph(of.passages, of.document, of.parent, of.place, *of.citations)
     tokens = encode_nodes(model.text, data, np.ones(len(of), bool), precision="fp32")
     contexts = context_vectors(model.context, graph, tokens, np.arange(of.passages))
-    DocumentContext.write(folder, *contexts, graph, of.sections, data.passages.digest)
+    DocumentContext.write(folder, *contexts, graph, of.sections, data.corpus_digests)
     scorer = load_scorer(folder)
     assert isinstance(scorer, DocumentScorer)
     return scorer
