@@ -11,7 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import pytest
 
-from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
+from gnn_encoder.artifacts import Dataset, DatasetWriter, Run, drafting
 
 if TYPE_CHECKING:
     from trained_root import Trained
@@ -86,6 +86,14 @@ def first_stage(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     hits = np.stack([generator.permutation(100)[:8] for _ in queries])
     hits[:, 5] = [positive[q] for q in queries]
     return queries, hits
+
+
+def write_first_run(dataset: Dataset, path: Path) -> Path:
+    """Writes the hits of `first_stage` as a run; returns its folder."""
+    queries, hits = first_stage(dataset)
+    with drafting(path, "run") as draft:
+        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
+    return path
 
 
 def write_tokenizer(path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import first_stage
+from conftest import write_first_run
 
 from gnn_encoder.artifacts import Asked, Dataset, DocumentContext, DocumentGraph, PassageTable, Run, drafting
 from gnn_encoder.document_graph.context import context_vectors
@@ -64,10 +64,8 @@ def test_the_scorer_has_the_vectors_of_all_passages(
 def test_a_scorer_needs_the_context_of_its_corpus(
     folders: dict[str, Path], tiny_documents: Dataset, tmp_path: Path
 ) -> None:
-    queries, hits = first_stage(tiny_documents)
-    with drafting(tmp_path / "first_run", "run") as draft:
-        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
-    given = {"dataset": tiny_documents.path, "first_run": tmp_path / "first_run", "run": tmp_path / "run"}
+    first_run = write_first_run(tiny_documents, tmp_path / "first_run")
+    given = {"dataset": tiny_documents.path, "first_run": first_run, "run": tmp_path / "run"}
     with pytest.raises(UserError, match="lim scores need context vectors: run encode_context"):
         rerank(Rerank(system="LiM"), **given, scorer=folders["reranker"])
     encode_context(EncodeContext(), **folders, scorer=tmp_path / "scorer")

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from conftest import first_stage
+from conftest import write_first_run
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
@@ -32,10 +32,7 @@ def inputs(tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The data set, and a first stage with each query's positive in sixth place."""
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    queries, hits = first_stage(tiny_dataset)
-    with drafting(tmp_path / "first_run", "run") as draft:
-        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
-    return {"dataset": tiny_dataset.path, "first_run": tmp_path / "first_run"}
+    return {"dataset": tiny_dataset.path, "first_run": write_first_run(tiny_dataset, tmp_path / "first_run")}
 
 
 def train(inputs: dict[str, Path], out: Path, backbone: Path, name: str, **settings: Any) -> dict[str, np.ndarray]:

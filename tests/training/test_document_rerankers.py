@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import first_stage
+from conftest import write_first_run
 from safetensors.numpy import load_file
 
-from gnn_encoder.artifacts import Dataset, DocumentGraph, Run, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, DocumentGraph, drafting, read_manifest
 from gnn_encoder.document_graph.building import document_graph
 from gnn_encoder.document_graph.context import context_vectors
 from gnn_encoder.document_graph.nodes import encode_nodes
@@ -37,12 +37,9 @@ def tiny_graph(data: Dataset) -> DocumentGraph:
 def inputs(tiny_documents: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    queries, hits = first_stage(tiny_documents)
-    with drafting(tmp_path / "first_run", "run") as draft:
-        Run.from_hits(queries, hits, np.zeros(hits.shape)).write(draft)
     with drafting(tmp_path / "graph", "document_graph") as draft:
         tiny_graph(tiny_documents).write(draft)
-    paths = {"first_run": tmp_path / "first_run", "document_graph": tmp_path / "graph"}
+    paths = {"first_run": write_first_run(tiny_documents, tmp_path / "first_run"), "document_graph": tmp_path / "graph"}
     return {"dataset": tiny_documents.path, **paths}
 
 

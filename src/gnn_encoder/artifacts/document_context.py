@@ -38,7 +38,7 @@ class DocumentContext:
 
     @cached_property
     def vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Values, offsets, and scales or None."""
+        """Values [t, d], offsets [m + 1], and scales [t] or None."""
         scales = self.folder / "scales.npy"
         return self._array("values"), self._array("offsets"), self._array("scales") if scales.is_file() else None
 
@@ -72,7 +72,12 @@ class DocumentContext:
         titles: pa.ChunkedArray,
         corpus: dict[str, str],
     ) -> None:
-        """Write the context of all passages into a re-ranker's folder; memory-mapped arrays are streamed."""
+        """Write the context of all m passages into a re-ranker's folder; memory-mapped arrays are streamed.
+
+        Args:
+            values: fp16 or int8 [t, d]. offsets: int64 [m + 1]. scales: fp32 [t], for int8.
+            titles: of the graph's n - m sections. corpus: `Dataset.corpus_digests`.
+        """
         folder = reranker / CONTEXT
         folder.mkdir()
         for name, array in {"values": values, "offsets": offsets, "scales": scales}.items():

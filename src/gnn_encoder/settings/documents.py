@@ -12,7 +12,7 @@ EdgeType = Literal[
     "internal", "internal_inverse", "external", "external_inverse", "self",
 ]  # fmt: skip
 """The types of edges of the document graph (`gnn_encoder.artifacts.document_graph.KINDS`)."""
-EDGE_TYPES: tuple[EdgeType, ...] = get_args(EdgeType)
+EDGE_KINDS: tuple[EdgeType, ...] = get_args(EdgeType)
 
 
 class BuildDocumentGraph(StepSettings):
@@ -38,7 +38,7 @@ class DocumentNetwork(StepSettings):
     """Of that network's attention, whatever `dropout` is."""
     neighbour_reduction: Literal["sum", "mean"] = "sum"
     """Over a node's neighbours of one type. Eq. 1 has the sum, in which a section with 200 parts outweighs others."""
-    edge_types: Annotated[tuple[EdgeType, ...], Field(min_length=1)] = EDGE_TYPES
+    edge_types: Annotated[tuple[EdgeType, ...], Field(min_length=1)] = EDGE_KINDS
     """The types of edges that the network reads."""
     max_neighbours: Count = 8
     """In training, at most so many edges of each type into a node are read in a layer, drawn for each batch. 0: all.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.documents import EDGE_TYPES
+from gnn_encoder.settings.documents import EDGE_KINDS
 from gnn_encoder.settings.measures import Measure
 
 RerankerKind = Literal["cross_encoder", "bert_dmn", "colbert", "qa_lstm", "k_nrm", "dmn", "mim", "lim", "mix_im"]
@@ -84,8 +84,8 @@ THRESHOLDS: dict[str, System] = {
 """Further systems of the study `ss_bert`. SS-BERT 4.3 has t_A from 0.1 to 0.4 in steps of 0.06."""
 _VARIED: dict[str, tuple[str, Mapping[str, Any]]] = {
     **{
-        f"lim_without_{kind}": (f"LiM without {kind}", {"edge_types": tuple(k for k in EDGE_TYPES if k != kind)})
-        for kind in EDGE_TYPES
+        f"lim_without_{kind}": (f"LiM without {kind}", {"edge_types": tuple(k for k in EDGE_KINDS if k != kind)})
+        for kind in EDGE_KINDS
     },
     **{f"lim_layers_{n}": (f"LiM, layers: {n}", {"graph_layers": n}) for n in (1, 2, 3)},
     **{f"lim_{how}": (f"LiM, {how} of neighbours", {"neighbour_reduction": how}) for how in ("sum", "mean")},

@@ -17,7 +17,7 @@ def choose_reranker(
     """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run.
 
     A run without any hit belongs to a system that the settings leave out. SS-BERT(d) and QSF are not among the runs,
-    because a bundle has no query generator and no documents, so a search could not rank as they do.
+    because a search could not rank as they do: a bundle has no query generator, and does not say a passage's section.
     """
     data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).rows.get("hits")]
     qrels, ids = data.split_qrels("dev"), data.passages.ids()
