@@ -1,6 +1,7 @@
 """Bundles that find a chosen share of the tiny test queries' passages, with the evaluations that `promote` reads."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,18 +36,28 @@ def write_bundle(path: Path, dataset: Dataset, backbone: Path, found: int, noise
     return path
 
 
-def write_evaluation(path: Path, bundle: Path, dataset: Dataset, value: float, steps: int = 2) -> Path:
-    """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1."""
+def write_evaluation(
+    path: Path, bundle: Path, dataset: Dataset, value: float, steps: int = 2, cold: float | None = None
+) -> Path:
+    """The evaluation of a bundle in which its figures are `value`, and the dual encoder's 0.1; 12 queries are cold."""
+
+    def figures(queries: int, value: float) -> dict[str, Any]:
+        of_candidate = {CANDIDATE: dict.fromkeys(NAMES, 0.031)}
+        return {
+            "measures": list(NAMES),
+            "results": {"test": {BASELINE: dict.fromkeys(NAMES, 0.1), CANDIDATE: dict.fromkeys(NAMES, value)}},
+            "queries": {"test": queries},
+            **{kind: {"test": of_candidate} for kind in ("p_values", "p_holm", "better", "worse")},
+        }
+
     metrics = {
-        "measures": list(NAMES),
+        **figures(1234, value),
+        "strata": {"cold": figures(12, value if cold is None else cold)},
         "baseline": BASELINE,
         "candidate": CANDIDATE,
         "headline_split": "test",
         "test": "randomization",
-        "results": {"test": {BASELINE: dict.fromkeys(NAMES, 0.1), CANDIDATE: dict.fromkeys(NAMES, value)}},
         "digests": {"test": "data"},
-        "queries": {"test": 1234},
-        "p_holm": {"test": {CANDIDATE: dict.fromkeys(NAMES, 0.031)}},
     }
     with drafting(path, "evaluation") as draft:
         Evaluation.write(draft, metrics=metrics, per_query=pa.table({"query": [0]}), answers=None, first_hits={})
@@ -70,10 +81,16 @@ def write_graph(path: Path, dataset: Dataset) -> Path:
 
 
 def write_inputs(
-    folder: Path, dataset: Dataset, backbone: Path, found: int, noise: float = 0.0, steps: int = 2
+    folder: Path,
+    dataset: Dataset,
+    backbone: Path,
+    found: int,
+    noise: float = 0.0,
+    steps: int = 2,
+    cold: float | None = None,
 ) -> dict[str, Path]:
     """What `promote` reads."""
     bundle = write_bundle(folder / "bundle", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", bundle, dataset, found / 20, steps)
+    evaluation = write_evaluation(folder / "evaluation", bundle, dataset, found / 20, steps, cold)
     graph = write_graph(folder / "graph", dataset)
     return {"dataset": dataset.path, "bundle": bundle, "evaluation": evaluation, "graph": graph}

@@ -39,7 +39,7 @@ def test_a_registered_bundle_outlives_the_machine_that_made_it(
     assert first["bundle"] == f"{bucket}/models/{digest}"
     shutil.rmtree(tmp_path / "first")
     worse = decided("worse", 3)
-    assert worse["decision"] == "keep" and worse["comparison"]["champion"]["means"]["RR@10"] == 8 / 20
+    assert worse["decision"] == "keep" and worse["comparison"]["strata"]["all"]["other"]["RR@10"] == 8 / 20
     assert read_manifest(named_bundle("models:/gnn-encoder@champion", tmp_path), "bundle").digest == digest
 
     # What is there is not sent again; if somebody writes over it, the champion cannot be compared, and keeps its place.

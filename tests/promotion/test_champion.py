@@ -34,19 +34,21 @@ def compared(data: Dataset, challenger: Searcher, champion: Searcher) -> Champio
 def test_the_same_bundle_twice_makes_no_difference(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     one = searcher(tmp_path / "one", tiny_dataset, tiny_backbone, 8)
     found = compared(tiny_dataset, one, one)
-    assert found.challenger.means == found.champion.means == {"RR@10": 8 / 20, "R@1000": 1.0}
-    assert found.p_values == {"RR@10": 1.0, "R@1000": 1.0}
+    whole = found.strata["all"]
+    assert whole.challenger == whole.other == {"RR@10": 8 / 20, "R@1000": 1.0}
+    assert whole.p_values == {"RR@10": 1.0, "R@1000": 1.0}
+    assert whole.better == whole.worse == {"RR@10": 0.0, "R@1000": 0.0}
     assert found.challenger.index_bytes == found.champion.index_bytes > 4 * 32
     assert found.challenger.query_ms > 0
-    assert (found.version, found.queries, found.gone) == ("7", 20, 0)
+    assert (found.version, whole.queries, found.gone) == ("7", 20, 0)
 
 
 def test_the_better_one_is_seen(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> None:
     few, many = (searcher(tmp_path / str(n), tiny_dataset, tiny_backbone, n) for n in (5, 19))
     found = compared(tiny_dataset, many, few)
-    assert found.difference("RR@10") == pytest.approx(14 / 20)
-    assert found.p_values["RR@10"] < 0.05
-    assert compared(tiny_dataset, few, many).difference("RR@10") == pytest.approx(-14 / 20)
+    assert found.strata["all"].difference("RR@10") == pytest.approx(14 / 20)
+    assert found.strata["all"].p_values["RR@10"] < 0.05
+    assert compared(tiny_dataset, few, many).strata["all"].difference("RR@10") == pytest.approx(-14 / 20)
 
 
 def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: Path) -> None:
@@ -71,10 +73,37 @@ def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: P
     present = Dataset(tmp_path / "present")
     champion = searcher(tmp_path / "champion", former, tiny_backbone, 10)
     found = compared(present, searcher(tmp_path / "challenger", present, tiny_backbone, 20), champion)
+    whole = found.strata["all"]
     assert found.gone == 3
-    assert found.champion.means["RR@10"] == pytest.approx(7 / 20, abs=0.02)
-    assert found.champion.means["R@1000"] == 1.0
-    assert found.challenger.means["RR@10"] > 0.8
+    assert whole.other["RR@10"] == pytest.approx(7 / 20, abs=0.02)
+    assert whole.other["R@1000"] == 1.0
+    assert whole.challenger["RR@10"] > 0.8
+
+
+def test_queries_on_passages_that_the_champion_lacks_are_new(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The champion lacks the passages of four test queries, and finds those of ten others; the challenger of six."""
+    labels, passages = tiny_dataset.split_qrels("test"), next(tiny_dataset.passages.stream())
+    lacked = set(labels.passage[:4].tolist())
+    kept = [row for row in range(len(tiny_dataset.passages)) if row not in lacked]
+    place = {row: i for i, row in enumerate(kept)}
+    with drafting(tmp_path / "former", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(*([column[row] for row in kept] for column in (passages.ids, passages.titles, passages.texts)))
+        queries = tiny_dataset.queries.to_pydict()
+        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
+        rows = [(int(q), int(p)) for q, p in zip(labels.query, labels.passage, strict=True) if p not in lacked]
+        ids = [queries["query_id"][q] for q, _ in rows], [passages.ids[p] for _, p in rows]
+        writer.qrels(*ids, [1] * len(rows), [q for q, _ in rows], [place[p] for _, p in rows])
+        writer.close()
+    champion = searcher(tmp_path / "champion", Dataset(tmp_path / "former"), tiny_backbone, 10)
+    found = compared(tiny_dataset, searcher(tmp_path / "challenger", tiny_dataset, tiny_backbone, 6), champion).strata
+    old, new = found["old"], found["new"]
+    assert (old.queries, new.queries, found["all"].queries) == (16, 4, 20)
+    assert (new.other["RR@10"], new.challenger["RR@10"], new.better["RR@10"]) == (0.0, 1.0, 1.0), "gained"
+    assert (old.other["RR@10"], old.challenger["RR@10"]) == (10 / 16, 2 / 16), "forgotten"
+    assert old.worse["RR@10"] == 8 / 16 and old.p_values["RR@10"] < 0.05 and "old_labels" not in found
 
 
 def test_rows_of_passages_that_are_gone_come_after_all() -> None:

@@ -3,21 +3,36 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
-from gnn_encoder.promotion.gate import ChampionComparison, Standing, decide
+from gnn_encoder.evaluation.significance import paired_t
+from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired, decide
 from gnn_encoder.settings.outcome import Promote
 
-OLD = Standing({"RR@10": 0.40, "R@1000": 0.90}, query_ms=10.0, index_bytes=1000.0)
-NEW = Standing({"RR@10": 0.45, "R@1000": 0.895}, query_ms=14.0, index_bytes=1400.0)
-BETTER = ChampionComparison("3", 100, 0, NEW, OLD, {"RR@10": 0.01, "R@1000": 0.6})
+OLD, NEW = Costs(query_ms=10.0, index_bytes=1000.0), Costs(query_ms=14.0, index_bytes=1400.0)
 
 
-def against(p: float = 0.01, **standing: Any) -> ChampionComparison:
-    means = {**NEW.means, **standing.pop("means", {})}
-    return dataclasses.replace(
-        BETTER, challenger=dataclasses.replace(NEW, means=means, **standing), p_values={"RR@10": p, "R@1000": 0.6}
-    )
+def paired(
+    queries: int, gain: float, p: float, value: float = 0.45, recall: float = 0.895, p_recall: float = 0.6
+) -> Paired:
+    new, old = {"RR@10": value, "R@1000": recall}, {"RR@10": value - gain, "R@1000": 0.90}
+    return Paired(queries, new, old, {"RR@10": p, "R@1000": p_recall}, {"RR@10": 0.4}, {"RR@10": 0.2})
+
+
+def against(
+    gain: float = 0.05, p: float = 0.01, cold: Paired | None = None, recall: float = 0.895, p_recall: float = 0.01,
+    **costs: float,
+) -> ChampionComparison:  # fmt: skip
+    strata = {"all": paired(100, gain, p, recall=recall, p_recall=p_recall)} | ({"cold": cold} if cold else {})
+    return ChampionComparison("3", 0, dataclasses.replace(NEW, **costs), OLD, strata)
+
+
+def plain(value: float, cold: Paired | None = None) -> dict[str, Paired]:
+    return {"all": paired(100, value - 0.30, 0.01, value)} | ({"cold": cold} if cold else {})
+
+
+BETTER = against()
 
 
 @pytest.mark.parametrize(
@@ -32,10 +47,18 @@ def against(p: float = 0.01, **standing: Any) -> ChampionComparison:
         ({"smallest_effect": 0.06}, 0.45, BETTER, "keep", "against the champion at least +0.0600"),
         ({}, 0.45, against(p=0.06), "keep", "p of at most 0.05"),
         ({"significance": 0.07}, 0.45, against(p=0.06), "promote", "(p 0.06)"),
-        ({}, 0.45, against(means={"RR@10": 0.35}), "keep", "-0.0500 (p 0.01)"),
-        ({}, 0.45, against(means={"R@1000": 0.88}), "keep", "R@1000 falls by 0.0200, where at most 0.01"),
-        ({"floors": {}}, 0.45, against(means={"R@1000": 0.0}), "promote", "+0.0500"),
+        ({}, 0.45, against(gain=-0.05), "keep", "-0.0500 (p 0.01)"),
+        (
+            {},
+            0.45,
+            against(recall=0.88),
+            "keep",
+            "R@1000 falls by 0.0200 (p 0.01) against the champion, where at most 0.01",
+        ),
+        ({"floors": {}}, 0.45, against(recall=0.0), "promote", "+0.0500"),
         ({"floors": {"R@1000": 0.001}}, 0.45, BETTER, "keep", "R@1000 falls by 0.0050"),
+        ({}, 0.45, against(recall=0.88, p_recall=0.11), "promote", ""),
+        ({"floor_significance": 1.0}, 0.45, against(recall=0.88, p_recall=0.11), "keep", "R@1000 falls"),
         ({}, 0.45, against(query_ms=16.0), "keep", "a question takes 1.60 times as long, where at most 1.5"),
         ({}, 0.45, against(index_bytes=1600.0), "keep", "a passage takes 1.60 times the index"),
         ({"largest_latency_ratio": 2.0, "largest_index_ratio": 2.0}, 0.45, against(query_ms=16.0), "promote", ""),
@@ -44,13 +67,66 @@ def against(p: float = 0.01, **standing: Any) -> ChampionComparison:
 def test_the_rule(
     changes: dict[str, Any], value: float, found: ChampionComparison | str | None, decision: str, because: str
 ) -> None:
-    verdict = decide(Promote(**changes), "test", value, 0.30, found)
+    verdict = decide(Promote(**changes), "test", plain(value), found)
     assert verdict.decision == decision
     assert because in verdict.reason
     assert verdict.reason.startswith("test MRR@10 0.") and "\n" not in verdict.reason
 
 
+COLD_OBJECTION = "MRR@10 of the 30 cold queries falls by 0.0200 (p 0.04) against {}, where at most 0.005 is allowed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "gain", "p", "objects"),
+    [
+        ({}, -0.02, 0.04, True),
+        ({}, -0.02, 0.3, False),  # chance explains it
+        ({"floor_significance": 1.0}, -0.02, 0.3, True),
+        ({}, -0.004, 0.001, False),  # significant, but within the floor
+        ({}, 0.02, 0.001, False),
+        ({"floors": {}}, -0.02, 0.04, False),
+        ({"floors": {"warm/RR@10": 0.0, "old/RR@10": 0.0}}, -0.02, 0.04, False),  # strata without a query
+        ({"floors": {"cold/P@5": 0.0}}, -0.02, 0.04, False),  # not measured
+        ({"floors": {"cold/RR@10": 0.03}}, -0.02, 0.04, False),
+    ],
+)
+@pytest.mark.parametrize("of_champion", [True, False])
+def test_the_cold_stratum_has_a_floor(
+    of_champion: bool, changes: dict[str, Any], gain: float, p: float, objects: bool
+) -> None:
+    """Against both: the gain of all queries is the same, and decides nothing here."""
+    cold = paired(30, gain, p)
+    found = against(cold=cold) if of_champion else BETTER
+    verdict = decide(Promote(**changes), "test", plain(0.45, None if of_champion else cold), found)
+    assert verdict.decision == ("keep" if objects else "promote")
+    assert f"({gain:+.4f} on the 30 cold queries, p {p:.2g})" in verdict.reason, "said in any case"
+    if (gain, p, objects) == (-0.02, 0.04, True):
+        assert COLD_OBJECTION.format("the champion" if of_champion else "the dual encoder") in verdict.reason
+
+
+def test_the_floor_follows_the_measure() -> None:
+    assert Promote().floors == {"R@1000": 0.01, "cold/RR@10": 0.005}
+    assert Promote(measure="nDCG@10").floors == {"R@1000": 0.01, "cold/nDCG@10": 0.005}
+
+
 def test_every_objection_is_told() -> None:
-    bad = against(p=0.9, means={"RR@10": 0.39, "R@1000": 0.5}, query_ms=99.0, index_bytes=9999.0)
-    reason = decide(Promote(), "test", 0.2, 0.3, bad).reason
-    assert reason.count("asked for") == 3 and reason.count("allowed") == 3
+    bad = against(p=0.9, gain=-0.01, recall=0.5, cold=paired(30, -0.3, 0.001), query_ms=99.0, index_bytes=9999.0)
+    reason = decide(Promote(), "test", plain(0.2), bad).reason
+    assert reason.count("asked for") == 3 and reason.count("allowed") == 4
+
+
+def test_a_floor_holds_as_often_as_it_says() -> None:
+    """The default floor against random differences of 100 cold queries, as MRR@10 has them: most of them 0."""
+    generator, settings = np.random.default_rng(0), Promote()
+    share = {0.0: 0, 0.1: 0}
+    beyond = 0
+    for true in share:
+        for _ in range(200):
+            changed = generator.random(100) < 0.4
+            differences = np.where(changed, generator.normal(0, 0.35, 100), 0.0) - true
+            cold = paired(100, float(differences.mean()), float(paired_t(differences[:, None])[0]))
+            verdict = decide(settings, "test", plain(0.45, cold), None)
+            share[true] += verdict.decision == "keep"
+            beyond += true == 0 and differences.mean() < -0.005
+    assert share[0.0] < 20 and share[0.1] > 190, share
+    assert beyond > 60, "the control: without the test, chance alone would object this often"

@@ -105,11 +105,17 @@ def test_with_more_registered_the_gate_decides_anew(root: Root) -> None:
     assert differing == {"promote"}
 
 
+ALL_QUERIES = {
+    "queries": 1200, "challenger": {"RR@10": 0.45}, "other": {"RR@10": 0.4}, "p_values": {"RR@10": 0.0123},
+}  # fmt: skip
+NEW_QUERIES = {
+    "queries": 55, "challenger": {"RR@10": 0.3}, "other": {"RR@10": 0.1}, "p_values": {"RR@10": 0.002},
+}  # fmt: skip
 COMPARISON = {
-    "version": "3", "queries": 1200, "gone": 7,
-    "challenger": {"means": {"RR@10": 0.45}, "query_ms": 12.0, "index_bytes": 1536.0},
-    "champion": {"means": {"RR@10": 0.4}, "query_ms": 10.0, "index_bytes": 1536.0},
-    "p_values": {"RR@10": 0.0123},
+    "version": "3", "gone": 7,
+    "challenger": {"query_ms": 12.0, "index_bytes": 1536.0},
+    "champion": {"query_ms": 10.0, "index_bytes": 1536.0},
+    "strata": {"all": ALL_QUERIES, "warm": ALL_QUERIES, "new": NEW_QUERIES},
 }  # fmt: skip
 
 
@@ -126,7 +132,10 @@ def test_the_summary_has_old_against_new(comparison: dict[str, Any] | None) -> N
     if comparison:
         assert rows[0] == "| 1,200 queries | version 3 | version 4 | difference | p |"
         assert rows[2] == "| MRR@10 | 0.4000 | 0.4500 | +0.0500 | 0.012 |"
-        assert rows[3] == "| ms for a question | 10.0 | 12.0 | × 1.20 | |"
+        assert rows[3] == "| MRR@10, 55 new queries | 0.1000 | 0.3000 | +0.2000 | 0.002 |"
+        assert rows[4] == "| ms for a question | 10.0 | 12.0 | × 1.20 | |"
+        assert "- new: queries with a relevant passage that was not in the earlier corpus" in shown
+        assert "warm" not in shown, "a stratum of all queries says nothing more"
         assert "7 of the former champion's passages" in shown
     else:
         assert rows == ["| test | version 4 |", "|---|---|", "| MRR@10 | 0.4500 |"]

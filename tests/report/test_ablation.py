@@ -1,28 +1,40 @@
 """The table of an ablation against plain loops; its curves."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from gnn_encoder.artifacts import Figures, Manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.evaluation.significance import paired_randomization
-from gnn_encoder.report.ablation import ablation_table, compared, gathered, sweep
-from gnn_encoder.settings.graph import TryVariant
+from gnn_encoder.report.ablation import (
+    Variant,
+    ablation_table,
+    ablation_tables,
+    compared,
+    compared_strata,
+    gathered,
+    sweep,
+)
+from gnn_encoder.settings.graph import CompareVariants, TryVariant
 from gnn_encoder.settings.studies import FULL
 
 N = 30
+WARM_QUERIES = [row % 3 == 0 for row in range(N)]
+SETTINGS = CompareVariants(permutations=500, resamples=200, seed=3)
 
 
 def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settings: Any) -> Figures:
     generator = np.random.default_rng(seed)
     values = np.clip(generator.random((N, len(NAMES))) + gain, 0, 1)
     split = ["dev"] * 10 + ["test"] * (N - 10)
-    columns = {"split": split, "query": pa.array(range(first, first + N), pa.int32())}
+    columns = {"split": split, "query": pa.array(range(first, first + N), pa.int32()), "warm": WARM_QUERIES}
     table = pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
     chosen = TryVariant(variant=variant, seed=seed, **settings).model_dump(mode="json")
     made = Figures(Path(), Manifest("figures", 1, settings=chosen))
@@ -33,7 +45,7 @@ def figures(variant: str, seed: int, gain: float = 0.0, first: int = 0, **settin
 def test_means_deviations_and_p_values() -> None:
     all_ = [figures(FULL, 0), figures(FULL, 1), figures("worse", 0, -0.2), figures("worse", 1, -0.2), figures("one", 5)]
     variants = gathered(all_)
-    found = compared(variants, FULL, permutations=500, seed=3)
+    found = compared(variants, FULL, SETTINGS)
     deviations, p_values, p_holm = (found[kind]["test"] for kind in ("deviations", "p_values", "p_holm"))
     for name, of in {FULL: all_[:2], "worse": all_[2:4], "one": all_[4:]}.items():
         for measure in NAMES:
@@ -54,8 +66,36 @@ def test_means_deviations_and_p_values() -> None:
                 )
                 assert abs(p_values[name][measure] - paired_randomization((a - b)[:, None], 500, 3)[0]) < 0.03
     assert p_values["worse"]["RR@10"] < 0.05 < p_values["one"]["RR@10"]
-    metrics = {"full": FULL, "queries": {"dev": 10, "test": 20}, **found}
+    metrics = {"baseline": FULL, **found}
     assert ablation_table(metrics).row_count == 8
+
+
+def test_warm_and_cold_queries_are_compared_alone() -> None:
+    variants = gathered([figures(FULL, 0), figures(FULL, 1), figures("worse", 2, -0.4)])
+    strata = compared_strata(variants, FULL, SETTINGS)
+    table = figures("worse", 2, -0.4).per_query
+    for name, inside in (("warm", WARM_QUERIES), ("cold", [not warm for warm in WARM_QUERIES])):
+        found = strata[name]
+        for split, rows in (("dev", range(10)), ("test", range(10, N))):
+            chosen = [row for row in rows if inside[row]]
+            assert found["queries"][split] == len(chosen)
+            values = [table.column("AP").to_pylist()[row] for row in chosen]
+            assert found["results"][split]["worse"]["AP"] == pytest.approx(np.mean(values))
+            low, high = found["intervals"][split]["worse"]["AP"]
+            assert low < np.mean(values) < high
+            full = np.mean([figures(FULL, seed).per_query.column("AP").to_pylist() for seed in (0, 1)], axis=0)[chosen]
+            assert found["worse"][split]["worse"]["AP"] == pytest.approx(np.mean(values < full))
+    everything = compared(variants, FULL, SETTINGS)
+    metrics = {"baseline": FULL, "headline_split": "test", "strata": strata, **everything}
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(ablation_tables(metrics))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    warm, cold = strata["warm"]["results"]["test"]["worse"], strata["cold"]["results"]["test"]["worse"]
+    assert "warm (6)" in shown and "cold (14)" in shown
+    assert f"{warm['RR@10']:.3f}" in shown and f"{cold['RR@10']:.3f}" in shown
+    for name, each in variants.items():
+        variants[name] = Variant(each.settings, each.values, {split: rows | True for split, rows in each.warm.items()})
+    assert list(compared_strata(variants, FULL, SETTINGS)) == ["warm"]
 
 
 def test_figures_of_other_queries_are_refused() -> None:

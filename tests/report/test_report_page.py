@@ -1,9 +1,10 @@
 import io
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import Record
@@ -14,7 +15,7 @@ from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report.examples import Example, Found, most_changed
 from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, scatter_plot, systems_plot, training_plot
-from gnn_encoder.report.table import results_table
+from gnn_encoder.report.table import results_table, run_tables
 
 BASELINE, CANDIDATE = "Dual encoder", "GNN-encoder"
 VOID = {"meta", "img", "br", "link", "input"}
@@ -31,7 +32,7 @@ def fabricated_metrics() -> dict:
     statistics = {"permutations": 200, "resamples": 100, "seed": 0, "test": "randomization"}
     answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
     judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
-    first = {system: figures[:200, :1] for system, figures in values.items()}
+    part = {system: figures[:200] for system, figures in values.items()}
     took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
     return {
         **block({"dev": values, "test": values}, NAMES, baseline=BASELINE, **statistics),
@@ -50,8 +51,11 @@ def fabricated_metrics() -> dict:
         },
         "judged": block(judged, ("Judged@10",), baseline=BASELINE, **{**statistics, "permutations": 0}),
         "strata": {
-            "warm": block({"dev": first}, ("RR@10",), baseline=BASELINE, **statistics),
-            "cold": block({"dev": first, "test": first}, ("RR@10",), baseline=BASELINE, **statistics),
+            "warm": {**block({"dev": part}, NAMES, baseline=BASELINE, **statistics), "labels": {"dev": 250}},
+            "cold": {
+                **block({"dev": part, "test": part}, NAMES, baseline=BASELINE, **statistics),
+                "labels": {"dev": 205, "test": 210},
+            },
         },
         "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), baseline=BASELINE, **statistics),
         "latency": {
@@ -135,9 +139,10 @@ def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
     assert "The passages are in 1,234 documents." in page and "Measures with (doc)" not in page
     assert "in a two-sided paired t-test, Holm" in " ".join(page.split())
     first, *others = metrics["measures"]
-    metrics["measures"] = ["MAP(D)", *others]
-    for kind in ("results", "intervals", "p_values", "p_holm"):
-        for systems in metrics[kind].values():
+    for of in (metrics, *metrics["strata"].values()):
+        of["measures"] = ["MAP(D)", *others]
+    for kind in ("results", "intervals", "p_values", "p_holm", "better", "worse"):
+        for systems in [of for each in (metrics, *metrics["strata"].values()) for of in each[kind].values()]:
             for of in systems.values():
                 of["MAP(D)"] = of.pop(first)
     assert "Measures with (doc) rank documents" in render(metrics=metrics)
@@ -153,8 +158,8 @@ def test_page_shows_data_as_text() -> None:
 
 def test_page_marks_significant_differences_by_direction() -> None:
     page = render()
-    # BM25 and the convex fusion, dev and test, both in the answers' table, and both on the cold test queries.
-    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3 + 2
+    # BM25 and the convex fusion, dev and test, both in the answers' table, and both on cold and on warm dev queries.
+    assert page.count('class="worse"') == 2 * 2 * len(NAMES) + 2 * 3 + 3 * 2 * len(NAMES)
     assert "▲</td>" not in page  # a mark is followed by its p-value
     assert "▼<small>p 0.0" in page
     assert "7 without a positive label left out" in page
@@ -176,7 +181,13 @@ def test_page_tells_how_it_was_made() -> None:
     assert page.count("a plot of") == 2 * 3  # each in its place, with its words read out
     assert "12.5</td><td>0.75</td>" in page and "fifty queries" in page
     assert "<dt>heads</dt><dd><code>4</code>" in page and "<dt>code</dt><dd><code>c0de</code>" in page
-    assert "cold: 200 test queries whose relevant passages no training" in page and "warm:" not in page
+    shown, _, folded = page.partition("<summary>dev, by strata</summary>")
+    assert "test, cold: means over 200 queries without a relevant passage that a training" in shown
+    assert "(210 labels)" in shown and "test, warm" not in page
+    assert "dev, warm: means over 200 queries" in folded and "(250 labels)" in folded
+    assert "BM25</th><td>+0.0</td><td>−100.0</td>" in shown.replace("> <", "><")
+    assert "the figures of the labels are those of the queries" in page
+    assert "removed from the rankings" not in page
     assert "77 triples" in page and "<td>40.00</td><td>20.17</td>" in page
     assert "25 % of the passages are not" in page and "<td>51.2</td>" in page
 
@@ -223,6 +234,28 @@ def test_table_fits_a_terminal_and_marks_significance() -> None:
     assert "Holm-corrected" in console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in console.file.getvalue()  # type: ignore[attr-defined]
     assert any("MRR@10" in line and "R@1000" in line for line in lines)
+
+
+def printed(metrics: dict, tables: Callable[[dict], RenderableType] = run_tables) -> list[str]:
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(tables(metrics))
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_a_short_table_has_warm_and_cold_queries() -> None:
+    metrics = fabricated_metrics()
+    lines = printed(metrics)
+    assert "all 200 test queries are cold" in lines[-2] + lines[-1], "nothing to compare"
+    metrics["headline_split"] = "dev"
+    more = printed(metrics)
+    (header,) = (line for line in more if line.startswith("MRR@10, dev"))
+    assert header.split() == ["MRR@10,", "dev", "warm", "(200)", "worse", "cold", "(200)", "worse"]
+    rows = more[more.index(header) + 2 :]
+    assert [row[:14].rstrip() for row in rows[:4]] == ["BM25", BASELINE, CANDIDATE, "  + BM25"]
+    value = f"{metrics['strata']['warm']['results']['dev']['BM25']['RR@10']:.3f}*"
+    assert rows[0].split() == ["BM25", value, "100.0", "%", value, "100.0", "%"]
+    assert len(rows[1].split()) == 4, "the baseline is no worse than itself"
+    assert rows[-1].startswith("worse: share of the queries below Dual encoder")
 
 
 @pytest.mark.parametrize(

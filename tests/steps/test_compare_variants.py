@@ -20,7 +20,7 @@ def tried(folder: Path, variant: str, seed: int, gain: float, **settings: object
     """As `try_variant` leaves it."""
     path = folder / f"{variant}-{seed}"
     values = np.clip(np.random.default_rng(seed).random((N, len(NAMES))) + gain, 0, 1)
-    columns = {"split": ["test"] * N, "query": pa.array(range(N), pa.int32())}
+    columns = {"split": ["test"] * N, "query": pa.array(range(N), pa.int32()), "warm": [row < 12 for row in range(N)]}
     with drafting(path, "figures") as draft:
         Figures.write(draft, pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))}))
         draft.manifest.settings = TryVariant.model_validate(
@@ -51,4 +51,10 @@ def test_page_curves_and_figures(tmp_path: Path) -> None:
     assert len(rows) == 6 * N and {row["variant"] for row in rows} == set(metrics["results"]["test"])
     assert report.manifest.metrics[f"test/{FULL}/RR@10"] == pytest.approx(metrics["results"]["test"][FULL]["RR@10"])
     assert report.manifest.inputs.keys() == {f"figures.{i}" for i in range(6)}
+    for stratum, queries in (("warm", 12), ("cold", 8)):
+        of = metrics["strata"][stratum]
+        assert of["queries"] == {"test": queries} and of["p_holm"]["test"][BEFORE]["RR@10"] < 0.2
+        value = of["results"]["test"]["k = 20"]["RR@10"]
+        assert report.manifest.metrics[f"test/k = 20/{stratum}/RR@10"] == value and f"{value:.3f}" in page
+        assert f"test, {stratum}: means over {queries} queries" in " ".join(page.split())
     json.dumps(metrics)

@@ -296,12 +296,21 @@ def test_queries_are_warm_where_a_training_query_has_one_of_their_passages(tmp_p
     found = Evaluation.read(tmp_path / "evaluation")
     for name, places in (("warm", [0, 2]), ("cold", [1, 3, 4])):
         block = found.metrics["strata"][name]
-        assert block["queries"] == {"test": len(places)} and block["measures"] == ["RR(rel=1)@10"]
+        assert block["queries"] == {"test": len(places)} and block["measures"] == ["RR(rel=1)@10", "AP"]
+        assert block["labels"] == {"test": sum(r > 0 for i in places for r in labels[queries[i]].values())}
+        worse = np.mean([ranks["second"][i] > ranks["first"][i] for i in places])
+        assert block["worse"]["test"]["second"]["RR(rel=1)@10"] == pytest.approx(worse)
+        assert found.manifest.metrics[f"test/second/{name}/worse/RR(rel=1)@10"] == pytest.approx(worse)
+        assert f"test/second/{name}/AP" in found.manifest.metrics
         for system, rank in ranks.items():
             expected = np.mean([1 / reciprocal(labels[queries[i]], rank[i]) for i in places])
             assert block["results"]["test"][system]["RR(rel=1)@10"] == pytest.approx(expected)
             assert found.manifest.metrics[f"test/{system}/{name}/RR(rel=1)@10"] == pytest.approx(expected)
     assert set(found.metrics["strata"]["cold"]["p_holm"]["test"]) == {"second"}
+    assert list(found.metrics["strata"]) == ["warm", "cold", "warm_labels", "cold_labels"]
+    assert [block["queries"]["test"] for block in found.metrics["strata"].values()] == [2, 3, 2, 4]
+    by_query = {row["query_id"]: row["warm"] for row in found.per_query.to_pylist()}
+    assert by_query == {"q2": True, "q3": False, "q4": True, "q5": False, "q6": False}
 
 
 def reciprocal(labels: dict[int, int], rank: int) -> int:

@@ -37,7 +37,9 @@ def test_without_tracking_it_decides_and_registers_nothing(gate: Gate, monkeypat
     assert facts["bundle_digest"] == read_manifest(gate.folder / "one" / "bundle").digest
     assert "no tracking store is configured" in facts["reason"]
     headline = read_manifest(gate.folder / "one" / "decision").metrics["headline"]
-    assert headline.startswith("promote: test MRR@10 0.5000, +0.4000 against the dual encoder; there was no champion")
+    cold = "(+0.4000 on the 12 cold queries, p 0.031)"
+    expected = f"promote: test MRR@10 0.5000, +0.4000 against the dual encoder {cold}; there was no champion"
+    assert headline.startswith(expected)
 
 
 def test_the_alias_moves_only_on_promote(gate: Gate) -> None:
@@ -53,8 +55,12 @@ def test_the_alias_moves_only_on_promote(gate: Gate) -> None:
     assert better["decision"] == "promote"
     assert gate.aliases() == {CHAMPION: "4", PREVIOUS: "1"}
     found = better["comparison"]
-    assert found["champion"]["means"]["RR@10"] == 8 / 20 and found["challenger"]["means"]["RR@10"] == 18 / 20
-    assert found["p_values"]["RR@10"] < 0.05 and set(found["p_values"]) == set(NAMES)
+    for stratum in ("all", "old"):  # both have one corpus
+        part = found["strata"][stratum]
+        assert part["other"]["RR@10"] == 8 / 20 and part["challenger"]["RR@10"] == 18 / 20
+        assert part["better"]["RR@10"] == 10 / 20 and part["worse"]["RR@10"] == 0.0
+        assert part["p_values"]["RR@10"] < 0.05 and set(part["p_values"]) == set(NAMES)
+    assert "new" not in found["strata"]
     again = gate.decided("again", 18)
     assert again["decision"] == "keep" and "this very bundle is the champion already" in again["reason"]
     longest, kept = gate.models.find("4"), gate.models.find("2")
@@ -70,6 +76,15 @@ def test_a_floor_holds_a_better_bundle_back(gate: Gate) -> None:
     settings = CALM.model_copy(update={"largest_index_ratio": 0.5})
     kept = gate.decided("better", 18, settings)
     assert kept["decision"] == "keep" and "a passage takes 1.00 times the index" in kept["reason"]
+
+
+def test_a_floor_of_cold_queries_holds_a_better_bundle_back(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    facts = gate.decided("one", 10, cold=0.09)
+    assert facts["decision"] == "keep"
+    assert "MRR@10 of the 12 cold queries falls by 0.0100 (p 0.031) against the dual encoder" in facts["reason"]
+    assert facts["strata"]["cold"]["challenger"]["RR@10"] == 0.09 and facts["strata"]["all"]["queries"] == 1234
+    assert gate.decided("one", 10, cold=0.096)["decision"] == "promote", "the control"
 
 
 def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
@@ -158,6 +173,7 @@ def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monke
     assert rows[0] == "| Dual encoder | " + "0.100 | " * len(NAMES)
     assert rows[1] == "| GNN-encoder | " + "0.500 (p 0.031) | " * len(NAMES)
     assert rows[-2] == "| train_1 | 12 | loss 0.5 |"
+    assert "| cold | 12 | 0.100 | 0.500 | 0.031 | 3 % | 3 % |" in rows
     assert "65 % of the test labels" in card and str(gate.folder / "one" / "bundle") in card
 
 

@@ -1,15 +1,16 @@
 """The artifacts at the pipeline's end: evaluation, latency, report, a variant's figures, and the promotion decision.
 
 evaluation metrics.json       figures, intervals, p-values, query counts and digests of every split
-           per_query.parquet  split, query_id, query (row number), system, and a column for each measure
-           answers.parquet    the same columns for the queries that have answers, if there are any
+           per_query.parquet  split, query_id, query (row number), system, warm (`evaluation.strata`), and a column for
+                              each measure
+           answers.parquet    the same columns but warm for the queries that have answers, if there are any
            hits.parquet       each system's first passages, for the split that a report shows first
            runs/*.trec.gz     each system's first hits; SPLIT.qrels.gz in the same folder
 latency    metrics.json       milliseconds per query of each system
 report     all files of the evaluation but hits.parquet; metrics.json also has latency and a profile of the data
            plots/*.png
            report.html        everything on one page that needs no other file
-figures    per_query.parquet  of one variant: split, query (row number), and a column for each measure
+figures    per_query.parquet  of one variant: split, query (row number), warm, and a column for each measure
 decision   decision.json      the decision, its reason, the figures behind it, the registered version
            model_card.md      the same facts and more, for people
 """

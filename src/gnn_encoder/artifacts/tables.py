@@ -71,6 +71,10 @@ class Run:
         whole = cls(*(np.concatenate([getattr(run, name) for run in runs]) for name in cls.__dataclass_fields__))
         return whole._part(np.lexsort((whole.rank, whole.query)))
 
+    def where(self, keep: np.ndarray) -> "Run":
+        """The hits where a mask [r] is true; they keep their ranks."""
+        return self._part(keep)
+
     def _part(self, rows: np.ndarray | slice) -> "Run":
         return Run(self.query[rows], self.passage[rows], self.rank[rows], self.score[rows])
 

@@ -104,7 +104,7 @@ def ablate(
 ) -> None:
     """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
     from gnn_encoder.cli.console import follow, show_table
-    from gnn_encoder.report.ablation import ablation_table
+    from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
@@ -122,7 +122,7 @@ def ablate(
     studies = study or ([] if variant else list(STUDIES))
     changes = [f"try_variant.mode={mode or 'frozen'}", *(overrides or [])]
     job = partial(pipelines.ablate, preset, dataset, changes, studies, variant or [], seeds or 3, root)
-    show_table(ablation_table, follow((*FOUNDATION, "encode_queries"), job))
+    show_table(ablation_tables, follow((*FOUNDATION, "encode_queries"), job))
 
 
 @app.command()
@@ -140,7 +140,7 @@ def rerank(
     other first stages have no bundle.
     """
     from gnn_encoder.cli.console import follow, show_table
-    from gnn_encoder.report.table import results_table
+    from gnn_encoder.report.table import run_tables
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.reranking_systems import SYSTEMS
 
@@ -149,7 +149,7 @@ def rerank(
     titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
-    show_table(results_table, follow(steps, job))
+    show_table(run_tables, follow(steps, job))
 
 
 @app.command()

@@ -216,29 +216,44 @@ def _compare_bundles(
     membership: "Membership | None",
     test: str,
 ) -> dict[str, Any]:
-    """Compares bundles on the labelled queries of a split, with one bundle in memory at a time."""
+    """Compares bundles on the labelled queries of a split, with one bundle in memory at a time.
+
+    Also in the strata of warm and cold queries, and of old and new queries: those whose relevant passages the first
+    bundle has, or lacks.
+    """
+    import numpy as np
     import pyarrow as pa
 
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.evaluation.compare import comparison_of
     from gnn_encoder.evaluation.documents import documents_of
     from gnn_encoder.evaluation.measures import labelled_queries
+    from gnn_encoder.evaluation.strata import old_strata, warm_strata
     from gnn_encoder.evaluation.trec import without_space
-    from gnn_encoder.promotion.champion import bundle_figures
+    from gnn_encoder.promotion.champion import bundle_figures, present_rows
     from gnn_encoder.retrieval.search import Searcher
+    from gnn_encoder.settings.measures import ALL
     from gnn_encoder.settings.outcome import Evaluate
 
-    labelled = labelled_queries(data.split_qrels(split))
+    labels = data.split_qrels(split)
+    labelled = labelled_queries(labels)
     if not len(labelled):
         raise UserError(f"{data.path} has no {split} query with a positive label, so nothing can be measured")
     ids = pa.chunked_array([without_space(data.passages.ids())])
     documents = membership.of(ids, str(data.path), alone=True) if membership else documents_of(data, measures)
-    values = {
-        name: bundle_figures(Searcher(Bundle.read(folder)), data, split, measures, Evaluate(), documents=documents)
-        for name, folder in bundles.items()
-    }
+    strata = [warm_strata(labels, data.split_qrels("train"))]
+    values: dict[str, dict[str, np.ndarray]] = {}
+    for name, folder in bundles.items():
+        searcher = Searcher(Bundle.read(folder))
+        if not values:
+            rows, _ = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
+            strata.append(old_strata(labels, rows))
+        found = bundle_figures(searcher, data, split, measures, Evaluate(), documents=documents, strata=strata)
+        for stratum, of_queries in found.items():
+            values.setdefault(stratum, {})[name] = of_queries
+    of_all = values.pop(ALL)
     unlabelled, count = len(data.query_rows(split)) - len(labelled), len(documents.ids) if documents else None
-    return comparison_of(values, measures, unlabelled, {}, count, test)
+    return comparison_of(of_all, measures, unlabelled, {}, count, test, values)
 
 
 def _folder(bundle: str, root: Path) -> Path:

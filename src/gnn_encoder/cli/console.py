@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from gnn_encoder.artifacts import Dataset, Report, read_manifest
 from gnn_encoder.errors import CONTROL, printable
-from gnn_encoder.report.table import results_table
+from gnn_encoder.report.table import run_tables
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.runs.supervision import Event, Show
 
@@ -180,12 +180,12 @@ def follow(steps: Sequence[str], job: Callable[[Show], Outcome]) -> Outcome:
     return outcome
 
 
-def show_table(table: Callable[[dict[str, Any]], Table], outcome: Outcome, output: str = "report") -> None:
-    """Shows the table of a report's figures, and the path of its page. `output` names the report among the outputs."""
+def show_table(tables: Callable[[dict[str, Any]], RenderableType], outcome: Outcome, output: str = "report") -> None:
+    """Shows the tables of a report's figures, and the path of its page. `output` names the report among the outputs."""
     report = Report.read(outcome.outputs[output])
     screen = Console()
     screen.print()
-    screen.print(table(report.metrics))
+    screen.print(tables(report.metrics))
     screen.print(f"\nreport     {report.page}", markup=False, highlight=False, soft_wrap=True)
     if bundle := outcome.outputs.get("bundle"):
         command = f"gnn-encoder search --rerank --bundle {shlex.quote(str(bundle))} QUESTION"
@@ -202,7 +202,7 @@ def show_results(root: Path, outcome: Outcome) -> None:
     """Shows the table of all systems, the decision, and the paths of the run's results."""
     screen, report, data = Console(), Report.read(outcome.outputs["report"]), Dataset(outcome.outputs["dataset"])
     screen.print()
-    screen.print(results_table(report.metrics))
+    screen.print(run_tables(report.metrics))
     (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
     chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
     program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])

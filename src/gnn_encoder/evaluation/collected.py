@@ -10,9 +10,11 @@ from gnn_encoder.artifacts.folder import Draft
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
 from gnn_encoder.evaluation.documents import documents_of
-from gnn_encoder.evaluation.measures import labelled_queries, per_query, warm_queries
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.results import PerQuery
+from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.evaluation.trec import write_qrels, write_run
+from gnn_encoder.settings.measures import STRATA
 
 SPLITS = ("dev", "test")
 SHOWN = 3
@@ -30,6 +32,7 @@ class Collected:
     shown       the split of the report's headline
     measured    all measures: the measures of the table, and `JUDGED`
     documents   the documents of the passages; None: the data have none
+    strata      {split: the warm and cold queries and labels}
     hits        {system: [n, SHOWN]} passages of the shown split's queries
     """
 
@@ -42,7 +45,10 @@ class Collected:
         self.measured = tuple(dict.fromkeys((*measures, JUDGED)))
         self.documents = documents_of(data, measures)
         self.query_ids, self.passage_ids = data.queries.column("query_id"), data.passages.ids()
+        train = data.split_qrels("train")
+        self.strata = {split: warm_strata(self.qrels[split], train) for split in self.queries}
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
+        self._of_strata: dict[str, dict[str, dict[str, np.ndarray]]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
         self.hits: dict[str, np.ndarray] = {}
         for split in self.queries if run_depth else ():
@@ -52,9 +58,9 @@ class Collected:
     def add(self, system: str, run: Run) -> float:
         """Measures a ranking of `asked`; returns the mean of the first measure on the shown split."""
         for split, rows in self.queries.items():
-            self._figures[split][system] = per_query(
-                run, self.qrels[split], rows, self.passage_ids, self.measured, self.documents
-            )
+            how = (self.passage_ids, self.measured, self.documents)
+            self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
+            self._of_strata[split][system] = self.strata[split].measured(values, run, *how)
         for split, rows in self.answered.items():
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
@@ -71,19 +77,18 @@ class Collected:
             for split, systems in self._figures.items()
         }
 
-    def strata(self, names: Sequence[str]) -> dict[str, dict[str, PerQuery]]:
-        """Returns `figures` of the `warm` and of the `cold` queries, without splits that have no such query.
-
-        A query is warm if one of its relevant passages has a training query. Of a cold query's passages, training knows
-        only what other passages teach.
-        """
-        found: dict[str, dict[str, PerQuery]] = {"warm": {}, "cold": {}}
-        for split, systems in self.figures(names).items():
-            warm = warm_queries(self.queries[split], self.qrels[split], self.data.split_qrels("train"))
-            for name, inside in (("warm", warm), ("cold", ~warm)):
-                if inside.any():
-                    found[name][split] = {system: figures[inside] for system, figures in systems.items()}
-        return found
+    def figures_of_strata(self, names: Sequence[str]) -> dict[str, dict[str, PerQuery]]:
+        """Returns {stratum: `figures` of its queries}, without splits that have no such query."""
+        columns = [self.measured.index(name) for name in names]
+        return {
+            stratum: {
+                split: {system: of_strata[stratum][:, columns] for system, of_strata in systems.items()}
+                for split, systems in self._of_strata.items()
+                if stratum in self.strata[split].inside
+            }
+            for stratum in STRATA
+            if any(stratum in strata.inside for strata in self.strata.values())
+        }
 
     def answer_figures(self) -> dict[str, PerQuery]:
         """Returns {split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""

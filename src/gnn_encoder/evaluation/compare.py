@@ -1,6 +1,6 @@
 """Measures TREC runs of any systems with qrels, and compares each system with the first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from gnn_encoder.evaluation.documents import Membership
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.results import PerQuery, block
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
+from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
 
 STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
@@ -57,8 +58,9 @@ def comparison_of(
     without_hits: dict[str, int],
     documents: int | None = None,
     test: str = "randomization",
+    strata: Mapping[str, PerQuery] | None = None,
 ) -> dict[str, Any]:
-    """Compares every system with the first; returns the facts of `block` for one split, and the last four arguments.
+    """Compares every system with the first; returns the facts of `block` for one split, and the last five arguments.
 
     Args:
         values: values [queries, measures] of queries with a positive label; a query without a hit counts 0.
@@ -66,11 +68,15 @@ def comparison_of(
         without_hits: system → number of the queries without a hit.
         documents: number of documents; None: unknown.
         test: one of `significance.TESTS`.
+        strata: stratum → values of its queries; in the result, the facts of a `block`.
     """
-    facts = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)), test=test)
-    of_split = {name: fact if name == "measures" else fact[""] for name, fact in facts.items()}
+
+    def facts(values: PerQuery) -> dict[str, Any]:
+        found = block({"": values}, measures, **STATISTICS, baseline=next(iter(values)), test=test)
+        return {name: fact if name == "measures" else fact[""] for name, fact in found.items()}
+
     others = {"unlabelled": unlabelled, "without_hits": without_hits, "documents": documents, "test": test}
-    return of_split | others
+    return facts(values) | others | {"strata": {name: facts(of) for name, of in (strata or {}).items()}}
 
 
 def system_names(runs: Sequence[Path]) -> list[str]:
@@ -87,25 +93,34 @@ def system_names(runs: Sequence[Path]) -> list[str]:
 
 
 def comparison_table(found: dict[str, Any]) -> Table:
-    """Returns the table: a block per measure, a row per system, best means bold, `*` for significant differences."""
-    results = found["results"]
-    first, *others = results
+    """Returns the table: a block per measure, a row per system, best means bold, `*` for significant differences.
+
+    Blocks of the first measure in strata of the queries follow; a stratum of all queries is left out.
+    """
+    first, *others = found["results"]
+    measures = found["measures"]
+    blocks = [(mean_name(measure), measure, found) for measure in measures] + [
+        (f"{mean_name(measures[0])}, {of['queries']:,} {name.replace('_', ' ')} queries", measures[0], of)
+        for name, of in found["strata"].items()
+        if of["queries"] < found["queries"]
+    ]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("", overflow="fold")
     for header in ("mean", "95 % interval", *(("gain", "p", "p (Holm)") if others else ())):
         table.add_column(header, justify="right", no_wrap=True)
-    for measure in found["measures"]:
-        table.add_row(f"[dim]{mean_name(measure)}[/dim]")
+    for title, measure, of in blocks:
+        table.add_row(f"[dim]{title}[/dim]")
+        results = of["results"]
         best = max(values[measure] for values in results.values())
         for system, values in results.items():
-            low, high = found["intervals"][system][measure]
+            low, high = of["intervals"][system][measure]
             mean = f"{values[measure]:.4f}"
             cells = [f"[bold]{mean}[/bold]" if values[measure] == best else mean, f"{low:.4f}–{high:.4f}"]
             if system != first:
-                p = found["p_holm"][system][measure]
+                p = of["p_holm"][system][measure]
                 gain = values[measure] - results[first][measure]
                 mark = "*" if p < SIGNIFICANT else " "
-                cells += [f"{gain:+.4f}", f"{found['p_values'][system][measure]:.4f}", f"{p:.4f}{mark}"]
+                cells += [f"{gain:+.4f}", f"{of['p_values'][system][measure]:.4f}", f"{p:.4f}{mark}"]
             table.add_row(Text(system), *cells)
         table.add_section()
     return table
@@ -124,6 +139,9 @@ def notes(found: dict[str, Any]) -> list[str]:
             f"* differs from {first}: p < {SIGNIFICANT}, {TESTS[found['test']]}, "
             f"Holm-corrected for {len(others)} {many}"
         )
+    lines += [
+        f"{n.replace('_', ' ')}: {MEANING[n]}" for n, of in found["strata"].items() if of["queries"] < found["queries"]
+    ]
     for system, count in found["without_hits"].items():
         if count:
             lines.append(f"{system}: no hit for {count:,} queries, which count 0")

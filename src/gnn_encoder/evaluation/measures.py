@@ -40,13 +40,6 @@ def labelled_queries(qrels: Qrels) -> np.ndarray:
     return queries
 
 
-def warm_queries(queries: np.ndarray, qrels: Qrels, train: Qrels) -> np.ndarray:
-    """Returns whether one of the relevant passages of each of `queries` [n] has a training query, bool [n]."""
-    labels = qrels.positive()
-    warm: np.ndarray = np.isin(queries, labels.query[np.isin(labels.passage, train.positive().passage)])
-    return warm
-
-
 def per_query(
     run: Run,
     qrels: Qrels,

@@ -13,6 +13,8 @@ from gnn_encoder.artifacts.tables import RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization, paired_t
 
+KINDS = {"p": "p_values", "better": "better", "worse": "worse"}
+"""Part of a metric's name in MLflow → key of a `block`."""
 PerQuery = Mapping[str, np.ndarray]
 """System → values [queries, measures]."""
 OfEach = dict[str, dict[str, float]]
@@ -67,6 +69,22 @@ def corrected(p: OfEach) -> OfEach:
     return _named(list(p), holm(np.array([list(of_system.values()) for of_system in p.values()])), names)
 
 
+def shares(values: PerQuery, names: Sequence[str] = NAMES, *, baseline: str) -> dict[str, OfEach]:
+    """Returns {`better` or `worse`: {system: {measure: share}}} of every system except the baseline.
+
+    A share is that of the queries for which the system's value is above, or below, the baseline's value.
+    """
+    others = [system for system in values if system != baseline]
+    if not others:
+        return {"better": {}, "worse": {}}
+    # Rounded, so that values that are equal but for rounding are equal.
+    differences = np.stack([np.round(values[system] - values[baseline], 12) for system in others])
+    return {
+        "better": _named(others, (differences > 0).mean(axis=1), names),
+        "worse": _named(others, (differences < 0).mean(axis=1), names),
+    }
+
+
 def block(
     values: Mapping[str, PerQuery],
     names: Sequence[str],
@@ -79,11 +97,14 @@ def block(
 ) -> dict[str, Any]:
     """Returns the means of some measures in every split, with their statistics, for one table of a report.
 
-    With 0 permutations there are no p-values (for measures that do not say which system is better).
+    With 0 permutations there are no p-values and no shares (for measures that do not say which system is better).
     """
     p: dict[str, OfEach] = {
         split: p_values(systems, permutations, seed, names, baseline=baseline, test=test) if permutations else {}
         for split, systems in values.items()
+    }
+    changed = {
+        split: shares(systems, names, baseline=baseline) if permutations else {} for split, systems in values.items()
     }
     return {
         "measures": list(names),
@@ -92,6 +113,7 @@ def block(
         "intervals": {split: intervals(systems, resamples, seed, names) for split, systems in values.items()},
         "p_values": p,
         "p_holm": {split: corrected(systems) for split, systems in p.items()},
+        **{share: {split: of.get(share, {}) for split, of in changed.items()} for share in ("better", "worse")},
     }
 
 
@@ -100,14 +122,19 @@ def per_query_table(
     queries: Mapping[str, np.ndarray],
     values: Mapping[str, PerQuery],
     names: Sequence[str] = NAMES,
+    **facts: Mapping[str, np.ndarray],
 ) -> pa.Table:
-    """Returns a table with a row per split, system and query, and a column per measure."""
+    """Returns a table with a row per split, system and query, and a column per measure.
+
+    `facts` are further columns of the queries, {split: [n]}, which stand before the measures.
+    """
     parts = []
     for split, systems in values.items():
         rows = pa.array(queries[split], pa.int32())
         ids = dataset.queries.column("query_id").take(rows)
         for system, figures in systems.items():
             columns = {"split": [split] * len(rows), "query_id": ids, "query": rows, "system": [system] * len(rows)}
+            columns |= {name: pa.array(of_queries[split]) for name, of_queries in facts.items()}
             parts.append(pa.table({**columns, **dict(zip(names, figures.T, strict=True))}))
     return pa.concat_tables(parts)
 
@@ -127,18 +154,26 @@ def split_digest(dataset: Dataset, split: str) -> str:
 
 
 def flat(metrics: dict[str, Any]) -> dict[str, float]:
-    """Returns means as `test/GNN-encoder/RR@10`, those of a stratum as `test/GNN-encoder/cold/RR@10`, and uncorrected
-    p-values as `test/GNN-encoder/p/RR@10`.
+    """Returns the figures under one name each, for MLflow.
+
+    Means as `test/GNN-encoder/RR@10`, those of a stratum as `test/GNN-encoder/cold/RR@10`; uncorrected p-values as
+    `test/GNN-encoder/p/RR@10`, and the shares of queries with a better or worse value than the baseline's as
+    `test/GNN-encoder/worse/RR@10`. Of strata, p-values and shares are of the first measure only:
+    `test/GNN-encoder/cold/p/RR@10`. `metrics.json` has all.
     """
-    blocks = [metrics, metrics["judged"], *filter(None, [metrics["answers"]])]
-    figures = [("", found["results"]) for found in blocks] + [("p/", metrics["p_values"])]
-    figures += [(f"{name}/", found["results"]) for name, found in metrics["strata"].items()]
+    first = metrics["measures"][:1]
+    figures = [("", found["results"], None) for found in (metrics, metrics["judged"], metrics["answers"]) if found]
+    figures += [(f"{kind}/", metrics[key], None) for kind, key in KINDS.items()]
+    for name, found in metrics["strata"].items():
+        figures += [(f"{name}/", found["results"], None)]
+        figures += [(f"{name}/{kind}/", found[key], first) for kind, key in KINDS.items()]
     return {
         f"{split}/{system}/{kind}{measure}": value
-        for kind, splits in figures
+        for kind, splits, shown in figures
         for split, systems in splits.items()
         for system, measures in systems.items()
         for measure, value in measures.items()
+        if shown is None or measure in shown
     }
 
 

@@ -3,9 +3,13 @@
 The champion's earlier results are not used. The champion searches for the current queries, and the current labels judge
 its hits. So queries and labels are the same for both models, whatever has changed since the champion was trained. The
 latency of both is measured on one machine, in turn.
+
+The comparison is also made for warm and cold queries, and for queries whose relevant passages are all in the
+champion's corpus (`old`), or not all (`new`). The champion cannot find a new passage, so a gain on new queries is what
+the new data brought; a loss on old queries is what the new model has forgotten.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +18,14 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.evaluation.documents import Documents, documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
-from gnn_encoder.evaluation.results import means, p_values
+from gnn_encoder.evaluation.results import PerQuery, means, p_values, shares
+from gnn_encoder.evaluation.strata import Strata, old_strata, warm_strata
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.promotion.gate import ChampionComparison, Standing
+from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired
 from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.latency import measure_latency, query_path
 from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings.measures import cutoff
+from gnn_encoder.settings.measures import ALL, cutoff
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
 
@@ -44,26 +49,36 @@ def compare_with_champion(
         settings: settings of the challenger's evaluation; precision, depth, test, permutations and seed are used.
         progress: starts the progress report of a stage, given its name and number of queries.
     """
-    queries, searchers = labelled_queries(data.split_qrels(split)), {CHAMPION: champion, CHALLENGER: challenger}
-    values: dict[str, np.ndarray] = {
-        name: bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)))
-        for name, searcher in searchers.items()
-    }
-    mean = means(values, measures)
-    p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION, test=settings.test)
+    qrels, searchers = data.split_qrels(split), {CHAMPION: champion, CHALLENGER: challenger}
+    queries = labelled_queries(qrels)
+    rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
+    gone = int((rows >= len(data.passages)).sum())
+    strata = [warm_strata(qrels, data.split_qrels("train")), old_strata(qrels, rows)]
+    values: dict[str, dict[str, np.ndarray]] = {}
+    for name, searcher in searchers.items():
+        found = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
+        for stratum, of_queries in found.items():
+            values.setdefault(stratum, {})[name] = of_queries
     paths = {name: query_path(searcher.encoder, searcher.index) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
-    standings = {
-        name: Standing(
-            mean[name],
+    costs = {
+        name: Costs(
             took[name]["encode_ms"] + took[name]["search_ms"],
             searcher.bundle.index_path.stat().st_size / max(len(searcher.bundle.passages), 1),
         )
         for name, searcher in searchers.items()
     }
-    rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
-    gone = int((rows >= len(data.passages)).sum())
-    return ChampionComparison(version, len(queries), gone, standings[CHALLENGER], standings[CHAMPION], p[CHALLENGER])
+    compared = {stratum: _paired(of_both, measures, settings) for stratum, of_both in values.items()}
+    return ChampionComparison(version, gone, costs[CHALLENGER], costs[CHAMPION], compared)
+
+
+def _paired(values: PerQuery, measures: Sequence[str], settings: Evaluate) -> Paired:
+    mean, changed = means(values, measures), shares(values, measures, baseline=CHAMPION)
+    p = p_values(values, settings.permutations, settings.seed, measures, baseline=CHAMPION, test=settings.test)
+    return Paired(
+        len(values[CHAMPION]), mean[CHALLENGER], mean[CHAMPION], p[CHALLENGER],
+        changed["better"][CHALLENGER], changed["worse"][CHALLENGER],
+    )  # fmt: skip
 
 
 def bundle_figures(
@@ -74,8 +89,9 @@ def bundle_figures(
     settings: Evaluate,
     progress: Progress | None = None,
     documents: Documents | None = None,
-) -> np.ndarray:
-    """Returns every measure of every labelled query of a split, float64 [n, measures].
+    strata: Iterable[Strata] = (),
+) -> dict[str, np.ndarray]:
+    """Returns {`ALL` and each stratum: every measure of every labelled query of it, float64 [n, measures]}.
 
     The bundle searches its own index with its own query encoder, for `settings.depth` hits, or more if a measure needs
     more. A hit that is not in the dataset keeps its rank, is not relevant, and is a document of its own. A passage that
@@ -83,6 +99,7 @@ def bundle_figures(
 
     Args:
         documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
+        strata: strata of the split.
     """
     qrels = data.split_qrels(split)
     queries = labelled_queries(qrels)
@@ -94,7 +111,11 @@ def bundle_figures(
     documents = documents or documents_of(data, measures)
     if documents:
         documents = documents.of_rows(np.arange(len(ids)))
-    return per_query(Run.from_hits(queries, passages, scores), qrels, queries, ids, measures, documents)
+    run = Run.from_hits(queries, passages, scores)
+    values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
+    for each in strata:
+        values |= each.measured(values[ALL], run, ids, measures, documents)
+    return values
 
 
 def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:

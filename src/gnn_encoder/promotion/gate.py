@@ -2,23 +2,57 @@
 
 The new bundle must be better than the plain dual encoder of the same run, so that the graph is worth its cost. The new
 bundle must also be better than the champion: by at least the smallest effect of interest, significantly, and without
-exceeding a limit of another measure or cost.
+exceeding a limit of a cost. Against neither may a measure fall below its floor by more than chance explains, also in a
+stratum: a gain for passages with training queries must not be paid for by new passages.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.settings.measures import ALL, COLD, floor_parts
 from gnn_encoder.settings.outcome import Promote
 
 PROMOTE, KEEP = "promote", "keep"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Measures and costs of a bundle."""
+class Paired:
+    """A challenger and another system on the same queries: all of a split, or those of a stratum."""
 
-    means: dict[str, float]
-    """Measure → mean over the queries."""
+    queries: int
+    challenger: dict[str, float]
+    other: dict[str, float]
+    """Measure → mean over the queries, of each of the two."""
+    p_values: dict[str, float]
+    """Measure → uncorrected p-value of the paired test."""
+    better: dict[str, float]
+    worse: dict[str, float]
+    """Measure → share of the queries for which the challenger's value is better, or worse."""
+
+    @classmethod
+    def of_block(cls, block: Mapping[str, Any], split: str, challenger: str, other: str) -> Self:
+        """Takes a comparison out of a `results.block` whose baseline is the other system."""
+        means, (p, better, worse) = block["results"][split], (block[k][split] for k in ("p_values", "better", "worse"))
+        return cls(
+            block["queries"][split],
+            means[challenger],
+            means[other],
+            p[challenger],
+            better[challenger],
+            worse[challenger],
+        )
+
+    def difference(self, measure: str) -> float:
+        """Returns the challenger's mean minus the other's mean."""
+        return self.challenger[measure] - self.other[measure]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a bundle costs."""
+
     query_ms: float
     """Median milliseconds of a query, for encoding and search."""
     index_bytes: float
@@ -31,17 +65,12 @@ class ChampionComparison:
 
     version: str
     """The champion's version number."""
-    queries: int
     gone: int
     """Number of the champion's passages that the dataset no longer has. As hits they are not relevant."""
-    challenger: Standing
-    champion: Standing
-    p_values: dict[str, float]
-    """Measure → uncorrected p-value of the paired test."""
-
-    def difference(self, measure: str) -> float:
-        """Returns the challenger's mean minus the champion's mean."""
-        return self.challenger.means[measure] - self.champion.means[measure]
+    challenger: Costs
+    champion: Costs
+    strata: dict[str, Paired]
+    """`ALL` and strata → the measures of both."""
 
 
 @dataclass(frozen=True)
@@ -53,48 +82,75 @@ class Verdict:
 
 
 def decide(
-    settings: Promote, split: str, value: float, baseline: float, against: ChampionComparison | str | None
+    settings: Promote, split: str, plain: Mapping[str, Paired], against: ChampionComparison | str | None
 ) -> Verdict:
     """Returns `PROMOTE` for a challenger that meets all thresholds in the settings, else `KEEP`.
 
     Args:
         settings: the thresholds.
         split: the split of the means.
-        value: the challenger's mean of `settings.measure`.
-        baseline: the plain dual encoder's mean.
+        plain: stratum → comparison with the plain dual encoder of the same run; `ALL` has all queries.
         against: the comparison with the champion; a text: why no comparison is possible; None: there is no champion.
     """
-    gain = value - baseline
-    facts = [f"{split} {mean_name(settings.measure)} {value:.4f}, {gain:+.4f} against the dual encoder"]
+    measure, gain = settings.measure, plain[ALL].difference(settings.measure)
+    value = plain[ALL].challenger[measure]
+    facts = [f"{split} {mean_name(measure)} {value:.4f}, {gain:+.4f} against the dual encoder{_cold(plain, measure)}"]
     objections = []
     if gain < settings.minimum_gain:
         objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
+    objections += _falls(settings, plain, "the dual encoder")
     if against is None:
         facts.append("there was no champion")
     elif isinstance(against, str):
         objections.append(against)
     else:
-        difference, p = against.difference(settings.measure), against.p_values[settings.measure]
-        facts.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion")
+        whole, cold = against.strata[ALL], _cold(against.strata, measure)
+        difference, p = whole.difference(measure), whole.p_values[measure]
+        facts.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion{cold}")
         objections += _objections(settings, against)
     return Verdict(KEEP if objections else PROMOTE, "; ".join(facts + objections))
 
 
-def _objections(settings: Promote, against: ChampionComparison) -> list[str]:
-    """Returns the thresholds that the challenger misses against the champion, a clause each."""
-    objections = []
-    if against.difference(settings.measure) < settings.smallest_effect:
-        objections.append(f"against the champion at least {settings.smallest_effect:+.4f} is asked for")
-    if against.p_values[settings.measure] > settings.significance:
-        objections.append(f"against the champion p of at most {settings.significance} is asked for")
-    for measure, allowed in settings.floors.items():
-        if (fall := -against.difference(measure)) > allowed:
-            objections.append(f"{mean_name(measure)} falls by {fall:.4f}, where at most {allowed} is allowed")
+def _cold(strata: Mapping[str, Paired], measure: str) -> str:
+    """Returns the gain in the cold stratum, whether it is an objection or not; empty if all or no queries are cold."""
+    cold = strata.get(COLD)
+    if not cold or cold.queries == strata[ALL].queries:
+        return ""
+    p = cold.p_values[measure]
+    return f" ({cold.difference(measure):+.4f} on the {cold.queries:,} cold queries, p {p:.2g})"
+
+
+def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Iterator[str]:
+    """Yields the measures that fall below their floors by more than chance explains, a clause each.
+
+    A floor of a stratum without a query, or of a measure that was not evaluated, cannot object.
+    """
+    for floor, allowed in settings.floors.items():
+        stratum, measure = floor_parts(floor)
+        found = strata.get(stratum)
+        if not found or measure not in found.challenger:
+            continue
+        fall, p = -found.difference(measure), found.p_values[measure]
+        if fall > allowed and p <= settings.floor_significance:
+            of = f" of the {found.queries:,} {stratum.replace('_', ' ')} queries" if stratum != ALL else ""
+            yield (
+                f"{mean_name(measure)}{of} falls by {fall:.4f} (p {p:.2g}) against {other}, "
+                f"where at most {allowed} is allowed"
+            )
+
+
+def _objections(settings: Promote, against: ChampionComparison) -> Iterator[str]:
+    """Yields the thresholds that the challenger misses against the champion, a clause each."""
+    whole = against.strata[ALL]
+    if whole.difference(settings.measure) < settings.smallest_effect:
+        yield f"against the champion at least {settings.smallest_effect:+.4f} is asked for"
+    if whole.p_values[settings.measure] > settings.significance:
+        yield f"against the champion p of at most {settings.significance} is asked for"
+    yield from _falls(settings, against.strata, "the champion")
     new, old = against.challenger, against.champion
     for words, ratio, largest in (
         ("a question takes {:.2f} times as long", new.query_ms / old.query_ms, settings.largest_latency_ratio),
         ("a passage takes {:.2f} times the index", new.index_bytes / old.index_bytes, settings.largest_index_ratio),
     ):
         if ratio > largest:
-            objections.append(f"{words.format(ratio)}, where at most {largest} is allowed")
-    return objections
+            yield f"{words.format(ratio)}, where at most {largest} is allowed"

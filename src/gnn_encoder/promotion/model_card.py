@@ -10,6 +10,7 @@ from gnn_encoder.artifacts import Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
+from gnn_encoder.evaluation.strata import MEANING
 
 TEMPLATE = "model_card.md.j2"
 
@@ -32,5 +33,6 @@ def model_card(evaluation: Evaluation, data: Dataset, graph: Graph, facts: Mappi
         facts=facts,
         split=facts["split"],
         mean_name=mean_name,
+        meaning=MEANING,
         tests=TESTS,
     )

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError, without_password
 from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.promotion.gate import KEEP
 from gnn_encoder.promotion.registry import CHAMPION, DECISION, REASON, Registry, Version
+from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.pipeline import ORIGIN, Settings, StepArguments
 from gnn_encoder.tracking.pipeline_run import impatient
 
@@ -128,16 +130,24 @@ def summary(news: str, facts: Mapping[str, Any], uri: str, links: Mapping[str, o
 
 
 def _comparison(version: str, facts: Mapping[str, Any]) -> str:
-    old, new = facts["champion"], facts["challenger"]
+    strata, old, new = facts["strata"], facts["champion"], facts["challenger"]
+    whole = strata[ALL]
+    parts = {name.replace("_", " "): of for name, of in strata.items() if of["queries"] < whole["queries"]}
+    measures = list(whole["challenger"])
+    compared = [(mean_name(measure), whole, measure) for measure in measures]
+    for name, of in parts.items():
+        compared.append((f"{mean_name(measures[0])}, {of['queries']:,} {name} queries", of, measures[0]))
     rows = [
-        f"| {facts['queries']:,} queries | version {facts['version']} | version {version} | difference | p |",
+        f"| {whole['queries']:,} queries | version {facts['version']} | version {version} | difference | p |",
         "|---|---|---|---|---|",
     ]
-    for measure, value in new["means"].items():
-        before, p = old["means"][measure], facts["p_values"][measure]
-        rows.append(f"| {mean_name(measure)} | {before:.4f} | {value:.4f} | {value - before:+.4f} | {p:.2g} |")
+    for words, of, measure in compared:
+        before, value, p = (of[key][measure] for key in ("other", "challenger", "p_values"))
+        rows.append(f"| {words} | {before:.4f} | {value:.4f} | {value - before:+.4f} | {p:.2g} |")
     for words, cost in {"ms for a question": "query_ms", "index bytes for a passage": "index_bytes"}.items():
         rows.append(f"| {words} | {old[cost]:,.1f} | {new[cost]:,.1f} | × {new[cost] / old[cost]:.2f} | |")
+    if parts:
+        rows += ["", *(f"- {name}: {MEANING[name.replace(' ', '_')]}" for name in parts)]
     if facts["gone"]:
         rows += ["", f"{facts['gone']:,} of the former champion's passages are no longer in the data."]
     return "\n".join(rows)

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
 
 from gnn_encoder.artifacts import Figures
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import corrected, means, p_values
+from gnn_encoder.evaluation.results import block
 from gnn_encoder.evaluation.significance import SIGNIFICANT
-from gnn_encoder.report.table import figures_table, is_significant
-from gnn_encoder.settings.graph import TryVariant
+from gnn_encoder.report.table import figures_table, is_significant, strata_table
+from gnn_encoder.settings.graph import CompareVariants, TryVariant
+from gnn_encoder.settings.measures import COLD, WARM
 
 SHOWN = ("RR@10", "nDCG@10", "R@5", "R@20", "R@100")
 """Measures of the terminal's table; more do not fit into 80 columns."""
@@ -29,15 +31,23 @@ LEAST = 3
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant: its settings, and {split: values [seeds, queries, measures]}."""
+    """A variant: its settings, {split: values [seeds, queries, measures]}, and {split: is warm, bool [queries]}."""
 
     settings: TryVariant
     values: dict[str, np.ndarray]
+    warm: dict[str, np.ndarray]
+
+    def stratum(self, name: str) -> "Variant":
+        """Returns the values of the warm or of the cold queries; splits without such a query are left out."""
+        inside = {split: rows if name == WARM else ~rows for split, rows in self.warm.items()}
+        kept = {split: values[:, inside[split]] for split, values in self.values.items() if inside[split].any()}
+        return Variant(self.settings, kept, self.warm)
 
 
 def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
     """Returns the variants by name, in order of first appearance. All `figures` must be of the same queries."""
     by_name: dict[str, list[tuple[TryVariant, dict[str, np.ndarray]]]] = {}
+    warm: dict[str, np.ndarray] = {}
     for each in figures:
         table = each.per_query
         if table.column("query") != figures[0].per_query.column("query"):
@@ -46,33 +56,39 @@ def gathered(figures: Sequence[Figures]) -> dict[str, Variant]:
         values = np.stack([np.asarray(table.column(name)) for name in NAMES], axis=1)
         settings = TryVariant.model_validate(each.manifest.settings)
         by_split = {str(split): values[splits == split] for split in dict.fromkeys(splits.tolist())}
+        warm = {split: np.asarray(table.column(WARM))[splits == split] for split in by_split}
         by_name.setdefault(settings.variant, []).append((settings, by_split))
     return {
-        name: Variant(seeds[0][0], {split: np.stack([values[split] for _, values in seeds]) for split in seeds[0][1]})
+        name: Variant(
+            seeds[0][0], {split: np.stack([values[split] for _, values in seeds]) for split in seeds[0][1]}, warm
+        )
         for name, seeds in by_name.items()
     }
 
 
-def compared(variants: dict[str, Variant], full: str, permutations: int, seed: int) -> dict[str, Any]:
-    """Returns `results`, `deviations`, `p_values` and `p_holm`, each {split: {variant: {measure: value}}}.
+def compared(variants: dict[str, Variant], full: str, settings: CompareVariants) -> dict[str, Any]:
+    """Returns the facts of a `block` against the full model, over each query's means over seeds; and `deviations`.
 
-    `results` are means over seeds and queries. `deviations` are standard deviations of the seeds' means, for variants
-    with several seeds. `p_values` compare each query's mean over seeds with the full model's. `p_holm` are the
-    p-values corrected for the number of variants.
+    `deviations`, {split: {variant: {measure: value}}}, are the standard deviations of the seeds' means, for variants
+    with several seeds.
     """
-    statistics: dict[str, dict[str, Any]] = {"results": {}, "deviations": {}, "p_values": {}, "p_holm": {}}
-    for split in variants[full].values:
-        per_query = {name: variant.values[split].mean(axis=0) for name, variant in variants.items()}
-        of_seeds = {name: variant.values[split].mean(axis=1) for name, variant in variants.items()}
-        statistics["results"][split] = means(per_query)
-        statistics["deviations"][split] = {
-            name: dict(zip(NAMES, seed_means.std(axis=0, ddof=1).tolist(), strict=True))
-            for name, seed_means in of_seeds.items()
-            if len(seed_means) > 1
+    splits = list(variants[full].values)
+    per_query = {split: {name: each.values[split].mean(axis=0) for name, each in variants.items()} for split in splits}
+    deviations = {
+        split: {
+            name: dict(zip(NAMES, each.values[split].mean(axis=1).std(axis=0, ddof=1).tolist(), strict=True))
+            for name, each in variants.items()
+            if len(each.values[split]) > 1
         }
-        statistics["p_values"][split] = p = p_values(per_query, permutations, seed, baseline=full)
-        statistics["p_holm"][split] = corrected(p)
-    return statistics
+        for split in splits
+    }
+    return {**block(per_query, NAMES, baseline=full, **settings.model_dump()), "deviations": deviations}
+
+
+def compared_strata(variants: dict[str, Variant], full: str, settings: CompareVariants) -> dict[str, Any]:
+    """Returns {`warm`, `cold`: `compared` over the queries of the stratum}; a stratum without a query is left out."""
+    strata = {name: {key: each.stratum(name) for key, each in variants.items()} for name in (WARM, COLD)}
+    return {name: compared(parts, full, settings) for name, parts in strata.items() if parts[full].values}
 
 
 def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[float, str]]:
@@ -93,9 +109,18 @@ def sweep(variants: dict[str, Variant], full: str, setting: str) -> list[tuple[f
     return sorted((float(getattr(s, setting)), name) for name, s in on_curve.items())
 
 
+def ablation_tables(metrics: dict[str, Any]) -> Group:
+    """Returns `ablation_table`, and the table of the warm and cold queries of the headline split."""
+    split = metrics["headline_split"]
+    return Group(
+        ablation_table(metrics),
+        strata_table(metrics, split, metrics["baseline"], {name: name for name in metrics["results"][split]}),
+    )
+
+
 def ablation_table(metrics: dict[str, Any]) -> Table:
     """Returns the table variants × measures, with a block per split; ± is the standard deviation over seeds."""
-    caption = f"* differs from {metrics['full']}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
+    caption = f"* differs from {metrics['baseline']}: p < {SIGNIFICANT}, paired randomization test, Holm's correction"
     table = figures_table(SHOWN, caption)
     for split, variants in metrics["results"].items():
         table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")

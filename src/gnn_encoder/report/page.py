@@ -13,6 +13,7 @@ from gnn_encoder.artifacts.history import History
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.similarity import PAPER_TRIPLES, beside_paper
+from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.explanation.passages import LEGEND
 from gnn_encoder.report.examples import Example
 from gnn_encoder.report.table import is_best, is_significant
@@ -73,7 +74,8 @@ def render_page(
 def render_ablation(metrics: dict[str, Any], *, headline: str, plots: list[Plot], settings: StepSettings) -> str:
     """Returns the page of an ablation; `settings` are the settings of the full model."""
     full = settings.model_dump()
-    return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full)
+    shared = {"is_best": is_best, "is_significant": is_significant}
+    return fill("ablation.html.j2", metrics=metrics, headline=headline, plots=plots, settings=full, **shared)
 
 
 def render_study(metrics: dict[str, Any], *, headline: str, plots: Mapping[str, Plot]) -> str:
@@ -94,5 +96,10 @@ def fill(template: str, **values: Any) -> str:
     environment.filters["compact_json"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.filters["mean_name"] = mean_name
     return environment.get_template(template).render(
-        mean_name=mean_name, of_documents=of_documents, significant=SIGNIFICANT, tests=TESTS, **values
+        mean_name=mean_name,
+        meaning=MEANING,
+        of_documents=of_documents,
+        significant=SIGNIFICANT,
+        tests=TESTS,
+        **values,
     )

@@ -1,14 +1,17 @@
 """The result table on a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.table import Table
 
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import in_table
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
+from gnn_encoder.evaluation.strata import MEANING
+from gnn_encoder.settings.measures import COLD, WARM
 
 
 def results_table(metrics: dict[str, Any]) -> Table:
@@ -30,6 +33,42 @@ def results_table(metrics: dict[str, Any]) -> Table:
         for system, label in _rows(metrics, split):
             table.add_row(label, *(_cell(metrics, split, system, measure) for measure in systems[system]))
         table.add_section()
+    return table
+
+
+def run_tables(metrics: dict[str, Any]) -> Group:
+    """Returns `results_table` and the table of strata of the headline split."""
+    split = metrics["headline_split"]
+    return Group(results_table(metrics), strata_table(metrics, split, metrics["baseline"], dict(_rows(metrics, split))))
+
+
+def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Mapping[str, str]) -> Table | str:
+    """Returns the first measure of all systems in the warm and in the cold stratum, or a line if one has no query.
+
+    Next to each mean: the share of queries with a worse value than the baseline's.
+
+    Args:
+        systems: name → label of a row.
+    """
+    measure, strata = metrics["measures"][0], metrics["strata"]
+    there = {name: found for name in (WARM, COLD) if split in (found := strata.get(name, {"queries": {}}))["queries"]}
+    if len(there) < 2:
+        (name,) = there
+        return f"\nall {there[name]['queries'][split]:,} {split} queries are {name}: {MEANING[name]}"
+    caption = f"worse: share of the queries below {baseline}"
+    table = figures_table((), caption)
+    table.columns[0].header = f"{mean_name(measure)}, {split}"
+    for name, found in there.items():
+        table.add_column(f"{name} ({found['queries'][split]:,})", justify="right", no_wrap=True)
+        table.add_column("worse", justify="right", no_wrap=True)
+    for system, label in systems.items():
+        cells = []
+        for found in there.values():
+            mark = "*" if is_significant(found, split, system, measure) else " "
+            worse = found["worse"][split].get(system, {}).get(measure)
+            value = found["results"][split][system][measure]
+            cells += [f"{value:.3f}{mark}", "" if worse is None else f"{100 * worse:.1f} %"]
+        table.add_row(label, *cells)
     return table
 
 

@@ -20,7 +20,7 @@ from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, rea
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
-from gnn_encoder.settings.measures import of_documents
+from gnn_encoder.settings.measures import floor_parts, of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
@@ -87,7 +87,10 @@ def _check_documents(of: Mapping[str, Call]) -> None:
     if "promote" in of:
         promote = of["promote"].settings
         assert isinstance(promote, Promote)
-        measures |= {"promote.floors": list(promote.floors), "promote.measure": [promote.measure]}
+        measures |= {
+            "promote.floors": [floor_parts(name)[1] for name in promote.floors],
+            "promote.measure": [promote.measure],
+        }
     for where, given in measures.items():
         if names := of_documents(given):
             needs.append((f"{where} has {', '.join(names)}", "choose other measures"))

@@ -120,4 +120,6 @@ class CompareVariants(StepSettings):
 
     permutations: PositiveInt = 10000
     """Permutations of the paired randomization test against the full model."""
+    resamples: PositiveInt = 2000
+    """Bootstrap resamples of the queries, for the confidence intervals."""
     seed: Count = 0

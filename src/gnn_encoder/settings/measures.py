@@ -22,6 +22,10 @@ FORM = (
     "relevant documents; all but nDCG and Judged also with (rel=N), such as R(doc,rel=2)@100"
 )
 DOCUMENTS, WITHIN = "doc", "D"
+ALL, WARM, COLD, OLD, NEW = "all", "warm", "cold", "old", "new"
+OF_LABELS = "_labels"
+STRATA = tuple(name + of for of in ("", OF_LABELS) for name in (WARM, COLD, OLD, NEW))
+"""Names of strata of queries and of labels (`evaluation.strata`)."""
 
 
 class Rules(NamedTuple):
@@ -102,5 +106,21 @@ def of_documents(names: Sequence[str]) -> list[str]:
     return [name for name in names if re.search(r"\((doc|D)\b", name)]
 
 
+def floor_parts(name: str) -> tuple[str, str]:
+    """Returns the stratum, or `ALL`, and the measure of a floor such as `cold/RR@10` or `R@1000`."""
+    stratum, _, measure = name.rpartition("/")
+    return stratum or ALL, measure
+
+
+def checked_floor(name: str) -> str:
+    """Returns the name of a floor; raises ValueError for an unknown stratum or measure."""
+    stratum, measure = floor_parts(name)
+    if stratum not in (ALL, *STRATA):
+        raise ValueError(f"{stratum} in {name} is no stratum: write one of {', '.join(STRATA)} before the /")
+    checked(measure)
+    return name
+
+
+Floor = Annotated[str, AfterValidator(checked_floor)]
 Measure = Annotated[str, AfterValidator(checked)]
 Measures = Annotated[tuple[Measure, ...], AfterValidator(checked_list), BeforeValidator(split_names)]

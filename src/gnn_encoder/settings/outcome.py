@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.settings.measures import DEFAULT, Measure, Measures, cutoff
+from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -134,8 +134,19 @@ class Promote(StepSettings):
     of newer data replaces a champion that is slightly better."""
     significance: Fraction = 0.05
     """Largest p-value of the gain over the champion in the paired test (`evaluate.test`). 1: any."""
-    floors: dict[Measure, Annotated[float, Field(ge=0.0)]] = Field(default={"R@1000": 0.01})
-    """Measure → how far its value may be below the champion's value."""
+    floors: dict[Floor, Annotated[float, Field(ge=0.0)]] = Field(
+        default_factory=lambda given: {"R@1000": 0.01, f"{COLD}/{given['measure']}": 0.005}
+    )
+    """Measure, or stratum/measure → how far its value may be below that of the champion, and of the plain dual encoder
+    of the same run. By default R@1000 0.01, because a re-ranker sees no other passages, and `measure` of cold queries
+    0.005: as small as the smallest gain of interest, so that new passages do not pay for the gain of others. Strata:
+    warm, cold; old, new (for the champion only: whether its corpus has the query's relevant passages); and the same
+    with _labels (`evaluation.strata`)."""
+    floor_significance: Fraction = 0.1
+    """A fall beyond its floor is an objection if its p-value in the two-sided paired test is at most this, not
+    corrected. 0.1 is 5 % for a fall alone. Without this condition, chance would decide where queries are few: with 100
+    cold queries, an equally good model falls by more than 0.005 MRR@10 in about 4 of 10 comparisons. 1: any fall
+    beyond its floor."""
     largest_latency_ratio: PositiveFloat = 1.5
     """Largest time of a query as a multiple of the champion's time, both measured in turn on the step's machine. An
     exact search takes longer if the corpus has grown."""

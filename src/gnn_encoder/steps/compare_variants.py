@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Draft, Figures, Report
 from gnn_encoder.evaluation.measures import NAMES, mean_name
-from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, gathered, sweep
+from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, compared_strata, gathered, sweep
 from gnn_encoder.report.page import Plot, render_ablation
 from gnn_encoder.report.plots import sweep_plot
 from gnn_encoder.runs.step import Metrics, step
@@ -21,18 +21,17 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     """Collects the measures, tests the differences, and writes table, plots and page."""
     read = [Figures.read(path) for path in figures]
     variants = gathered(read)
-    statistics = compared(variants, FULL, settings.permutations, settings.seed)
+    statistics = compared(variants, FULL, settings)
     results = statistics["results"]
     shown = "test" if "test" in results else "dev"
     metrics: dict[str, Any] = {
-        "full": FULL,
-        "measures": list(NAMES),
+        "baseline": FULL,
         "headline_split": shown,
-        "queries": {split: values.shape[1] for split, values in variants[FULL].values.items()},
         "seeds": {name: len(variant.values[shown]) for name, variant in variants.items()},
         "changes": {name: changes(variants[FULL], variant) for name, variant in variants.items()},
         **statistics,
-        "permutations": settings.permutations,
+        "strata": compared_strata(variants, FULL, settings),
+        **settings.model_dump(),
     }
     plots = {
         setting: Plot(
@@ -61,8 +60,9 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
     )
     context.log.artifact(report.path, "report")
     figures_of_all = {
-        f"{split}/{name}/{measure}": figure
-        for split, found in results.items()
+        f"{split}/{name}/{kind}{measure}": figure
+        for kind, of in {"": metrics, **{f"{name}/": of for name, of in metrics["strata"].items()}}.items()
+        for split, found in of["results"].items()
         for name, figures_of in found.items()
         for measure, figure in figures_of.items()
     }

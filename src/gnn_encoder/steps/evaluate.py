@@ -11,6 +11,7 @@ from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import block, flat, headline_of, per_query_table, split_digest
 from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
 
 
@@ -70,8 +71,11 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
             **{**statistics, "permutations": 0},
         ),
         "strata": {
-            name: block(figures, names[:1], baseline=settings.baseline, **statistics)
-            for name, figures in collected.strata(names[:1]).items()
+            name: {
+                **block(figures, names, baseline=settings.baseline, **statistics),
+                "labels": {split: collected.strata[split].labels[name] for split in figures},
+            }
+            for name, figures in collected.figures_of_strata(names).items()
         },
         "answers": block(answered, answers.MEASURES, baseline=settings.baseline, **statistics) if answered else None,
         **statistics,
@@ -79,7 +83,13 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     Evaluation.write(
         evaluation,
         metrics=metrics,
-        per_query=per_query_table(data, queries, collected.figures(collected.measured), collected.measured),
+        per_query=per_query_table(
+            data,
+            queries,
+            collected.figures(collected.measured),
+            collected.measured,
+            warm={split: strata.rows(WARM) for split, strata in collected.strata.items()},
+        ),
         answers=per_query_table(data, collected.answered, answered, answers.MEASURES) if answered else None,
         first_hits=collected.hits,
     )

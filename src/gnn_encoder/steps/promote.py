@@ -12,11 +12,12 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, rea
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
-from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, decide
+from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Paired, Verdict, decide
 from gnn_encoder.promotion.model_card import model_card
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.runs.step import Metrics, step
+from gnn_encoder.settings.measures import ALL, floor_parts
 from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import ORIGIN
 from gnn_encoder.storage import Transfer, put_folder
@@ -80,20 +81,22 @@ class _Challenger:
 
     def facts(self, champion: Version | None, address: str) -> dict[str, Any]:
         """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
-        metrics, digest, measure = self.evaluation.metrics, self.bundle.manifest.digest, self.settings.measure
-        split = metrics["headline_split"]
-        figures, plain = (metrics["results"][split][metrics[role]] for role in ("candidate", "baseline"))
+        digest, measure = self.bundle.manifest.digest, self.settings.measure
+        split = self.evaluation.metrics["headline_split"]
+        plain = self._against_baseline(split)
+        figures = plain[ALL].challenger
         comparison: ChampionComparison | str | None = None
         if champion and champion.tags.get(DIGEST) == digest:
             verdict = Verdict(KEEP, f"this very bundle is the champion already, version {champion.number}")
         else:
             comparison = self._compared(champion, split) if champion else None
-            verdict = decide(self.settings, split, figures[measure], plain[measure], comparison)
+            verdict = decide(self.settings, split, plain, comparison)
         return {
             **asdict(verdict),
             "split": split,
             "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
-            "baseline": plain[measure],
+            "baseline": plain[ALL].other[measure],
+            "strata": {stratum: asdict(found) for stratum, found in plain.items()},
             "settings": self.settings.model_dump(mode="json"),
             "comparison": asdict(comparison) if isinstance(comparison, ChampionComparison) else None,
             "model_name": self.settings.model_name,
@@ -102,6 +105,13 @@ class _Challenger:
             "bundle": address,
             "bundle_digest": digest,
         }
+
+    def _against_baseline(self, split: str) -> dict[str, Paired]:
+        """Returns {`ALL` and each stratum of the split: the candidate against the plain dual encoder}."""
+        metrics = self.evaluation.metrics
+        blocks = {ALL: metrics} | {name: of for name, of in metrics["strata"].items() if split in of["queries"]}
+        candidate, baseline = metrics["candidate"], metrics["baseline"]
+        return {name: Paired.of_block(block, split, candidate, baseline) for name, block in blocks.items()}
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
@@ -119,7 +129,8 @@ class _Challenger:
                 "choose another champion with gnn-encoder models promote VERSION"
             )
         evaluate = Evaluate.model_validate(self.evaluation.manifest.settings)
-        measures = dict.fromkeys((*evaluate.measures, self.settings.measure, *self.settings.floors))
+        floors = (floor_parts(name)[1] for name in self.settings.floors)
+        measures = dict.fromkeys((*evaluate.measures, self.settings.measure, *floors))
         return compare_with_champion(
             self.data, split, Searcher(self.bundle), former, champion.number, tuple(measures), evaluate,
             lambda name, total: self.context.progress(f"{name}: encoding", total, "queries"),

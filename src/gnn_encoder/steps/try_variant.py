@@ -11,6 +11,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
+from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -20,6 +21,7 @@ from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
+from gnn_encoder.settings.measures import WARM
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 from gnn_encoder.training.texts import FrozenGnnEncoder
 
@@ -60,7 +62,10 @@ def try_variant(
     scores, hits = exact.search(passages, asking, settings.depth)
     run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
-    Figures.write(figures, pa.concat_tables([_table(split, rows[split], values) for split, values in found.items()]))
+    train = data.split_qrels("train")
+    warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in found}
+    tables = [_table(split, rows[split], warm[split], values) for split, values in found.items()]
+    Figures.write(figures, pa.concat_tables(tables))
     means = {
         f"{split}/{name}": float(mean)
         for split, values in found.items()
@@ -97,6 +102,6 @@ def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndar
     return vectors
 
 
-def _table(split: str, rows: np.ndarray, values: np.ndarray) -> pa.Table:
-    columns = {"split": pa.array([split] * len(rows)), "query": pa.array(rows, pa.int32())}
+def _table(split: str, rows: np.ndarray, warm: np.ndarray, values: np.ndarray) -> pa.Table:
+    columns = {"split": pa.array([split] * len(rows)), "query": pa.array(rows, pa.int32()), WARM: pa.array(warm)}
     return pa.table({**columns, **dict(zip(NAMES, values.T, strict=True))})
