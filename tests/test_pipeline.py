@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -168,7 +169,9 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     assert {"try_variant: full, seed 1", "try_variant: frozen, seed 1", "compare_variants"} <= set(names)
 
 
-def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) -> None:
+def test_an_update_encodes_what_has_changed(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     changed = tmp_path / "beir"
     shutil.copytree(trained.root.parent / "beir", changed)
     corpus = (changed / "corpus.jsonl").read_text().splitlines()
@@ -188,6 +191,9 @@ def test_an_update_encodes_what_has_changed(trained: Trained, tmp_path: Path) ->
     assert 2 <= worked.metrics["propagated"] < 60
     assert read_manifest(after["graph"]).metrics["encoded"] == 2
     assert Bundle.read(after["bundle"]).passages.take(np.array([100])).ids == ["new"]
+    compare = shlex.split(capsys.readouterr().out.partition("forgotten or gained: ")[2])
+    assert compare[:5:2] == ["gnn-encoder", "--bundle", "--bundle"]
+    assert [Path(compare[3]).resolve(), Path(compare[5]).resolve()] == [before["bundle"], after["bundle"]]
     assert explain(trained, "a copper violin") == 0  # by the earlier run's GNN over the new graph
 
 

@@ -1,5 +1,6 @@
 """Two bundles on the present queries, whatever the champion's corpus was."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,11 @@ import pyarrow as pa
 import pytest
 from conftest import write_tiny_dataset
 from gate_inputs import write_bundle
+from rich.console import Console
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
+from gnn_encoder.cli.bundles import _compare_bundles
+from gnn_encoder.evaluation.compare import comparison_table, notes
 from gnn_encoder.promotion.champion import compare_with_champion, present_rows
 from gnn_encoder.promotion.gate import ChampionComparison
 from gnn_encoder.retrieval.search import Searcher
@@ -80,30 +84,45 @@ def test_a_former_corpus_is_matched_by_text_ids(tiny_backbone: Path, tmp_path: P
     assert whole.challenger["RR@10"] > 0.8
 
 
-def test_queries_on_passages_that_the_champion_lacks_are_new(
-    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
-) -> None:
-    """The champion lacks the passages of four test queries, and finds those of ten others; the challenger of six."""
-    labels, passages = tiny_dataset.split_qrels("test"), next(tiny_dataset.passages.stream())
+def former_dataset(path: Path, present: Dataset) -> Dataset:
+    """The dataset without the passages of its first four test queries."""
+    labels, passages = present.split_qrels("test"), next(present.passages.stream())
     lacked = set(labels.passage[:4].tolist())
-    kept = [row for row in range(len(tiny_dataset.passages)) if row not in lacked]
+    kept = [row for row in range(len(present.passages)) if row not in lacked]
     place = {row: i for i, row in enumerate(kept)}
-    with drafting(tmp_path / "former", "dataset") as draft:
+    with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
         writer.passages(*([column[row] for row in kept] for column in (passages.ids, passages.titles, passages.texts)))
-        queries = tiny_dataset.queries.to_pydict()
+        queries = present.queries.to_pydict()
         writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
         rows = [(int(q), int(p)) for q, p in zip(labels.query, labels.passage, strict=True) if p not in lacked]
         ids = [queries["query_id"][q] for q, _ in rows], [passages.ids[p] for _, p in rows]
         writer.qrels(*ids, [1] * len(rows), [q for q, _ in rows], [place[p] for _, p in rows])
         writer.close()
-    champion = searcher(tmp_path / "champion", Dataset(tmp_path / "former"), tiny_backbone, 10)
+    return Dataset(path)
+
+
+def test_queries_on_passages_that_the_champion_lacks_are_new(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The champion finds the passages of ten queries; the challenger of six, four of which the champion lacks."""
+    champion = searcher(tmp_path / "champion", former_dataset(tmp_path / "former", tiny_dataset), tiny_backbone, 10)
     found = compared(tiny_dataset, searcher(tmp_path / "challenger", tiny_dataset, tiny_backbone, 6), champion).strata
     old, new = found["old"], found["new"]
     assert (old.queries, new.queries, found["all"].queries) == (16, 4, 20)
     assert (new.other["RR@10"], new.challenger["RR@10"], new.better["RR@10"]) == (0.0, 1.0, 1.0), "gained"
     assert (old.other["RR@10"], old.challenger["RR@10"]) == (10 / 16, 2 / 16), "forgotten"
     assert old.worse["RR@10"] == 8 / 16 and old.p_values["RR@10"] < 0.05 and "old_labels" not in found
+    # The command says the same.
+    bundles = {name: tmp_path / name for name in ("champion", "challenger")}
+    by_command = _compare_bundles(bundles, tiny_dataset, "test", MEASURES, None, "randomization")
+    for stratum, paired in (("old", old), ("new", new)):
+        assert by_command["strata"][stratum]["queries"] == paired.queries
+        assert by_command["strata"][stratum]["results"] == {"champion": paired.other, "challenger": paired.challenger}
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(comparison_table(by_command), *notes(by_command))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "MRR@10, 4 new queries" in shown and "MRR@10, 16 old queries" in shown
 
 
 def test_rows_of_passages_that_are_gone_come_after_all() -> None:

@@ -71,8 +71,10 @@ def update(
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
-    job = partial(pipelines.update, since or root / "latest", dataset, overrides or [], root)
-    show_update(follow(PIPELINES["update"], job))
+    since = since or root / "latest"
+    former = (since / "bundle").resolve()  # the update may move the link
+    job = partial(pipelines.update, since, dataset, overrides or [], root)
+    show_update(follow(PIPELINES["update"], job), former)
 
 
 @app.command()

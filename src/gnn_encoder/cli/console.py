@@ -192,10 +192,13 @@ def show_table(tables: Callable[[dict[str, Any]], RenderableType], outcome: Outc
         screen.print(f"bundle     {bundle}\nsearch     {command}", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_update(outcome: Outcome) -> None:
-    """Shows the result of an update, and the path of its bundle."""
+def show_update(outcome: Outcome, former: Path) -> None:
+    """Shows the result of an update, the path of its bundle, and how to compare it with the earlier bundle."""
     bundle = outcome.outputs["bundle"]
-    Console().print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+    screen, words = Console(), ["evaluate", "--bundle", str(former), "--bundle", str(bundle)]
+    words += ["--dataset", str(outcome.outputs["dataset"])]
+    screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+    screen.print(f"forgotten or gained: gnn-encoder {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def show_results(root: Path, outcome: Outcome) -> None:

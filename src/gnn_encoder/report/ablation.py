@@ -114,6 +114,7 @@ def ablation_tables(metrics: dict[str, Any]) -> Group:
     split = metrics["headline_split"]
     return Group(
         ablation_table(metrics),
+        "",
         strata_table(metrics, split, metrics["baseline"], {name: name for name in metrics["results"][split]}),
     )
 

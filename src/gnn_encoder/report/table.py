@@ -39,7 +39,9 @@ def results_table(metrics: dict[str, Any]) -> Table:
 def run_tables(metrics: dict[str, Any]) -> Group:
     """Returns `results_table` and the table of strata of the headline split."""
     split = metrics["headline_split"]
-    return Group(results_table(metrics), strata_table(metrics, split, metrics["baseline"], dict(_rows(metrics, split))))
+    return Group(
+        results_table(metrics), "", strata_table(metrics, split, metrics["baseline"], dict(_rows(metrics, split)))
+    )
 
 
 def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Mapping[str, str]) -> Table | str:
@@ -54,7 +56,7 @@ def strata_table(metrics: dict[str, Any], split: str, baseline: str, systems: Ma
     there = {name: found for name in (WARM, COLD) if split in (found := strata.get(name, {"queries": {}}))["queries"]}
     if len(there) < 2:
         (name,) = there
-        return f"\nall {there[name]['queries'][split]:,} {split} queries are {name}: {MEANING[name]}"
+        return f"all {there[name]['queries'][split]:,} {split} queries are {name}: {MEANING[name]}"
     caption = f"worse: share of the queries below {baseline}"
     table = figures_table((), caption)
     table.columns[0].header = f"{mean_name(measure)}, {split}"
