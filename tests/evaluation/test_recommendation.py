@@ -1,0 +1,109 @@
+"""The parsimony rule: its three conditions, and how often it takes a truly worse system."""
+
+import numpy as np
+import pytest
+
+from gnn_encoder.evaluation.recommendation import Rule, recommend, sentence
+from gnn_encoder.evaluation.significance import paired_t
+
+ORDER = ("BM25", "Dual encoder", "BM25 + Dual encoder", "GNN-encoder")
+DEFAULT = Rule()
+
+
+def p_value(differences):
+    return float(paired_t(differences[:, None])[0])
+
+
+def chosen(values, strata=None, rule=DEFAULT):
+    return recommend(values, ORDER, "Dual encoder", strata or {}, p_value, rule)
+
+
+@pytest.fixture
+def generator():
+    return np.random.default_rng(3)
+
+
+def test_the_simplest_of_equal_systems_is_recommended(generator):
+    same = generator.random(100)
+    found = chosen({"GNN-encoder": same, "Dual encoder": same, "BM25": same - 0.2})
+    assert found.system == "Dual encoder"
+    assert found.best == "Dual encoder"
+    assert [each.system for each in found.standings] == ["BM25", "Dual encoder", "GNN-encoder"]
+
+
+def test_a_difference_beyond_the_margin_counts_although_chance_explains_it(generator):
+    plain = generator.random(50)
+    better = plain + generator.normal(0, 1.0, 50)
+    better += 0.02 - (better - plain).mean()  # a gain of exactly 0.02, which 50 queries cannot show
+    values = {"Dual encoder": plain, "GNN-encoder": better}
+    assert p_value(better - plain) > 0.5
+    assert chosen(values).system == "GNN-encoder"
+    assert chosen(values, rule=Rule(margin=0.03)).system == "Dual encoder"  # control
+
+
+def test_a_certain_difference_within_the_margin_counts(generator):
+    plain = generator.random(50)
+    values = {"Dual encoder": plain, "GNN-encoder": plain + 0.004 + generator.normal(0, 0.001, 50)}
+    found = chosen(values)
+    assert found.system == "GNN-encoder"
+    assert "significantly below" in found.standing("Dual encoder").objections[0]
+    assert chosen(values, rule=Rule(significance=0.0)).system == "Dual encoder"  # control
+
+
+def test_a_loss_in_a_stratum_excludes_the_best_system(generator):
+    plain, cold = generator.random(200), np.arange(200) < 80
+    better = plain + np.where(cold, -0.05, 0.1) + generator.normal(0, 0.05, 200)
+    values, strata = {"Dual encoder": plain, "GNN-encoder": better}, {"warm": ~cold, "cold": cold}
+    found = chosen(values, strata)
+    assert (found.system, found.best) == ("Dual encoder", "GNN-encoder")
+    assert "80 cold queries" in found.standing("GNN-encoder").objections[0]
+    assert "but is" in sentence(found, "MRR@10", 200)
+    assert chosen(values, {"warm": ~cold}).system == "GNN-encoder"  # control
+    assert chosen(values, strata, Rule(floor_significance=0.0)).system == "GNN-encoder"  # control
+
+
+def test_every_system_equals_a_plain_reading_of_the_rule(generator):
+    for _ in range(200):
+        n = int(generator.integers(5, 60))
+        values = {name: np.round(generator.random(n) * generator.random(), 2) for name in ORDER}
+        cold = generator.random(n) < 0.5
+        found, best = chosen(values, {"cold": cold}), max(ORDER, key=lambda name: values[name].mean())
+        expected = "Dual encoder"
+        for name in reversed(ORDER):
+            loss = sum(b - a for a, b in zip(values[name], values[best], strict=True)) / n
+            fall = np.array([b - a for a, b, c in zip(values[name], values["Dual encoder"], cold, strict=True) if c])
+            fails = loss > 0.005 or (loss > 0 and p_value(values[best] - values[name]) <= 0.05)
+            fails |= bool(len(fall) and fall.mean() > 0.005 and p_value(fall) <= 0.1)
+            expected = expected if fails else name
+        assert found.system == expected
+
+
+def test_how_often_a_truly_worse_system_is_taken(generator):
+    """The shares in the module's docstring: differences of queries are normal with a standard deviation of 0.28."""
+
+    def share(queries, gain, rule):
+        taken = 0
+        for _ in range(400):
+            values = {"Dual encoder": np.zeros(queries), "GNN-encoder": generator.normal(gain, 0.28, queries)}
+            taken += chosen(values, rule=rule).system == "Dual encoder"
+        return taken / 400
+
+    alone = Rule(margin=1.0)
+    for queries, of_test, of_both, equal in (
+        (20, 0.92, 0.35, 0.53),
+        (100, 0.81, 0.19, 0.57),
+        (400, 0.42, 0.04, 0.64),
+        (2000, 0.0, 0.0, 0.78),
+    ):
+        assert share(queries, 0.03, alone) == pytest.approx(of_test, abs=0.08)
+        assert share(queries, 0.03, Rule()) == pytest.approx(of_both, abs=0.08)
+        assert share(queries, 0.0, Rule()) == pytest.approx(equal, abs=0.08)
+
+
+def test_the_sentence_has_the_numbers(generator):
+    plain = np.full(100, 0.5)
+    values = {"Dual encoder": plain, "GNN-encoder": plain + np.tile([0.1, -0.092], 50)}
+    text = sentence(chosen(values), "MRR@10", 100)
+    assert text.startswith("Recommended: Dual encoder (MRR@10 0.500 on 100 dev queries), the simplest")
+    assert "GNN-encoder (0.504" in text
+    assert "the best of 2 systems" in sentence(chosen({**values, "Dual encoder": plain + 1}), "MRR@10", 100)
