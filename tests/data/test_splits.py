@@ -42,6 +42,25 @@ def test_leaked_are_those_of_earlier_splits(rows: list[tuple[int, int]]) -> None
     assert leaked(texts, np.array([s for _, s in rows], dtype=np.int8)).tolist() == expected
 
 
+def test_twins_are_set_apart_together() -> None:
+    """Query i has twins that differ in blanks, in case and composition, and (with a threshold) in a word more."""
+    kinds = ("w{} caf\u00e9 a b c", "W{}  cafe\u0301\ta B c", "w{} caf\u00e9 a b c d")
+    texts = pa.chunked_array([[kind.format(i) for kind in kinds for i in range(500)]])
+    train = np.full(1500, TRAIN, dtype=np.int8)
+    for similarity, together in ((0.0, 2), (0.8, 3)):
+        split = complete(train, texts, 0.2, similarity)[0].reshape(3, 500)
+        assert (split[:together] == split[0]).all()
+        assert (split == split[0]).all() == (together == 3)
+        assert 60 < (split[0] == DEV).sum() < 140 and 60 < (split[0] == TEST).sum() < 140
+        backwards = complete(train, texts.take(np.arange(1500)[::-1]), 0.2, similarity)[0][::-1]
+        assert np.array_equal(backwards, split.ravel())
+
+
+def test_a_leak_is_seen_through_blanks_and_composition() -> None:
+    texts = pa.chunked_array([["What is caf\u00e9", "what  is cafe\u0301 ", "what is cafe"]])
+    assert leaked(texts, np.array([TRAIN, TEST, TRAIN], dtype=np.int8)).tolist() == [True, False, False]
+
+
 def test_of_several_splits_the_latest_counts() -> None:
     own = np.array([NONE, NONE, TRAIN, NONE], dtype=np.int8)
     query, split = np.array([0, 0, 1, 2]), np.array([TEST, TRAIN, DEV, TRAIN], dtype=np.int8)

@@ -40,6 +40,22 @@ def test_labels_that_the_graph_can_help_with_are_counted(tmp_path: Path) -> None
     assert report.shared_labels == {"train": 2 / 3, "dev": 1.0, "test": 0.5}
 
 
+def test_a_label_that_only_a_twin_shares_is_not_counted(tmp_path: Path) -> None:
+    """q1 and q2 leave the graph together, so none of them finds the other at their passage; q3 of dev finds both."""
+    qrels = {"train": [("q0", "d0", 1), ("q1", "d2", 1), ("q2", "d2", 1)], "dev": [("q3", "d2", 1)]}
+    for second, share in (("What is number  1", 0.0), ("what is number 2", 2 / 3)):
+        queries = [{**query, "text": second} if query["_id"] == "q2" else query for query in QUERIES]
+        folder = write_beir(tmp_path / str(share), queries=lines(queries), qrels={**qrels, "test": [("q4", "d0", 1)]})
+        report = check(Ingest(dataset=str(folder)))
+        assert report.shared_labels == {"train": share, "dev": 1.0, "test": 1.0}
+
+
+def test_twins_alone_cannot_train(tmp_path: Path) -> None:
+    queries = [{**query, "text": "what is number 0"} if query["_id"] == "q1" else query for query in QUERIES]
+    assert Kind.NO_TRAINING in problems_of(write_beir(tmp_path / "twins", queries=lines(queries)))
+    assert Kind.NO_TRAINING not in problems_of(write_beir(tmp_path / "control"))
+
+
 CORPUS = lines(PASSAGES)
 CASES = {
     "duplicate passage": (

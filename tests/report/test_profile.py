@@ -30,7 +30,8 @@ def test_degrees_labels_and_words(tiny_dataset: Dataset, graph: Graph) -> None:
     test = tiny_dataset.split_qrels("test").passage.tolist()
     expected = {"train": 1.0, "test": sum(p in reached for p in test) / len(test)}
     assert {split: facts["labels_with_neighbors"][split] for split in expected} == expected
-    assert facts["splits"]["dev"] == {"queries": 20, "labelled": 20, "labels": 20}
+    counts = {"queries": 20, "labelled": 20, "labels": 20, "warm_queries": 0, "warm_labels": 0, "recurring": 0}
+    assert facts["splits"]["dev"] == counts
     assert facts["degrees"]["most"] == 60
     # "the DETAIL TOPIC is in the DETAIL TOPIC", "what is the DETAIL TOPIC number N"
     assert set(profile.words["passages"].tolist()) == {8} and facts["words"]["dev queries"]["median"] == 7

@@ -10,7 +10,7 @@ from gnn_encoder.artifacts import Manifest
 from gnn_encoder.artifacts.history import Record
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES
-from gnn_encoder.evaluation.results import block
+from gnn_encoder.evaluation.results import block, detectable_differences
 from gnn_encoder.evaluation.similarity import NAMES as SIMILARITIES
 from gnn_encoder.report.examples import Example, Found, most_changed
 from gnn_encoder.report.page import Plot, render_page
@@ -32,6 +32,7 @@ def fabricated_metrics() -> dict:
     statistics = {"permutations": 200, "resamples": 100, "seed": 0, "test": "randomization"}
     answered = {"test": {system: figures[:50, :3] for system, figures in values.items()}}
     judged = {split: {system: figures[:, :1] for system, figures in values.items()} for split in ("dev", "test")}
+    first = {system: figures[:200, :1] for system, figures in values.items()}
     part = {system: figures[:200] for system, figures in values.items()}
     took = {"encode_ms": 12.344, "search_ms": 0.5, "passage_encode_ms": None}
     return {
@@ -57,6 +58,11 @@ def fabricated_metrics() -> dict:
                 "labels": {"dev": 205, "test": 210},
             },
         },
+        "recurrence": {
+            name: block({"test": first}, ("RR@10",), baseline=BASELINE, **{**statistics, "permutations": 0})
+            for name in ("recurring", "unseen")
+        },
+        "detectable": {s: detectable_differences(first, ("RR@10",), baseline=BASELINE) for s in ("dev", "test")},
         "answers": block(answered, ("Answer@5", "Answer@20", "Answer@100"), baseline=BASELINE, **statistics),
         "latency": {
             "queries": 200, "hits": 10, "precision": "fp32", "device": "cpu",
@@ -64,7 +70,9 @@ def fabricated_metrics() -> dict:
         },
         "profile": {
             "passages": 1234,
-            "splits": {"train": {"queries": 10, "labelled": 9, "labels": 12}},
+            "splits": {"train": {
+                "queries": 10, "labelled": 9, "labels": 12, "warm_queries": 3, "warm_labels": 9, "recurring": 2,
+            }},
             "words": {"passages": {"mean": 51.2, "median": 40.0, "most": 99}},
             "degrees": {"mean": 1.5, "median": 1.0, "most": 7},
             "isolated": 0.25,
@@ -145,6 +153,9 @@ def test_page_says_how_many_documents_there_are_and_which_test_it_was() -> None:
         for systems in [of for each in (metrics, *metrics["strata"].values()) for of in each[kind].values()]:
             for of in systems.values():
                 of["MAP(D)"] = of.pop(first)
+    for systems in metrics["detectable"].values():
+        for of in systems.values():
+            of["MAP(D)"] = of.pop(first)
     assert "Measures with (doc) rank documents" in render(metrics=metrics)
 
 
@@ -265,3 +276,13 @@ def test_a_short_table_has_warm_and_cold_queries() -> None:
 def test_most_changed(gains: list[float], won: list[int], lost: list[int]) -> None:
     best, worst = most_changed(np.array(gains), 2)
     assert (best.tolist(), worst.tolist()) == (won, lost)
+
+
+def test_recurring_queries_and_power_have_their_sections() -> None:
+    page, metrics = render(), fabricated_metrics()
+    assert "unseen: 200 test queries that nearly equal no training query" in page
+    smallest = metrics["detectable"]["test"]["BM25"]["RR@10"]
+    assert f"<td>{smallest:.3f}</td>" in page and "paired test of\n300 queries" in page
+    empty = block({}, ("RR@10",), permutations=1, resamples=1, seed=0, baseline=BASELINE)
+    metrics["recurrence"] = {"recurring": empty, "unseen": empty}
+    assert "nearly equal no training query" not in render(metrics=metrics)

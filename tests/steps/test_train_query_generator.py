@@ -123,14 +123,24 @@ def apart(train: Qrels, held_out: Qrels) -> bool:
 def test_no_held_out_query_or_passage_is_trained_on() -> None:
     generator = np.random.default_rng(0)
     pairs = Qrels(np.repeat(np.arange(100), 2), generator.integers(0, 150, 200), np.ones(200, int))
-    train, held_out = split_pairs(pairs, 0.25, 0, 1000, seed=3)
+    alone = np.arange(100)
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, 3, alone)
     assert apart(train, held_out) and len(set(held_out.query)) == 25 and len(held_out.query) == 50
     shared = ~np.isin(pairs.query, held_out.query) & np.isin(pairs.passage, held_out.passage)
     assert shared.sum() > 20 and len(train.query) == 150 - shared.sum()
-    small, few = split_pairs(pairs, 0.25, 7, 5, seed=3)
+    small, few = split_pairs(pairs, 0.25, 7, 5, 3, alone)
     assert len(small.query) == 7 and len(few.query) == 5 and set(few.query) < set(held_out.query)
-    assert split_pairs(pairs, 0.25, 0, 1000, seed=4)[1].query.tolist() != held_out.query.tolist()
-    assert len(split_pairs(pairs, 0.0, 0, 5, seed=3)[0].query) == 200, "nothing is held out"
+    assert split_pairs(pairs, 0.25, 0, 1000, 4, alone)[1].query.tolist() != held_out.query.tolist()
+    assert len(split_pairs(pairs, 0.0, 0, 5, 3, alone)[0].query) == 200, "nothing is held out"
+
+
+def test_a_held_out_query_has_no_twin_among_the_trained() -> None:
+    """Query 2i asks the same as 2i + 1, and all pairs have passages of their own."""
+    pairs, groups = Qrels(np.arange(200), np.arange(200), np.ones(200, int)), np.arange(200) // 2 * 2
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, 3, groups)
+    assert len(held_out.query) == 50 and not set(groups[train.query]) & set(groups[held_out.query])
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, 3, np.arange(200))  # control: groups matter
+    assert len(held_out.query) == 50 and set(groups[train.query]) & set(groups[held_out.query])
 
 
 @pytest.mark.parametrize("positives", [1, 40])
@@ -138,7 +148,7 @@ def test_nearly_all_pairs_are_trained_on(positives: int) -> None:
     """Queries with many positives lose no more pairs than ROUGE needs."""
     queries = np.repeat(np.arange(4000 // positives), positives)
     pairs = Qrels(queries, np.random.default_rng(0).permutation(4000), np.ones(4000, int))
-    train, held_out = split_pairs(pairs, 0.1, 0, 100, seed=3)
+    train, held_out = split_pairs(pairs, 0.1, 0, 100, 3, np.arange(4000))
     assert apart(train, held_out) and len(held_out.query) == 100
     assert len(train.query) > 4000 - 100 - positives
 

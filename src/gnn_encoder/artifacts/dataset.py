@@ -4,6 +4,7 @@ corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
+recurring.parquet  query: row numbers of the queries that nearly equal another training query, if any do
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
 version as it is: a dataset without them means the same as before.
@@ -25,6 +26,7 @@ from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manife
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
+RECURRING = "recurring.parquet"
 ROW_GROUP = 10_000
 """Rows that a reader holds in memory at a time."""
 
@@ -34,6 +36,7 @@ SCHEMAS = {
     QUERIES: pa.schema({"query_id": TEXT, "text": TEXT, "split": TEXT, "answers": pa.list_(TEXT), "group": NUMBER}),
     QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
     POOL: pa.schema({"query": NUMBER, "passage": NUMBER}),
+    RECURRING: pa.schema({"query": NUMBER}),
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
@@ -211,6 +214,13 @@ class Dataset:
         return query, passage
 
     @cached_property
+    def recurring(self) -> np.ndarray:
+        """Rows int32, ascending, of the queries that nearly equal another query, one of train, as
+        `ingest.recurrence_similarity` says."""
+        file = self.path / RECURRING
+        return read_columns(file, "query")[0] if file.is_file() else np.empty(0, np.int32)
+
+    @cached_property
     def structure(self) -> Structure | None:
         """The documents of the passages; None: the data have no structure."""
         return Structure(self.path, len(self.passages)) if (self.path / NODES).is_file() else None
@@ -263,6 +273,11 @@ class DatasetWriter:
         """Write the pool, as `Dataset.pool`."""
         self._open(POOL)
         self._write(POOL, query, passage)
+
+    def recurring(self, query: Column) -> None:
+        """Write the recurring queries, as `Dataset.recurring`."""
+        self._open(RECURRING)
+        self._write(RECURRING, query)
 
     def structure(self, nodes: list[Column], document_ids: Column, citations: list[Column]) -> None:
         """Write the documents: the columns of nodes and citations as in `artifacts.structure`."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gnn_encoder.artifacts.arrays import ranges
-from gnn_encoder.artifacts.dataset import Dataset, read_columns
+from gnn_encoder.artifacts.dataset import Dataset, Qrels, read_columns
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 
 RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
@@ -228,6 +228,18 @@ class KnownPositives:
         column = np.minimum(np.searchsorted(passages, known), len(passages) - 1)
         others = (passages[column] == known) & (column != positive[row])
         return np.stack([row[others], column[others]])
+
+
+def warm_labels(dataset: Dataset, split: str) -> tuple[Qrels, np.ndarray]:
+    """The positive labels of a split [r], and which of them are warm, bool [r].
+
+    A label is warm if another query, one of train, has a positive label of its passage. A twin of the query does not
+    count, because it leaves the graph together with the query.
+    """
+    labels, train = dataset.split_qrels(split).positive(), dataset.split_qrels("train").positive()
+    asking = np.unique(pair_keys(dataset.groups[train.query], train.passage)) & 0xFFFFFFFF
+    groups = np.bincount(asking, minlength=len(dataset.passages))
+    return labels, groups[labels.passage] > (split == "train")
 
 
 @dataclass(frozen=True)

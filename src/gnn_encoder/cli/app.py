@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder import __version__
-from gnn_encoder.cli import bundles, clusters, models
+from gnn_encoder.cli import bundles, clusters, datasets, models
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
@@ -32,8 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Check data before training on it.", no_args_is_help=True)
-app.add_typer(data, name="data")
+app.add_typer(datasets.data, name="data")
 app.add_typer(models.models, name="models")
 
 
@@ -231,38 +230,6 @@ def doctor(root: Root = DEFAULT_ROOT) -> None:
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
-
-
-@data.command()
-def check(
-    dataset: Annotated[str, typer.Argument(help="Path or URI of the data, or python-docs.")],
-    format: Annotated[str, typer.Option(help="auto, beir, msmarco, dpr, markup, ir_datasets or python-docs.")] = "auto",
-    document_depth: Annotated[int, typer.Option(help="Cut documents at this depth, as ingest.document_depth.")] = 0,
-) -> None:
-    """Validate a dataset: show counts, and each kind of problem with file and line."""
-    from gnn_encoder.data import canonicalize, open_source
-    from gnn_encoder.settings.presets import parse_settings
-
-    given = {"dataset": dataset, "format": format, "document_depth": document_depth}
-    settings = parse_settings({"ingest": given}, source="data check").ingest
-    report = canonicalize(open_source(settings), settings)
-    lines = {"source": f"{report.source} ({report.format})", "passages": f"{report.passages:,}"}
-    for split, count in report.queries.items():
-        unlabelled = report.without_positive.get(split, 0)
-        lines[split] = f"{count:,} queries, {report.labels.get(split, 0):,} labels, {unlabelled:,} without a positive"
-    shared = ", ".join(f"{share:.0%} of {split}" for split, share in report.shared_labels.items())
-    if shared:
-        lines["shared"] = f"labels whose passage another training query has, too: {shared}; there the graph can help"
-    lines["isolated"] = f"{report.isolated_passages:,} passages that no positive label names"
-    lines["words"] = f"{report.passage_words:.1f} a passage, {report.query_words:.1f} a query"
-    lines |= report.structure.lines() if report.structure else {}
-    for name, value in {**lines, **report.facts}.items():
-        typer.echo(f"{name:<10} {value}")
-    for line in (*report.problems, *report.remarks):
-        typer.echo(f"- {line}")
-    if report.problems:
-        mend = "fix it" if report.fatal else "fix it, or --set ingest.on_bad_rows=drop"
-        raise UserError(f"{dataset} has {len(report.problems)} kinds of problem, listed above: {mend}")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
 from gnn_encoder.data.rows import Label, Query, Source, blank, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
-from gnn_encoder.data.twins import twin_groups
+from gnn_encoder.data.twins import recurring, twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
 from gnn_encoder.settings.foundation import Ingest
 
@@ -36,6 +36,7 @@ class Questions:
     split     int8 [queries]: index of the final split in `SPLITS`
     query, passage   int64 [labels]: rows in `queries` and in the corpus
     groups    int [queries]: as `Dataset.groups`
+    recurring bool [queries, splits]: whether another query of each split nearly equals the query
     train_before_draw, dev_before_draw   number of training, and of dev queries before the draw
     """
 
@@ -56,16 +57,18 @@ class Questions:
                 _count(problems, kind, self.labels.filter(rows.is_null()), name)
         self.query, self.passage = _numbers(query.fill_null(0)), _numbers(passage.fill_null(0))
         self._keep_labels(pc.and_(query.is_valid(), passage.is_valid()).to_numpy())
-        self._settle_splits(settings.dev_fraction, problems)
+        self._settle_splits(settings, problems)
         self.train_before_draw = int((self.split == TRAIN).sum())
         self.dev_before_draw = int((self.split == DEV).sum())
         most = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}
         self._keep_queries(drawn(self.split, self.queries["text"], self._answered(), most, settings.seed))
         self._find_twins(settings.twin_similarity)
-        train = self._answered() & (self.split == TRAIN)
+        texts = self.queries["text"].to_pylist()
+        self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
+        trained = np.unique(self.groups[self._answered() & (self.split == TRAIN)])
         if not source.has_queries:
             self.remarks.append("no queries: `run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder")
-        elif train.sum() < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
+        elif len(trained) < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
             problems.add(Kind.NO_TRAINING, source.name)
 
     def _positive(self) -> np.ndarray:
@@ -84,16 +87,23 @@ class Questions:
         rows["without_positive"] = self.split[~self._answered()]
         positive = self._positive()
         passage, split = self.passage[positive], self.split[self.query[positive]]
-        trained = np.bincount(passage[split == TRAIN], minlength=passages)  # training queries of each passage
+        # Training queries of each passage. Twins count once, because they leave the graph together.
+        asking = np.unique(pair_keys(self.groups[self.query[positive]], passage)[split == TRAIN])
+        trained = np.bincount(asking & 0xFFFFFFFF, minlength=passages)
         shared = trained[passage] > (split == TRAIN)
+        labelled, warm = np.unique(self.query[positive]), np.unique(self.query[positive][shared])
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(self.queries["text"])))
         return {
             **{
                 name: {split: int((codes == code).sum()) for code, split in enumerate(SPLITS)}
                 for name, codes in rows.items()
             },
-            "shared_labels": {
-                name: float(shared[split == code].mean()) for code, name in enumerate(SPLITS) if (split == code).any()
+            "shared_labels": _shares(shared, split),
+            "warm_queries": _shares(np.isin(labelled, warm), self.split[labelled]),
+            "twins": int((np.bincount(self.groups, minlength=1)[self.groups] > 1).sum()),
+            "recurring": {
+                name: dict(zip(SPLITS, self.recurring[self.split == code].sum(axis=0).tolist(), strict=True))
+                for code, name in enumerate(SPLITS)
             },
             "train_before_draw": self.train_before_draw,
             "dev_before_draw": self.dev_before_draw,
@@ -107,8 +117,11 @@ class Questions:
         writer.queries(ids, texts, np.array(SPLITS)[self.split].tolist(), answers, self.groups)
         query_ids, passage_ids, relevance = self.labels.select(["query_id", "passage_id", "relevance"]).columns
         writer.qrels(query_ids, passage_ids, relevance, self.query, self.passage)
+        again = np.flatnonzero(self.recurring[:, TRAIN])
+        if len(again):
+            writer.recurring(again)
 
-    def _settle_splits(self, dev_fraction: float, problems: Problems) -> None:
+    def _settle_splits(self, settings: Ingest, problems: Problems) -> None:
         """Assigns a split to every query; leaves out queries and labels without a split."""
         of_label = _numbers(self.labels["split"])
         self.split = highest(_numbers(self.queries["split"]), self.query, of_label)
@@ -122,7 +135,8 @@ class Questions:
         self._keep_labels(~repeated)
         self._remark(self.split == NONE, "queries are in no qrels and were left out")
         self._keep_queries(self.split != NONE)
-        self.split, remarks = complete(self.split, self.queries["text"], dev_fraction)
+        fraction, similarity = settings.dev_fraction, settings.twin_similarity
+        self.split, remarks = complete(self.split, self.queries["text"], fraction, similarity)
         self.remarks += remarks
         copies = leaked(self.queries["text"], self.split)
         self._remark(copies, "queries have the words of one in a later split (train, dev, test) and were left out")
@@ -189,3 +203,8 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """An Arrow column as NumPy: splits stay int8, rows become int64."""
     array: np.ndarray = column.to_numpy()
     return array if array.dtype == np.int8 else array.astype(np.int64)
+
+
+def _shares(mask: np.ndarray, split: np.ndarray) -> dict[str, float]:
+    """The share of true values of a mask [n] in each split that has any, given the split int8 [n] of each value."""
+    return {name: float(mask[split == code].mean()) for code, name in enumerate(SPLITS) if (split == code).any()}

@@ -1,7 +1,8 @@
 """Assigns a split to each query.
 
-A query must be in only one split; otherwise test figures would be measured on training data. A hash of the query's text
-chooses the queries of a missing split and the draws of training and dev queries, so the same data give the same splits.
+A query must be in only one split; otherwise test figures would be measured on training data. So must a query and its
+twins (`twins`). A hash of the query's text chooses the queries of a missing split and the draws of training and dev
+queries, so the same data give the same splits.
 """
 
 import hashlib
@@ -9,20 +10,20 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.data.twins import folded, twin_groups
 
 TRAIN, DEV, TEST = range(len(SPLITS))
 NONE = -1
 
 
 def share(text: str, salt: str = "") -> float:
-    """A text's pseudorandom number in [0, 1); letter case and outer blanks do not matter.
+    """A text's pseudorandom number in [0, 1), which is the same for all texts that are equal when `folded`.
 
     Numbers under different salts are independent.
     """
-    digest = hashlib.blake2b((salt + text.strip().casefold()).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b((salt + folded(text)).encode(), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") / 2**64)
 
 
@@ -37,21 +38,20 @@ def highest(own: np.ndarray, query: np.ndarray, split: np.ndarray) -> np.ndarray
 
 
 def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
-    """bool [n]: queries with the same words as a query in a later split (train < dev < test)."""
-    if not len(split):
-        return np.zeros(0, dtype=bool)
-    words = pc.utf8_lower(pc.utf8_trim_whitespace(texts.combine_chunks()))
-    groups = words.dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    latest = np.full(groups.max() + 1, NONE, dtype=split.dtype)
+    """bool [n]: queries with the text (`folded`) of a query in a later split (train < dev < test)."""
+    groups = twin_groups(texts.to_pylist(), 0)
+    latest = np.full(len(split), NONE, dtype=split.dtype)
     np.maximum.at(latest, groups, split)
     return np.asarray((split != NONE) & (split < latest[groups]))
 
 
-def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tuple[np.ndarray, list[str]]:
+def complete(
+    split: np.ndarray, texts: pa.ChunkedArray, fraction: float, similarity: float = 0.0
+) -> tuple[np.ndarray, list[str]]:
     """Returns the splits with missing splits filled in, and remarks on the changes.
 
     Without test, dev becomes test (papers report on MS MARCO's dev). Without both, `fraction` of train becomes test.
-    Without dev, `fraction` of train becomes dev.
+    Without dev, `fraction` of train becomes dev. Twins, by `similarity` as in `twin_groups`, stay together.
     """
     split, remarks = split.copy(), []
     if TEST not in split and DEV in split:
@@ -60,7 +60,7 @@ def complete(split: np.ndarray, texts: pa.ChunkedArray, fraction: float) -> tupl
     missing = [part for part in (TEST, DEV) if part not in split]
     rows = np.flatnonzero(split == TRAIN)
     if len(rows) and missing:
-        places = _places(texts, rows)
+        places = _places_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
         for i, part in enumerate(missing):
             chosen = rows[(places >= i * fraction) & (places < (i + 1) * fraction)]
             split[chosen] = part
@@ -87,3 +87,12 @@ def drawn(
 
 def _places(texts: pa.ChunkedArray, rows: np.ndarray, salt: str = "") -> np.ndarray:
     return np.array([share(text.as_py(), salt) for text in texts.take(pa.array(rows))])
+
+
+def _places_of_groups(texts: list[str], similarity: float) -> np.ndarray:
+    """The `share` of each text's group: of the group's first text by the alphabet, so that order does not matter."""
+    groups, names = twin_groups(texts, similarity), np.array([folded(text) for text in texts], dtype=object)
+    order = np.argsort(names, kind="stable")
+    first = np.full(len(texts), len(texts))
+    np.minimum.at(first, groups[order], np.arange(len(texts)))
+    return np.array([share(name) for name in names[order[first[groups]]]])

@@ -1,4 +1,5 @@
 """Finds twins: training queries with the same meaning. Twins share their positives and are masked together.
+Counts recurring queries: those that nearly equal another one, also in another split.
 
 Texts that differ only in letter case, white space or Unicode composition (NFC) are always twins: all 1,131 twins among
 MedQuAD's 13,677 training queries differ in letter case. Punctuation counts: "C" is not "C++".
@@ -11,12 +12,14 @@ The threshold is off by default, because no cheap measure recognises equal meani
 (are) lung cancer ?", "What is (are) breast cancer ?"). Other measures err too: MiniLM gives "spinocerebellar ataxia 26"
 and "21" a cosine of 0.98, TF-IDF gives "What causes Bartter syndrome ?" and "What is (are) Bartter syndrome ?" 0.9.
 
-Cost for 500,000 random queries of 3 to 9 words: 1 s of processor time without a threshold, 9 s and 200 MB with 0.8.
+Cost for 500,000 random queries of 3 to 9 words out of 50,000: 0.4 s of processor time without a threshold, 4 s and
+200 MB with 0.8; a minute if most words are among a few frequent ones.
 """
 
 import re
 import unicodedata
 from array import array
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -29,6 +32,11 @@ ROUNDING = 1e-6
 """Tolerance: the product of a threshold such as 2/3 and a count may be slightly above an integer."""
 
 
+def folded(text: str) -> str:
+    """A text without differences in letter case, white space and Unicode composition (NFC)."""
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
 def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     """For each text the row of the first text in its group, int32 [n].
 
@@ -36,8 +44,7 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     two ends of a chain may be less similar. With 0, only equal texts are in one group.
     """
     first: dict[str, int] = {}
-    folded = (" ".join(unicodedata.normalize("NFC", text).casefold().split()) for text in texts)
-    groups = np.fromiter((first.setdefault(text, row) for row, text in enumerate(folded)), np.int32, len(texts))
+    groups = np.fromiter((first.setdefault(folded(text), row) for row, text in enumerate(texts)), np.int32, len(texts))
     if similarity:
         rows = np.fromiter(first.values(), np.int32, len(first))
         _, leader, part = np.unique(_components(list(first), similarity), return_index=True, return_inverse=True)
@@ -46,14 +53,36 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
 
 
 def _components(texts: list[str], similarity: float) -> np.ndarray:
-    """The number of each text's connected component, int [n]; pairs that share enough words are connected.
+    """The number of each text's connected component, int [n]; pairs that share enough words are connected."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    components = np.arange(len(texts))
+
+    def apart(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        return np.asarray(components[left] != components[right])
+
+    for pair in similar_pairs(texts, similarity, apart):
+        left, right = components[pair]
+        edges = csr_array((np.ones(len(left)), (left, right)), shape=(len(texts),) * 2)
+        components[:] = connected_components(edges, directed=False)[1][components]
+    return components
+
+
+def similar_pairs(
+    texts: list[str], similarity: float, wanted: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Yields the rows int [2, c] of pairs of texts whose sets of words have at least this Jaccard similarity.
+
+    `wanted` gets the rows [c] of both texts of possible pairs and says which are compared, bool [c]; it may change
+    between two yields. A pair may come more than once.
 
     The result is exact although few pairs are compared. If the Jaccard similarity of two sets is at least t, they share
     a word that is among the |x| − ⌈t·|x|⌉ + 1 rarest words of each set x (prefix filter; Chaudhuri, Ganti and Kaushik,
-    2006).
+    2006). They share at least t / (1 + t) · (|x| + |y|) words; if the rarest shared word is the i-th of x and the j-th
+    of y, they share at most 1 + min(|x| − i, |y| − j) (positional filter; Xiao, Wang, Lin and Yu, 2008).
     """
     from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
 
     vocabulary: dict[str, int] = {}
     words, indptr = array("i"), array("q", [0])
@@ -67,19 +96,51 @@ def _components(texts: list[str], similarity: float) -> np.ndarray:
     # The words of each text, rarest first. Only the first few words are looked up in other texts.
     order = np.lexsort((word, np.bincount(word, minlength=len(vocabulary))[word], row))
     rare = size - np.ceil(similarity * size - ROUNDING) + 1
-    order = order[np.arange(len(word)) - begins[row] < rare[row]]
-    order = order[np.argsort(word[order], kind="stable")]
+    after = size[row] - (np.arange(len(word)) - begins[row])  # the word and the more frequent words of its text
+    early = size[row] - after < rare[row]
+    order, after = order[early], after[early]
+    by_word = np.argsort(word[order], kind="stable")
+    order, after = order[by_word], after[by_word]
     # An entry is compared with the entries of the same word that follow it.
     row, starts = row[order], np.arange(1, len(order) + 1)
     stops = np.searchsorted(word[order], word[order], side="right")
-    components = np.arange(n)
+    needed = similarity / (1 + similarity)
     chunk = np.cumsum(stops - starts) // PAIRS
     for some in np.split(np.arange(len(order)), np.flatnonzero(np.diff(chunk)) + 1):
-        left, right = np.repeat(row[some], (stops - starts)[some]), row[ranges(starts[some], stops[some])]
-        apart = components[left] != components[right]
-        left, right = left[apart], right[apart]
+        first, second = np.repeat(some, (stops - starts)[some]), ranges(starts[some], stops[some])
+        left, right = row[first], row[second]
+        enough = np.minimum(after[first], after[second]) >= needed * (size[left] + size[right]) - ROUNDING
+        left, right = left[enough], right[enough]
+        compared = wanted(left, right)
+        left, right = left[compared], right[compared]
         common = sets[left].multiply(sets[right]).sum(axis=1)
         alike = common >= similarity * (size[left] + size[right] - common) - ROUNDING
-        edges = np.ones(int(alike.sum())), (components[left[alike]], components[right[alike]])
-        components = connected_components(csr_array(edges, shape=(n, n)), directed=False)[1][components]
-    return components
+        yield np.stack([left[alike], right[alike]])
+
+
+def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float) -> np.ndarray:
+    """Whether another text of each kind nearly equals each of the n texts, bool [n, kinds].
+
+    Args:
+        texts: n texts.
+        kind: int [n], the kind of each text (its split), from 0.
+        kinds: number of kinds.
+        similarity: texts with at least this Jaccard similarity nearly equal each other; so do equal texts.
+    """
+    first: dict[str, int] = {}
+    place = np.fromiter((first.setdefault(folded(text), len(first)) for text in texts), np.int64, len(texts))
+    count = np.zeros((len(first), kinds), np.int64)
+    np.add.at(count, (place, kind), 1)
+    there, near = count > 0, np.zeros(count.shape, bool)
+
+    def wanted(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        news: np.ndarray = ((there[right] & ~near[left]) | (there[left] & ~near[right])).any(axis=1)
+        return news
+
+    for left, right in similar_pairs(list(first), similarity, wanted) if similarity else ():
+        for one, other in ((left, right), (right, left)):
+            np.logical_or.at(near, one, there[other])
+    others = count[place]
+    others[np.arange(len(texts)), kind] -= 1
+    found: np.ndarray = near[place] | (others > 0)
+    return found

@@ -13,7 +13,8 @@ from gnn_encoder.errors import printable
 SHOWN = 3
 """Places kept per kind of problem."""
 FEWEST_TRAINING = 2
-"""Training queries with a relevant passage: masked training masks a query and needs another query in the graph."""
+"""Training queries of different text with a relevant passage: masked training masks a query with its twins, and needs
+another query in the graph."""
 
 
 class Kind(StrEnum):
@@ -22,7 +23,7 @@ class Kind(StrEnum):
     MISSING_FILE = "missing file"
     UNREADABLE = "unreadable file"
     EMPTY_CORPUS = "empty corpus"
-    NO_TRAINING = f"fewer than {FEWEST_TRAINING} training queries with a relevant passage"
+    NO_TRAINING = f"fewer than {FEWEST_TRAINING} different training queries with a relevant passage"
     ENCODING = "not UTF-8"
     BAD_JSON = "bad JSON"
     BAD_ROW = "wrong columns or fields"
@@ -152,7 +153,15 @@ class DataReport:
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
     shared_labels: dict[str, float]
-    """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train."""
+    """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train that
+    is no twin."""
+    warm_queries: dict[str, float]
+    """Per split, the share of the queries with such a label among those with a label of at least 1."""
+    twins: int
+    """Training queries that have a twin."""
+    recurring: dict[str, dict[str, int]]
+    """Split → split → the queries of the first that nearly equal another query of the second, by
+    `ingest.recurrence_similarity`."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
     dev_before_draw: int
@@ -174,6 +183,11 @@ class DataReport:
         return any(problem.fatal for problem in self.problems)
 
     @property
+    def labelled(self) -> dict[str, int]:
+        """Queries per split with a label of at least 1."""
+        return {split: count - self.without_positive[split] for split, count in self.queries.items()}
+
+    @property
     def headline(self) -> str:
         """Such as `2,512 passages · 812/101/99 queries` (train, dev, test), and the size of a split before a draw."""
         counts = f"{self.passages:,} passages · {'/'.join(f'{n:,}' for n in self.queries.values())} queries"
@@ -190,10 +204,13 @@ class DataReport:
             "labels": self.labels,
             "queries_without_positive": self.without_positive,
             "shared_labels": self.shared_labels,
+            "warm_queries": self.warm_queries,
+            "recurring": {split: others["train"] for split, others in self.recurring.items()},
         }
         return {
             "passages": self.passages,
             **{f"{what}_{split}": count for what, counts in by_split.items() for split, count in counts.items()},
+            "twins": self.twins,
             "queries_train_before_draw": self.train_before_draw,
             "queries_dev_before_draw": self.dev_before_draw,
             "isolated_passages": self.isolated_passages,

@@ -90,6 +90,19 @@ class Collected:
             if any(stratum in strata.inside for strata in self.strata.values())
         }
 
+    def recurrence(self, names: Sequence[str]) -> dict[str, dict[str, PerQuery]]:
+        """Returns `figures` of the `recurring` queries, which nearly equal a training query, and of the `unseen` ones.
+
+        Splits without a recurring query are left out.
+        """
+        found: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
+        for split, systems in self.figures(names).items():
+            again = np.isin(self.queries[split], self.data.recurring)
+            for name, inside in (("recurring", again), ("unseen", ~again)):
+                if again.any() and inside.any():
+                    found[name][split] = {system: figures[inside] for system, figures in systems.items()}
+        return found
+
     def answer_figures(self) -> dict[str, PerQuery]:
         """Returns {split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""
         return {

@@ -11,6 +11,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.artifacts.dataset import CORPUS
 from gnn_encoder.artifacts.tables import RECIPROCAL
 from gnn_encoder.evaluation.measures import NAMES, mean_name
+from gnn_encoder.evaluation.power import detectable, deviation
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization, paired_t
 
 KINDS = {"p": "p_values", "better": "better", "worse": "worse"}
@@ -67,6 +68,16 @@ def corrected(p: OfEach) -> OfEach:
         return {}
     (names, *_) = (tuple(of_system) for of_system in p.values())
     return _named(list(p), holm(np.array([list(of_system.values()) for of_system in p.values()])), names)
+
+
+def detectable_differences(values: PerQuery, names: Sequence[str] = NAMES, *, baseline: str) -> OfEach:
+    """Returns {system: {measure: the smallest difference from the baseline that so many queries show}} (`power`)."""
+    others = [system for system in values if system != baseline]
+    found = [
+        [detectable(deviation(column), len(column)) for column in (values[system] - values[baseline]).T]
+        for system in others
+    ]
+    return _named(others, np.array(found), names) if others else {}
 
 
 def shares(values: PerQuery, names: Sequence[str] = NAMES, *, baseline: str) -> dict[str, OfEach]:
@@ -159,7 +170,8 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
     Means as `test/GNN-encoder/RR@10`, those of a stratum as `test/GNN-encoder/cold/RR@10`; uncorrected p-values as
     `test/GNN-encoder/p/RR@10`, and the shares of queries with a better or worse value than the baseline's as
     `test/GNN-encoder/worse/RR@10`. Of strata, p-values and shares are of the first measure only:
-    `test/GNN-encoder/cold/p/RR@10`. `metrics.json` has all.
+    `test/GNN-encoder/cold/p/RR@10`. The first measure of recurring and unseen queries as of strata; the smallest
+    differences that the queries can show as `test/GNN-encoder/detectable/RR@10`. `metrics.json` has all.
     """
     first = metrics["measures"][:1]
     figures = [("", found["results"], None) for found in (metrics, metrics["judged"], metrics["answers"]) if found]
@@ -167,6 +179,8 @@ def flat(metrics: dict[str, Any]) -> dict[str, float]:
     for name, found in metrics["strata"].items():
         figures += [(f"{name}/", found["results"], None)]
         figures += [(f"{name}/{kind}/", found[key], first) for kind, key in KINDS.items()]
+    figures += [(f"{name}/", found["results"], None) for name, found in metrics["recurrence"].items()]
+    figures += [("detectable/", metrics["detectable"], None)]
     return {
         f"{split}/{system}/{kind}{measure}": value
         for kind, splits, shown in figures

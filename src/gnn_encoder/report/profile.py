@@ -9,7 +9,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Graph
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.artifacts.tables import warm_labels
 
 TEXTS = 20_000
 """Number of texts of a kind, from the first, whose words are counted."""
@@ -30,18 +30,26 @@ class DataProfile:
 def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     """Returns the statistics of a dataset and its graph.
 
-    `facts`: `passages`, their number; `splits`, each with the numbers of queries, of labelled queries and of positive
-    labels; `words` and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge;
-    `labels_with_neighbors`, the share of each split's positive labels whose passage has an edge.
+    `facts`: `passages`, their number; `splits`, each with the numbers of queries, of labelled queries, of positive
+    labels, of those that are warm and of their queries (`warm_labels`), and of recurring queries; `words`
+    and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, the
+    share of each split's positive labels whose passage has an edge.
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
     words = {"passages": _words(dataset.passages.take(some).texts)}
     degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
     splits, reached = {}, {}
     for split in SPLITS:
-        rows, qrels = dataset.query_rows(split), dataset.split_qrels(split)
-        positive = qrels.positive().passage
-        splits[split] = {"queries": len(rows), "labelled": len(labelled_queries(qrels)), "labels": len(positive)}
+        rows, (labels, warm) = dataset.query_rows(split), warm_labels(dataset, split)
+        positive, labelled = labels.passage, np.unique(labels.query)
+        splits[split] = {
+            "queries": len(rows),
+            "labelled": len(labelled),
+            "labels": len(positive),
+            "warm_queries": int(np.isin(labelled, labels.query[warm]).sum()),
+            "warm_labels": int(warm.sum()),
+            "recurring": int(np.isin(rows, dataset.recurring).sum()),
+        }
         if len(rows):
             words[f"{split} queries"] = _words(dataset.query_texts(rows[:TEXTS]))
         if len(positive):

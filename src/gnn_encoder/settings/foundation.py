@@ -40,6 +40,9 @@ class Ingest(StepSettings):
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
     words. 0: equal texts alone."""
+    recurrence_similarity: Fraction = 0.8
+    """The audit calls a query recurring if its set of words is at least this similar (Jaccard) to that of a training
+    query. Nothing is left out; `evaluate` also measures without such test queries. 0: equal texts alone."""
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0

@@ -9,7 +9,14 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.evaluation.results import block, flat, headline_of, per_query_table, split_digest
+from gnn_encoder.evaluation.results import (
+    block,
+    detectable_differences,
+    flat,
+    headline_of,
+    per_query_table,
+    split_digest,
+)
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
@@ -76,6 +83,14 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
                 "labels": {split: collected.strata[split].labels[name] for split in figures},
             }
             for name, figures in collected.figures_of_strata(names).items()
+        },
+        "recurrence": {
+            name: block(figures, names[:1], baseline=settings.baseline, **statistics)
+            for name, figures in collected.recurrence(names[:1]).items()
+        },
+        "detectable": {
+            split: detectable_differences(systems, names[:1], baseline=settings.baseline)
+            for split, systems in collected.figures(names[:1]).items()
         },
         "answers": block(answered, answers.MEASURES, baseline=settings.baseline, **statistics) if answered else None,
         **statistics,

@@ -1,7 +1,8 @@
 """Trains a query generator; a generated query shows which query a negative passage answers (SS-BERT 3.2).
 
-The pairs held out for ROUGE have passages and queries that no training pair has. ROUGE is the F-measure in percent of
-stemmed words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 / 31.28 / 52.67 on MS MARCO).
+No training pair has a passage or a query of the pairs held out for ROUGE, or a twin of such a query. ROUGE is the
+F-measure in percent of stemmed words, as in the Hugging Face scripts that SS-BERT uses (SS-BERT Table 4: 55.66 /
+31.28 / 52.67 on MS MARCO).
 """
 
 from pathlib import Path
@@ -30,8 +31,9 @@ def train_query_generator(
     """Trains the generator and measures it on held-out pairs."""
     data = Dataset(dataset)
     train, held_out = split_pairs(
-        data.split_qrels("train").positive(), settings.held_out, settings.max_pairs, settings.rouge_pairs, settings.seed
-    )
+        data.split_qrels("train").positive(), settings.held_out, settings.max_pairs, settings.rouge_pairs,
+        settings.seed, data.groups,
+    )  # fmt: skip
     if len(train.query) == 0:
         raise UserError("no labelled training pairs, so the query generator cannot be trained")
     torch.manual_seed(settings.seed)  # before the model, because its new weights are random
@@ -88,10 +90,13 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
     return losses.sum() / tokens
 
 
-def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int) -> tuple[Qrels, Qrels]:
+def split_pairs(
+    pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int, groups: np.ndarray
+) -> tuple[Qrels, Qrels]:
     """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of queries.
 
-    Queries are held out with all their pairs, until there are `rouge_pairs`; other pairs of their passages are dropped.
+    Queries are held out with their twins and all their pairs, until there are `rouge_pairs`; other pairs of their
+    passages are dropped.
 
     Args:
         pairs: labelled pairs.
@@ -99,12 +104,13 @@ def split_pairs(pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int,
         max_pairs: largest number of training pairs (0: all).
         rouge_pairs: largest number of held-out pairs.
         seed: seed of all draws.
+        groups: the group of each query of the dataset (`Dataset.groups`).
     """
     generator = np.random.default_rng(seed)
-    queries, counts = np.unique(pairs.query, return_counts=True)
+    queries, counts = np.unique(groups[pairs.query], return_counts=True)
     drawn = generator.permutation(len(queries))[: round(held_out * len(queries))]
     enough = np.searchsorted(counts[drawn].cumsum(), rouge_pairs) + 1
-    apart = np.isin(pairs.query, queries[drawn[:enough]])
+    apart = np.isin(groups[pairs.query], queries[drawn[:enough]])
     trained = ~apart & ~np.isin(pairs.passage, pairs.passage[apart])
     train = generator.permutation(np.flatnonzero(trained))[: max_pairs or None]
     kept_back = generator.permutation(np.flatnonzero(apart))[:rouge_pairs]
