@@ -247,6 +247,23 @@ def test_table_fits_a_terminal_and_marks_significance() -> None:
     assert any("MRR@10" in line and "R@1000" in line for line in lines)
 
 
+def test_measures_that_do_not_fit_have_a_table_below() -> None:
+    metrics = fabricated_metrics()
+    long = {name: f"PRES(doc)@{1000 + number}" for number, name in enumerate(NAMES)}
+    for part in ("results", "p_holm"):
+        for systems in metrics[part].values():
+            for system, values in systems.items():
+                systems[system] = {long[name]: value for name, value in values.items()}
+    metrics["measures"] = list(long.values())
+    lines = printed(metrics, results_table)
+    headers = [line.split() for line in lines if "PRES" in line]
+    assert [name for header in headers for name in header] == metrics["measures"]
+    assert len(headers) > 1
+    assert sum(line.startswith(CANDIDATE) for line in lines) == 2 * len(headers), "each table has all systems"
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+
+
 def printed(metrics: dict, tables: Callable[[dict], RenderableType] = run_tables) -> list[str]:
     console = Console(width=80, file=io.StringIO(), force_terminal=False)
     console.print(tables(metrics))

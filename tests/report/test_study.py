@@ -61,7 +61,8 @@ def test_gains_and_their_p_values(evaluation: Evaluation) -> None:
     significant = {name: of["AP"] < 0.05 for name, of in found["gain_p_holm"]["test"].items()}
     assert significant == dict(zip(names, (True, False), strict=True))
     shown = {"baseline": "BERT", "fusions": {}, "p_holm": {"test": {}}}
-    assert study_table({**metrics, **found, **shown}).row_count == 6
+    (table,) = study_table({**metrics, **found, **shown}).renderables
+    assert table.row_count == 6
 
 
 def training(rates: list[float], kind: str = "bert_dmn", lite: bool = False, **metrics: float) -> Record:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.table import Table
+from rich.console import Group
 
 from gnn_encoder.artifacts import Evaluation
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.evaluation.results import OfEach, corrected, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
-from gnn_encoder.report.table import results_table
+from gnn_encoder.report.table import Row, results_table
 
 SPEED, DEV = "batches_per_second", "dev/reranked_AP"
 """Curves of the training of a re-ranker: a point after each epoch."""
@@ -135,13 +135,13 @@ def learned(history: History) -> dict[str, dict[str, float]]:
     return table
 
 
-def study_table(metrics: dict[str, Any]) -> Table:
-    """Returns the table of all systems, and below a split's systems their gains over each other."""
-    table = results_table(metrics)
+def study_table(metrics: dict[str, Any]) -> Group:
+    """Returns the table of all systems, and below the splits the systems' gains over each other."""
+    gains: dict[str, list[Row]] = {}
     for split, rows in metrics["gains"].items():
-        table.add_row(f"[dim]{split}, gains[/dim]")
-        for name, values in rows.items():
-            p = metrics["gain_p_holm"][split][name]
-            table.add_row(name, *(f"{values[m]:+.3f}{'*' if p[m] < SIGNIFICANT else ' '}" for m in metrics["measures"]))
-        table.add_section()
-    return table
+        p_values = metrics["gain_p_holm"][split]
+        gains[f"{split}, gains"] = [
+            (name, {m: f"{values[m]:+.3f}{'*' if p_values[name][m] < SIGNIFICANT else ' '}" for m in values})
+            for name, values in rows.items()
+        ]
+    return results_table(metrics, gains)

@@ -1,6 +1,6 @@
 """The result table on a terminal."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -13,12 +13,20 @@ from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.settings.measures import COLD, WARM
 
+WIDTH = 80
+"""Columns of text."""
+Row = tuple[str, Mapping[str, str]]
+"""A row's label, and its cell for each measure."""
 
-def results_table(metrics: dict[str, Any]) -> Table:
+
+def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | None = None) -> Group:
     """Returns the table systems × measures, with a block per split (number of queries in brackets), from metrics.
 
     The best value of a column is bold; `*` marks a significant difference from the baseline. The row below a dense
-    system is the system's fusion with BM25. The table fits into 80 columns.
+    system is the system's fusion with BM25. Measures that do not fit beside others into 80 columns have a table below.
+
+    Args:
+        more: title → rows of a further block.
     """
     baseline, test_name = metrics["baseline"], TESTS[metrics["test"]].removesuffix(" test")
     caption = f"* differs from {baseline}: p < {SIGNIFICANT}, {test_name}, Holm-corrected"
@@ -27,13 +35,36 @@ def results_table(metrics: dict[str, Any]) -> Table:
         tuned = any(facts.get("tuned_on") for facts in metrics["fusions"].values())
         weight = "weight chosen on dev" if tuned else "weight 0.5"
         caption += f"\n+ {lexical}: weighted sum of the scores above and {lexical}'s; {weight}"
-    table = figures_table(metrics["measures"], caption)
+    blocks: dict[str, Sequence[Row]] = {}
     for split, systems in metrics["results"].items():
-        table.add_row(f"[dim]{split} ({metrics['queries'][split]:,})[/dim]")
-        for system, label in _rows(metrics, split):
-            table.add_row(label, *(_cell(metrics, split, system, measure) for measure in systems[system]))
-        table.add_section()
-    return table
+        blocks[f"{split} ({metrics['queries'][split]:,})"] = [
+            (label, {measure: _cell(metrics, split, system, measure) for measure in systems[system]})
+            for system, label in _rows(metrics, split)
+        ]
+    blocks |= more or {}
+    parts = _fitting(metrics["measures"], max(len(label) for rows in blocks.values() for label, _ in rows))
+    tables = [figures_table(part, caption if part is parts[-1] else "") for part in parts]
+    for table, part in zip(tables, parts, strict=True):
+        for title, rows in blocks.items():
+            table.add_row(f"[dim]{title}[/dim]")
+            for label, cells in rows:
+                table.add_row(label, *(cells[measure] for measure in part))
+            table.add_section()
+    return Group(*tables)
+
+
+def _fitting(measures: Sequence[str], label: int) -> list[list[str]]:
+    """Returns the measures in parts that fit beside labels of a length; a part has at least one measure."""
+    parts: list[list[str]] = []
+    room = 0
+    for measure in measures:
+        width = 1 + max(len(mean_name(measure)), len("0.000*"))
+        if not parts or room < width:
+            parts.append([])
+            room = WIDTH - label
+        parts[-1].append(measure)
+        room -= width
+    return parts
 
 
 def run_tables(metrics: dict[str, Any]) -> Group:
