@@ -23,6 +23,8 @@ METRICS = {
     "queries": {"test": 20},
     "results": {"test": {BASELINE: {"RR@10": 0.25}, CANDIDATE: {"RR@10": 0.5}}},
     "p_holm": {"test": {CANDIDATE: {"RR@10": 0.5}}},
+    "headline_split": "test",
+    "strata": {"cold": {"queries": {"test": 20}}},
 }
 
 
@@ -61,7 +63,7 @@ def zero(content: bytes) -> bytes:
 def test_the_table_and_the_decision_are_shown(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     end(outcome)
     shown = capsys.readouterr().out
-    assert "0.500" in shown and "decision   keep: no gain\n" in shown
+    assert "0.500" in shown and "all 20 test queries are cold" in shown and "decision   keep: no gain\n" in shown
 
 
 @pytest.mark.parametrize(
