@@ -11,6 +11,7 @@ from components.dense_retrieve import dense_retrieve
 from components.encode_context import encode_context
 from components.encode_corpus import encode_corpus
 from components.encode_queries import encode_queries
+from components.encode_with_labels import encode_with_labels
 from components.evaluate import evaluate
 from components.evaluate_passages import evaluate_passages
 from components.first_stage import first_stage
@@ -45,6 +46,7 @@ __all__ = [
     "encode_context",
     "encode_corpus",
     "encode_queries",
+    "encode_with_labels",
     "evaluate",
     "evaluate_passages",
     "first_stage",

@@ -23,13 +23,22 @@ def train(
     select_training_set: str,
     train_dual_encoder: str,
     build_graph: str,
+    encode_query_sum: str,
+    encode_query_memory: str,
+    encode_query_clusters: str,
     train_gnn: str,
     encode_corpus: str,
     rank_untrained: str,
     rank_dual_encoder: str,
+    rank_query_sum: str,
+    rank_query_memory: str,
+    rank_query_clusters: str,
     rank_gnn_encoder: str,
     rerank: str,
     fuse_dual_encoder: str,
+    fuse_query_sum: str,
+    fuse_query_memory: str,
+    fuse_query_clusters: str,
     fuse_gnn_encoder: str,
     evaluate: str,
     measure_latency: str,
@@ -51,6 +60,18 @@ def train(
         build_graph=build_graph,
     )
     dataset, passage_vectors, graph = base.dataset, base.passage_vectors, base.graph
+
+    # What labels give without training: bundles in which labelled training queries lift their passages.
+    by_labels = {
+        name: components.encode_with_labels(
+            arguments=arguments, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+        ).output
+        for name, arguments in {
+            "query_sum": encode_query_sum,
+            "query_memory": encode_query_memory,
+            "query_clusters": encode_query_clusters,
+        }.items()
+    }
 
     # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4).
     gnn_encoder = components.train_gnn(
@@ -74,11 +95,29 @@ def train(
     plain = components.rank(
         arguments=rank_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
     ).output
+    ranked = {
+        name: components.rank(arguments=arguments, dataset=dataset, bundle=by_labels[name]).output
+        for name, arguments in {
+            "query_sum": rank_query_sum,
+            "query_memory": rank_query_memory,
+            "query_clusters": rank_query_clusters,
+        }.items()
+    }
     graphed = components.rank(arguments=rank_gnn_encoder, dataset=dataset, bundle=bundle).output
     reranked = components.rerank(arguments=rerank, dataset=dataset, first_run=graphed, scorer=base.cross_encoder).output
     plain_fused = components.fuse(
         arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
     ).outputs
+    fused = {
+        f"{name}_fused": components.fuse(
+            arguments=arguments, dataset=dataset, lexical_run=bm25, dense_run=ranked[name]
+        ).outputs["convex_run"]
+        for name, arguments in {
+            "query_sum": fuse_query_sum,
+            "query_memory": fuse_query_memory,
+            "query_clusters": fuse_query_clusters,
+        }.items()
+    }
     graphed_fused = components.fuse(
         arguments=fuse_gnn_encoder, dataset=dataset, lexical_run=bm25, dense_run=graphed
     ).outputs
@@ -91,9 +130,11 @@ def train(
         untrained=untrained,
         dpr=dpr,
         dual_encoder=plain,
+        **ranked,
         gnn_encoder=graphed,
         reranked=reranked,
         dual_encoder_fused=plain_fused["convex_run"],
+        **fused,
         gnn_encoder_fused=graphed_fused["convex_run"],
         dual_encoder_fused_by_rank=plain_fused["reciprocal_run"],
         gnn_encoder_fused_by_rank=graphed_fused["reciprocal_run"],

@@ -1,4 +1,4 @@
-"""All fifteen steps on a tiny data set with tiny random models, as `gnn-encoder run` runs them."""
+"""All steps on a tiny data set with tiny random models, as `gnn-encoder run` runs them."""
 
 import gzip
 import json
@@ -18,7 +18,9 @@ from trained_root import Trained
 from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.cli import app
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
+from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
+from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
 
 pytestmark = pytest.mark.timeout(400)
@@ -77,9 +79,9 @@ def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytes
     assert re.findall(r"\[(p\d+)\]", shown) == ranked[:3]
 
 
-def explain(trained: Trained, question: str) -> int:
+def explain(trained: Trained, question: str, bundle_name: str = "bundle") -> int:
     with pytest.MonkeyPatch.context() as patch:
-        bundle = str(trained.root / "latest" / "bundle")
+        bundle = str(trained.root / "latest" / bundle_name)
         patch.setattr(sys, "argv", ["gnn-encoder", "explain", question, "--bundle", bundle, "-k", "3"])
         with pytest.raises(SystemExit) as caught:
             app.main()
@@ -89,6 +91,21 @@ def explain(trained: Trained, question: str) -> int:
 def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(trained, "what is the old river") == 0
     assert capsys.readouterr().out.count("with the graph") == 3
+
+
+@pytest.mark.parametrize("system", LABEL_SYSTEMS.values())
+def test_systems_of_labelled_queries_are_bundles(
+    trained: Trained, system: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, latest = pipelines.LABEL_BUNDLES[system], trained.root / "latest"
+    results = Report.read(latest / "report").metrics["results"]
+    assert {system, f"BM25 + {system}"} <= set(results["test"]) and f"BM25 + {system} (RRF)" not in results["test"]
+    assert explain(trained, "what is the old river", name) == 0
+    assert capsys.readouterr().out.count("the passage itself") == 3
+    bundle = Bundle.read(latest / name)
+    _, weights = fused_run(Searcher(bundle), "what is the old river", 3)
+    assert "tuned on dev" in weights
+    assert bundle.label_use and read_manifest(bundle.path).metrics["tuned_queries"] in (20, 60)
 
 
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +203,10 @@ def test_an_update_encodes_what_has_changed(
     assert caught.value.code == 0
     after = {name: (trained.root / "latest" / name).resolve() for name in pipelines.KEPT}
     assert {name for name in before if before[name] == after[name]} == {"report", *pipelines.MODELS}
+    for name in pipelines.LABEL_BUNDLES.values():
+        old, new = (Bundle.read(links[name]) for links in (before, after))
+        assert new.label_use == old.label_use and len(new.passages) == 101
+        assert "tuned" not in new.manifest.metrics
     worked = read_manifest(after["bundle"])
     assert worked.rows["passages"] == 101 and worked.metrics["encoded"] == 2
     assert 2 <= worked.metrics["propagated"] < 60

@@ -9,6 +9,7 @@ from bundles import fill_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.arrays import VECTORS
+from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.index_file import load_index
 from gnn_encoder.settings.outcome import IndexKind
@@ -65,3 +66,35 @@ def test_parts_of_two_bundles_are_refused(tmp_path: Path, tiny_dataset: Dataset)
 def test_a_dataset_is_no_bundle(tiny_dataset: Dataset) -> None:
     with pytest.raises(UserError, match="'dataset' artifact where 'bundle'"):
         Bundle.read(tiny_dataset.path)
+
+
+@pytest.mark.parametrize(
+    ("of", "fits"),
+    [
+        ([0, 0, *range(1, 100)], True),
+        ([*range(100), 99], True),
+        ([*range(101)], False),
+        ([0, *range(100)][::-1], False),
+        ([1, 1, *range(1, 100)], False),
+        ([0, 0, *range(1, 98), 99, 99, 99], False),
+        ([*range(100)], False),
+    ],
+)
+def test_several_vectors_of_a_passage(of: list[int], fits: bool, tmp_path: Path, tiny_dataset: Dataset) -> None:
+    vectors = np.random.default_rng(0).normal(size=(101, 8)).astype(np.float32)
+
+    def save(folder: Path) -> None:
+        save_nothing(folder)
+        np.save(folder.parent / f"{VECTOR_PASSAGES}.npy", np.array(of, np.int32))
+
+    if not fits:
+        with pytest.raises(ValueError, match="vectors"), drafting(tmp_path / "bundle", "bundle") as draft:
+            fill_bundle(draft, vectors, tiny_dataset, save)
+        return
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        fill_bundle(draft, vectors, tiny_dataset, save)
+    bundle = Bundle.read(tmp_path / "bundle")
+    np.testing.assert_array_equal(bundle.vector_passages, of)
+    assert bundle.manifest.rows == {"vectors": 101, "passages": 100}
+    card = json.loads((bundle.path / "bundle.json").read_text())
+    assert card["vector_passages"] == "vector_passages.npy" and card["passages"] == 100 and card["width"] == 8

@@ -1,12 +1,16 @@
 """The bundle: one folder with everything that a search needs. The folder can be copied anywhere.
 
-vectors.npy     the passage vectors h'_p fp32 [m, d], memory-mapped: row i is passage row i
+vectors.npy     the passage vectors fp32 [v, d], memory-mapped
+vector_passages.npy  the passage row int32 [v], ascending, of each vector; missing if row i is passage row i, v = m
 index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched
+labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
 bundle.json     describes these files for other programs
+
+A passage with several vectors scores as its best one (`gnn_encoder.retrieval.passage_index`).
 """
 
 import json
@@ -20,9 +24,11 @@ import numpy as np
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import Artifact, Draft, FileFacts, read_manifest
+from gnn_encoder.artifacts.labelled_queries import QUERIES, LabelledQueries, LabelUse, read_use
 from gnn_encoder.errors import UserError
 
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
+VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
 
 
 class Bundle(Artifact):
@@ -32,35 +38,36 @@ class Bundle(Artifact):
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Open a bundle; raises UserError if the numbers of vectors and passages differ."""
+        """Open a bundle; raises UserError if the numbers of vectors and passages do not fit."""
         bundle = super().read(path)
-        counts = {"vectors": len(bundle.vectors), "passages": len(bundle.passages)}
-        if counts["vectors"] != counts["passages"]:
-            raise UserError(f"{path} is inconsistent ({counts}): run encode_corpus again")
+        if counts := _misfits(bundle.vectors, bundle.vector_passages, len(bundle.passages)):
+            raise UserError(f"{path} is inconsistent ({counts}): run {bundle.manifest.step or 'encode_corpus'} again")
         return bundle
 
     @staticmethod
     def complete(draft: Draft, dataset: Dataset) -> None:
         """Add the passages and the description to a draft that has all other files.
 
-        Raises ValueError if the numbers of vectors and passages differ.
+        Raises ValueError if the numbers of vectors and passages do not fit.
         """
-        passages, width = read_rows(draft.path, Path(VECTORS).stem).shape
-        if passages != len(dataset.passages):
-            raise ValueError(f"{passages} vectors for {len(dataset.passages)} passages")
+        vectors, of = read_rows(draft.path, Path(VECTORS).stem), _vector_passages(draft.path)
+        passages = len(dataset.passages)
+        if misfits := _misfits(vectors, of, passages):
+            raise ValueError(misfits)
         shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
         card = {
             "index": INDEX if (draft / INDEX).is_file() else VECTORS,
             "vectors": VECTORS,
+            "vector_passages": None if of is None else f"{VECTOR_PASSAGES}.npy",
             "corpus": CORPUS,
             "query_encoder": QUERY_ENCODER,
             "similarity": "inner product",
             "passages": passages,
-            "width": width,
+            "width": vectors.shape[1],
             "dataset_digest": dataset.manifest.digest,
         }
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        draft.rows(vectors=passages, passages=passages)
+        draft.rows(vectors=len(vectors), passages=passages)
 
     @property
     def index_path(self) -> Path:
@@ -82,6 +89,19 @@ class Bundle(Artifact):
     def reranker_path(self) -> Path | None:
         """The folder of the re-ranker; None without a re-ranker."""
         return folder if (folder := self.path / RERANKER).is_dir() else None
+
+    @property
+    def labels_path(self) -> Path | None:
+        """The folder of the labelled training queries; None if the bundle has none."""
+        return folder if (folder := self.path / LABELS).is_dir() else None
+
+    @property
+    def searched_bytes(self) -> int:
+        """Size of the files that a search by vectors reads: the index, and the queries of a memory."""
+        memory = self.path / LABELS / QUERIES
+        use = self.label_use
+        reads_memory = use is not None and use.method == "softmax"
+        return self.index_path.stat().st_size + (memory.stat().st_size if reads_memory else 0)
 
     @property
     def searched(self) -> dict[str, FileFacts]:
@@ -107,10 +127,40 @@ class Bundle(Artifact):
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """h'_p fp32 [m, d], memory-mapped read-only."""
+        """The passages' vectors fp32 [v, d], memory-mapped read-only; v = m unless passages have several."""
         return read_rows(self.path, Path(VECTORS).stem)
+
+    @cached_property
+    def vector_passages(self) -> np.ndarray | None:
+        """The passage row int32 [v], ascending, of each vector; None: vector i is of passage i."""
+        return _vector_passages(self.path)
+
+    @cached_property
+    def labels(self) -> LabelledQueries | None:
+        """The labelled training queries; None if the bundle has none."""
+        return LabelledQueries.read(self.labels_path) if self.labels_path else None
+
+    @cached_property
+    def label_use(self) -> LabelUse | None:
+        """How the labelled queries change scores; None if the bundle has none."""
+        return read_use(self.labels_path) if self.labels_path else None
 
     @cached_property
     def passages(self) -> PassageTable:
         """The corpus, m rows."""
         return PassageTable(self.path / CORPUS)
+
+
+def _vector_passages(folder: Path) -> np.ndarray | None:
+    return read_rows(folder, VECTOR_PASSAGES) if (folder / f"{VECTOR_PASSAGES}.npy").is_file() else None
+
+
+def _misfits(vectors: np.ndarray, of: np.ndarray | None, passages: int) -> str:
+    """Returns what does not fit, or an empty text. Each passage needs a vector, and the vectors are in their order."""
+    if of is None:
+        return f"{len(vectors)} vectors for {passages} passages" if len(vectors) != passages else ""
+    if len(of) != len(vectors):
+        return f"{len(vectors)} vectors of which {len(of)} have a passage"
+    steps = np.diff(of, prepend=-1, append=passages)
+    fits = steps[0] == steps[-1] == 1 and 0 <= steps.min() <= steps.max() == 1
+    return "" if fits else f"vectors that are not in the order of {passages} passages"

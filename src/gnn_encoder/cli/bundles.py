@@ -120,23 +120,33 @@ def explain(
     """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.
 
     The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest. --rerank needs the
-    bundle alone. It shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the passage's
-    content and the ten neighbours in its documents that weigh most.
+    bundle alone, and so do bundles of labelled queries, such as latest/query_sum: they show what each training query
+    adds to a score. --rerank shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the
+    passage's content and the ten neighbours in its documents that weigh most.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
 
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.explanation.labels import explain_by_labels
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
 
-    screen = Console()
-    if rerank:
-        if html:
-            raise UserError("--html shows the graph's effect: leave out --html or --rerank")
-        for found, parts in explain_reranked(_folder(bundle, root), question, k, depth):
+    screen, folder = Console(), _folder(bundle, root)
+    by_labels = not rerank and Bundle.read(folder).labels_path is not None
+    if html and (rerank or by_labels):
+        which = "leave out --html or --rerank" if rerank else f"{bundle} has none, leave out --html"
+        raise UserError(f"--html shows the graph's effect: {which}")
+    if rerank or by_labels:
+        explained = (
+            explain_reranked(folder, question, k, depth)
+            if rerank
+            else explain_by_labels(folder, question, k, neighbors)
+        )
+        for found, parts in explained:
             show_parts(screen, found, parts)
         return
-    hits = explain_search(_folder(bundle, root), question, k, neighbors)
+    hits = explain_search(folder, question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")

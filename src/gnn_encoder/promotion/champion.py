@@ -22,7 +22,6 @@ from gnn_encoder.evaluation.results import PerQuery, means, p_values, shares
 from gnn_encoder.evaluation.strata import Strata, old_strata, warm_strata
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired
-from gnn_encoder.retrieval.index_file import search_index
 from gnn_encoder.retrieval.latency import measure_latency, query_path
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.measures import ALL, cutoff
@@ -64,7 +63,7 @@ def compare_with_champion(
     costs = {
         name: Costs(
             took[name]["encode_ms"] + took[name]["search_ms"],
-            searcher.bundle.index_path.stat().st_size / max(len(searcher.bundle.passages), 1),
+            searcher.bundle.searched_bytes / max(len(searcher.bundle.passages), 1),
         )
         for name, searcher in searchers.items()
     }
@@ -106,7 +105,7 @@ def bundle_figures(
     rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
     vectors = encode_texts(searcher.encoder, data.query_texts(queries), progress=progress, **settings.speed)
     depth = max(settings.depth, *map(cutoff, measures))
-    scores, found = search_index(searcher.index, vectors, min(depth, max(len(rows), 1)))
+    scores, found = searcher.index.search(vectors, min(depth, max(len(rows), 1)))
     passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
     documents = documents or documents_of(data, measures)
     if documents:

@@ -39,7 +39,7 @@ def search(
         for first in range(0, len(queries), QUERIES):
             some = slice(first, first + QUERIES)
             more_scores, more_rows = _top(block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
-            scores[some], rows[some] = _merge(scores[some], rows[some], more_scores, more_rows + start)
+            scores[some], rows[some] = merge(scores[some], rows[some], more_scores, more_rows + start)
         if progress:
             progress.advance(len(block))
     return scores, rows
@@ -58,7 +58,7 @@ def _top(block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
     return scores[:, :k], rows[:, :k]
 
 
-def _merge(scores: np.ndarray, rows: np.ndarray, more_scores: np.ndarray, more_rows: np.ndarray) -> Hits:
+def merge(scores: np.ndarray, rows: np.ndarray, more_scores: np.ndarray, more_rows: np.ndarray) -> Hits:
     """The best k of two hit lists [n, k] and [n, j]; padding has score -inf and sorts last."""
     all_scores = np.concatenate([scores, more_scores], axis=1)
     all_rows = np.concatenate([rows, more_rows.astype(np.int32)], axis=1)

@@ -15,7 +15,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
-from gnn_encoder.retrieval.index_file import Index, search_index
+from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
 
@@ -78,9 +78,11 @@ def systems_latency(
     For both systems torch encodes each query alone in fp32, and the search returns `HITS` hits. (`gnn-encoder search`
     encodes its one query in NumPy, because loading torch would take longer than everything else.)
     """
-    searcher = Searcher(Bundle.read(bundle))
+    searcher, plain_vectors = Searcher(Bundle.read(bundle)), read_vectors(passage_vectors)
     paths = {
-        DUAL_ENCODER: query_path(DualEncoder.load(dual_encoder).query_encoder, read_vectors(passage_vectors)),
+        DUAL_ENCODER: query_path(
+            DualEncoder.load(dual_encoder).query_encoder, PassageIndex(plain_vectors, plain_vectors)
+        ),
         GNN_ENCODER: query_path(searcher.encoder, searcher.index),
     }
     measured = measure_latency(paths, questions)
@@ -93,9 +95,9 @@ def systems_latency(
     return {**measured, "hits": HITS, "precision": "fp32", "device": device().type}
 
 
-def query_path(encoder: TextEncoder, index: Index) -> QueryPath:
+def query_path(encoder: TextEncoder, index: PassageIndex) -> QueryPath:
     """A system that encodes by torch in fp32 and searches for `HITS` hits."""
-    return QueryPath(partial(encode_question, encoder), partial(search_index, index, k=HITS))
+    return QueryPath(partial(encode_question, encoder), partial(index.search, k=HITS))
 
 
 def _passage_ms(manifest: Manifest, count: str, rate: str) -> float | None:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Report, Run
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
-from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.settings.labels import LABEL_SYSTEMS
 
 if TYPE_CHECKING:
     from gnn_encoder.models.dual_encoder import TextEncoder
@@ -27,7 +29,8 @@ ASKED = np.zeros(1, np.int32)
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage for a query; `rank` from 1; `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11), or of fusion or a re-ranker."""
+    """A passage for a query; `rank` from 1; `score` E_Q(q)ᵀ h'_p (GNN-encoder eq. 11), or as the bundle,
+    a fusion or a re-ranker has it."""
 
     rank: int
     score: float
@@ -47,9 +50,10 @@ class Searcher:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._bert = Bert.read(bundle.query_encoder_path)
-        self.index = load_index(bundle.index_path, bundle.vectors.shape)
-        if bundle.vectors.shape != (len(bundle.passages), (self._bert or self.encoder).width):
-            raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run encode_corpus again")
+        self.index = PassageIndex.read(bundle)
+        if bundle.vectors.shape[1] != (self._bert or self.encoder).width:
+            made_by = bundle.manifest.step or "encode_corpus"
+            raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run {made_by} again")
 
     @cached_property
     def encoder(self) -> "TextEncoder":
@@ -90,7 +94,7 @@ class Searcher:
             from gnn_encoder.inference.encoding import encode_question
 
             vectors = encode_question(self.encoder, question)
-        scores, rows = search_index(self.index, vectors, k)
+        scores, rows = self.index.search(vectors, k)
         hits = rows[0] >= 0
         return vectors[0], scores[0][hits], rows[0][hits]
 
@@ -126,9 +130,13 @@ def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
         report = Report.read(bundle.path.absolute().parent / "report")
     except UserError:
         return UNTUNED, NOT_TUNED
-    model, metrics = bundle.manifest.inputs.get("gnn_encoder"), report.metrics
-    wanted = {"method": CONVEX, "dense": metrics["candidate"]}
+    metrics, made = report.metrics, bundle.manifest
+    system, model, reported = metrics["candidate"], "gnn_encoder", report.manifest.inputs
+    if bundle.labels_path:
+        system, model = LABEL_SYSTEMS.get(made.settings.get("kind", ""), ""), "dual_encoder"
+        reported = read_history(report.path).get(f"{made.step}: {system}", Record()).inputs
+    wanted = {"method": CONVEX, "dense": system}
     facts: dict[str, Any] = next((each for each in metrics["fusions"].values() if wanted.items() <= each.items()), {})
-    if not facts.get("tuned_on") or model is None or report.manifest.inputs.get("gnn_encoder") != model:
+    if not facts.get("tuned_on") or model not in made.inputs or reported.get(model) != made.inputs[model]:
         return UNTUNED, NOT_TUNED
     return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
@@ -18,6 +19,7 @@ from gnn_encoder.runs.containers import Containers, check_engine
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import call_arguments, step_arguments
 from gnn_encoder.runs.supervision import Show
+from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
 from gnn_encoder.settings.pipeline import (
     FOUNDATION,
     PIPELINES,
@@ -31,12 +33,16 @@ from gnn_encoder.settings.pipeline import (
 )
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking_systems import system_names
+from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
 from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
-KEPT = ("bundle", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
+LABEL_BUNDLES = {system: system.lower().replace(" ", "_") for system in LABEL_SYSTEMS.values()}
+"""System of labelled queries → name of its bundle in `latest/`: query_sum."""
+BUNDLES = ("bundle", *LABEL_BUNDLES.values())
+KEPT = (*BUNDLES, "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
 """On this machine a step is a process or a container."""
@@ -100,6 +106,23 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     return Training(preset, settings, _writable(root))
 
 
+def _label_settings(since: Path) -> dict[str, Any]:
+    """Returns settings of `encode_with_labels` that make a finished run's bundles again, with the chosen use of labels.
+
+    Without bundles of the run's dual encoder, the settings ask for none.
+    """
+    model, chosen = read_manifest(since / "dual_encoder").digest, {"kinds": []}  # type: ignore[var-annotated]
+    for kind, system in LABEL_SYSTEMS.items():
+        folder = since / LABEL_BUNDLES[system]
+        if not folder.is_dir() or (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") != model:
+            continue
+        chosen["kinds"].append(kind)
+        chosen |= {name: bundle.manifest.settings[name] for name in Inference.model_fields}
+        if bundle.label_use:
+            chosen |= settings_of_use(kind, asdict(bundle.label_use))
+    return chosen
+
+
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
     """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
     overrides, steps = list(overrides), PIPELINES["update"]
@@ -116,6 +139,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     tree = {step: read_manifest(since / artifact).settings for step, artifact in outputs.items()}
     for step in ("build_graph", "encode_corpus"):
         tree[step]["previous"] = str(since)
+    tree["encode_with_labels"] = _label_settings(since)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     root = _writable(root)
     arguments = step_arguments(settings, steps) | models
@@ -261,6 +285,12 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
 
 def _with_latest(root: Path, outcome: Outcome, names: Sequence[str] = KEPT) -> Outcome:
     """Links `latest/bundle` and the others to the outputs of a finished run; returns the outcome."""
+    for system, name in LABEL_BUNDLES.items() if outcome.status == "FINISHED" else ():
+        if made := outcome.outputs.get(f"encode_with_labels: {system}/bundle"):
+            if read_manifest(made).rows:
+                outcome.outputs[name] = made
+            else:  # not asked for; a link of an earlier run would be of other models
+                (root / "latest" / name).unlink(missing_ok=True)
     kept = [name for name in names if name in outcome.outputs] if outcome.status == "FINISHED" else []
     for name in kept:
         link, fresh = root / "latest" / name, root / "latest" / f".{name}"

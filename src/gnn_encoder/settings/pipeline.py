@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings import documents, foundation, graph, outcome, reranking
+from gnn_encoder.settings import documents, foundation, graph, labels, outcome, reranking
+from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
 from gnn_encoder.settings.reranking_systems import (
@@ -35,6 +36,7 @@ class Settings(StepSettings):
     select_training_set: foundation.SelectTrainingSet = foundation.SelectTrainingSet()
     train_dual_encoder: foundation.TrainDualEncoder = foundation.TrainDualEncoder()
     build_graph: graph.BuildGraph = graph.BuildGraph()
+    encode_with_labels: labels.EncodeWithLabels = labels.EncodeWithLabels()
     train_gnn: graph.TrainGnn = graph.TrainGnn()
     encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
     evaluate: outcome.Evaluate = outcome.Evaluate()
@@ -89,8 +91,8 @@ _SECTIONS = tuple(Settings.model_fields)
 FOUNDATION = _SECTIONS[: _SECTIONS.index("build_graph") + 1]
 """Steps from raw text to the graph. The pipelines `train` and `ablation` share the results of these steps."""
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "train": (*FOUNDATION, "train_gnn", "encode_corpus", "evaluate", "promote"),
-    "update": ("ingest", "build_graph", "encode_corpus"),
+    "train": (*FOUNDATION, "encode_with_labels", "train_gnn", "encode_corpus", "evaluate", "promote"),
+    "update": ("ingest", "build_graph", "encode_with_labels", "encode_corpus"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
         "ingest",
@@ -147,13 +149,15 @@ class Call(NamedTuple):
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
-    Each of `steps` is called with the settings of its own section; `evaluate` adds the calls of `ranking_calls`, and
-    `train_reranker` those of `reranking_calls`.
+    Each of `steps` is called with the settings of its own section; `encode_with_labels` once for each kind, `evaluate`
+    adds the calls of `ranking_calls`, and `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     for step in steps:
         if step == "evaluate":
-            found |= ranking_calls(settings.evaluate, settings.train_dual_encoder)
+            found |= ranking_calls(settings.evaluate, settings.train_dual_encoder, settings.encode_with_labels.kinds)
+        elif step == "encode_with_labels":
+            found |= label_calls(settings)
         elif step == "train_reranker":
             found |= reranking_calls(settings, [settings.train_reranker.kind])
         else:
@@ -161,10 +165,29 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     return found
 
 
-def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDualEncoder) -> dict[str, Call]:
+def label_calls(settings: Settings) -> dict[str, Call]:
+    """Returns {parameter of a pipeline: call} of `encode_with_labels`, for every kind; a kind may be not asked for."""
+    own, corpus = settings.encode_with_labels, settings.encode_corpus
+    bundled = {name: getattr(corpus, name) for name in (*Lexical.model_fields, *outcome.IndexKind.model_fields)}
+    shared = {**bundled, "bm25": corpus.bm25, "measure": settings.evaluate.measures[0]}
+    return {
+        f"encode_query_{kind}": Call(
+            "encode_with_labels",
+            own.model_copy(update={**shared, "kind": kind, "kinds": (kind,)}),
+            system,
+            asked=kind in own.kinds,
+        )
+        for kind, system in labels.LABEL_SYSTEMS.items()
+    }
+
+
+def ranking_calls(
+    evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDualEncoder, kinds: Sequence[labels.Kind] = ()
+) -> dict[str, Call]:
     """Returns {parameter of the training pipeline: call} of the steps that rank, compare or show systems, in order.
 
     The section `evaluate` says how systems are ranked and compared; the other steps' settings are derived from it.
+    `kinds` are the systems of labelled queries that are asked for.
     """
     speed, depth = evaluate.speed, evaluate.depth
     untrained = Rank(
@@ -173,12 +196,19 @@ def ranking_calls(evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDual
     )  # fmt: skip
     rerank = outcome.Rerank(system=CROSS_ENCODER, depth=max(1, evaluate.rerank_depth), **speed)
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
+    ranked, fused = {}, {}
+    for kind, system in labels.LABEL_SYSTEMS.items():
+        asked = kind in kinds
+        ranked[f"rank_query_{kind}"] = Call("rank", Rank(system=system, depth=depth, **speed), system, asked)
+        fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, asked)
     return {
         "rank_untrained": Call("rank", untrained, UNTRAINED),
         "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),
+        **ranked,
         "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
         "rerank": Call("rerank", rerank, asked=evaluate.rerank_depth > 0),
         "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
+        **fused,
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
         "evaluate": Call("evaluate", evaluate),
         "measure_latency": Call("measure_latency", outcome.MeasureLatency()),

@@ -15,7 +15,9 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
+from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, STEP_SETTINGS, Settings
 from gnn_encoder.settings.values import known_names
 
@@ -120,6 +122,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 ELSEWHERE: dict[str, set[str]] = {
+    "encode_with_labels": {"kind", "measure", "bm25", *Lexical.model_fields, *IndexKind.model_fields},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
     "generate_queries": {"negative_depth"},
     "select_training_set": {"negative_depth"},

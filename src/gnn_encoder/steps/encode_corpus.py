@@ -118,11 +118,13 @@ def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> str:
 def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
     """The encoding of an earlier run and h'_p of its passages, fp32 [m, d].
 
-    Both are empty without a `folder`, or if other models wrote them.
+    Both are empty without a `folder`, if other models wrote them, or if the bundle there was not written with the
+    encoding.
     """
     if folder:
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
-        if encoding.contents.models == models:
+        together = bundle.manifest.inputs == read_manifest(Path(folder) / "encoding").inputs
+        if together and encoding.contents.models == models:
             return encoding, bundle.vectors
     none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
     digests = dict.fromkeys(("passages", "queries", "neighbourhoods"), no_digests)

@@ -14,7 +14,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
-from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.storage import local_file, local_folder
@@ -58,12 +58,12 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
             f"{folder} has other passages than the dataset: give the dataset of that run, or bring the bundle to this "
             "dataset by gnn-encoder update"
         )
-    index, encoder = load_index(bundle.index_path, bundle.vectors.shape), TextEncoder.load(bundle.query_encoder_path)
+    index, encoder = PassageIndex.read(bundle), TextEncoder.load(bundle.query_encoder_path)
     progress = context.progress("encoding", data.queries.num_rows, "queries")
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         vectors = encode_texts(encoder, data.query_texts(queries), progress=progress, **settings.speed)
-        return search_index(index, vectors, k)
+        return index.search(vectors, k)
 
     return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
 

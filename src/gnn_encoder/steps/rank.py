@@ -10,7 +10,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
-from gnn_encoder.retrieval.index_file import load_index, search_index
+from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rank
 
@@ -40,7 +40,7 @@ def rank(
     if bundle:
         parts = Bundle.read(bundle)
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        scores, passages = search_index(load_index(parts.index_path, parts.vectors.shape), queries, depth)
+        scores, passages = PassageIndex.read(parts).search(queries, depth)
     elif dual_encoder and passage_vectors:
         queries = encoded(DualEncoder.load(dual_encoder).query_encoder)
         scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)

@@ -1,0 +1,179 @@
+"""Chooses how labelled queries are used: on dev queries, or by cross-validation over training queries.
+
+A trial ranks its queries with every use in question. Passages without a label are searched once for all uses, because a
+use changes only the vectors of labelled passages.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Qrels, Run
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
+from gnn_encoder.evaluation.documents import documents_of
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.retrieval.exact import Hits, merge
+from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
+from gnn_encoder.retrieval.memory import Memory
+from gnn_encoder.retrieval.passage_index import best_of_blocks
+from gnn_encoder.settings.labels import EncodeWithLabels
+from gnn_encoder.settings.measures import cutoff, of_documents
+
+QUERIES = 1000
+"""Most queries that decide, taken evenly from all."""
+
+
+def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
+    """Returns the uses that the settings name for their kind, those of the smallest weight first."""
+    uses = []
+    if settings.kind == "sum":
+        uses = [LabelUse("sum", weight) for weight in settings.sum_weights]
+    elif settings.kind == "clusters":
+        uses = [LabelUse("clusters", w, clusters=c) for w in settings.cluster_weights for c in settings.clusters]
+    else:
+        for weight in settings.memory_weights:
+            if "max" in settings.memory_forms:
+                uses.append(LabelUse("max", weight))
+            if "softmax" in settings.memory_forms:
+                uses += [
+                    LabelUse("softmax", weight, neighbours=neighbours, temperature=temperature)
+                    for neighbours in settings.memory_neighbours
+                    for temperature in settings.memory_temperatures
+                ]
+    off = [use for use in uses if not use.weight][:1]  # without a weight all are one
+    return off + sorted((use for use in uses if use.weight), key=lambda use: use.weight)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Queries [n] with their vectors [n, d], and the labels that they may use; `depth`: hits that are measured.
+
+    `vectors`: of all passages [m, d], possibly memory-mapped.
+    """
+
+    queries: np.ndarray
+    asked: np.ndarray
+    labels: LabelledQueries
+    vectors: np.ndarray
+    depth: int
+    _found: dict[bool, Hits] = field(default_factory=dict)
+
+    def ranked(self, use: LabelUse) -> Run:
+        """Returns the ranking of the queries with a use of the labels."""
+        if not use.weight:
+            scores, rows = self._plain(labelled=True)
+        elif use.method == "softmax":
+            scores, rows = Memory(self.labels, use).search(self.vectors, self.asked, self._plain(labelled=True))
+        else:
+            lifted = best_of_blocks(
+                label_blocks(use, self.vectors, self.labels, self.labels.passages), self.asked, self.depth
+            )
+            scores, rows = merge(*self._plain(labelled=False), *lifted)
+        return Run.from_hits(self.queries, rows, scores)
+
+    def _plain(self, labelled: bool) -> Hits:
+        """Returns the best passages as they are, of all or of those without a label."""
+        if labelled not in self._found:
+            every = np.arange(len(self.vectors))
+            rows = every if labelled else np.setdiff1d(every, self.labels.passages)
+            blocks = ((np.asarray(self.vectors[some]), some) for some in in_blocks(rows))
+            self._found[labelled] = best_of_blocks(blocks, self.asked, self.depth)
+        return self._found[labelled]
+
+
+def chosen_use(
+    data: Dataset,
+    settings: EncodeWithLabels,
+    vectors: np.ndarray,
+    of_train: np.ndarray,
+    encoded: Callable[[np.ndarray], np.ndarray],
+    tried: Callable[[], None] = lambda: None,
+) -> tuple[LabelUse, dict[str, Any]]:
+    """Returns the first of the settings' uses with the highest measure, and facts about the choice.
+
+    Without a choice, or without labelled training queries, it is the first use, without facts.
+
+    Args:
+        vectors: M_de's vectors of all passages [m, d]. of_train: of the training queries [t, d], in their order.
+        encoded: returns M_de's vectors of the queries at some rows.
+        tried: called after each use.
+    """
+    uses, pairs = candidate_uses(settings), labelled_pairs(data)
+    if len(uses) == 1 or not len(pairs[0]):
+        return uses[0], {}
+    k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
+    depth = min(k or 1000, len(vectors))
+    dev = labelled_queries(data.split_qrels("dev"))
+    if len(dev) >= max(settings.smallest_dev, 1):
+        queries = _evenly(dev)
+        labels = LabelledQueries.of(*pairs, len(vectors), of_train)
+        trials, qrels = [Trial(queries, encoded(queries), labels, vectors, depth)], data.split_qrels("dev")
+        tuned_on = "dev"
+    else:
+        trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth)
+        qrels, tuned_on = data.split_qrels("train"), f"training queries in {len(trials)} folds"
+    measured = _Measured(data, settings.measure, qrels)
+    figures = []
+    for use in uses:
+        figures.append(
+            float(np.concatenate([measured.of(trial.ranked(use), trial.queries) for trial in trials]).mean())
+        )
+        tried()
+    best = int(np.argmax(np.round(figures, 12)))
+    facts = {
+        "tuned_on": tuned_on,
+        "tuned_by": settings.measure,
+        "tuned_queries": sum(len(trial.queries) for trial in trials),
+        "figures": {str(use): figure for use, figure in zip(uses, figures, strict=True)},
+        "figure": figures[best],
+    }
+    return uses[best], facts
+
+
+def fold_trials(
+    data: Dataset,
+    folds: int,
+    pairs: tuple[np.ndarray, np.ndarray],
+    vectors: np.ndarray,
+    of_train: np.ndarray,
+    depth: int,
+) -> list[Trial]:
+    """Returns a trial per fold of labelled training queries: its queries, and the labels of all queries of other folds.
+
+    Twins (`Dataset.groups`) are in one fold, because the label of a twin would be the answer.
+
+    Args:
+        pairs: places [e] of training queries, and passages [e]; the rest as in `chosen_use` and `Trial`.
+    """
+    query, passage = pairs
+    places, train = np.unique(query), data.query_rows("train")
+    groups, group = np.unique(data.groups[train[places]], return_inverse=True)
+    fold = (np.random.default_rng(0).permutation(len(groups)) % folds)[group]
+    some, fold_of_pair, trials = _evenly(np.arange(len(places))), fold[np.searchsorted(places, query)], []
+    for number in range(folds):
+        inside = some[fold[some] == number]
+        others = fold_of_pair != number
+        if len(inside):
+            labels = LabelledQueries.of(query[others], passage[others], len(vectors), of_train)
+            trials.append(Trial(train[places[inside]], of_train[places[inside]], labels, vectors, depth))
+    return trials
+
+
+def _evenly(rows: np.ndarray) -> np.ndarray:
+    """Returns at most `QUERIES` of the rows, spread over all of them."""
+    some: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
+    return some
+
+
+class _Measured:
+    """The measure of rankings, per query."""
+
+    def __init__(self, data: Dataset, measure: str, qrels: Qrels) -> None:
+        self._measure, self._qrels = measure, qrels
+        self._ids, self._documents = data.passages.ids(), documents_of(data, (measure,))
+
+    def of(self, run: Run, queries: np.ndarray) -> np.ndarray:
+        values = per_query(run, self._qrels, queries, self._ids, (self._measure,), self._documents)
+        return values[:, 0]

@@ -1,0 +1,92 @@
+"""Explains the hits of a bundle with labelled queries: what each training query adds to a passage's score."""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, read_plain, read_texts
+from gnn_encoder.retrieval.labelled_vectors import clusters
+from gnn_encoder.retrieval.memory import Memory
+from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.retrieval.search import Hit, Searcher
+
+
+def explain_by_labels(
+    bundle: Path, question: str, k: int = 5, queries: int = 5
+) -> list[tuple[Hit, list[Contribution]]]:
+    """Returns the best `k` passages for a query, best first, each with the parts of its score.
+
+    The parts sum to the score, up to rounding: the passage's own part, the `queries` training queries of largest
+    amount, and the rest of the training queries together.
+
+    Raises:
+        UserError: as `Searcher.find`.
+    """
+    opened = Bundle.read(bundle)
+    labels, use, folder, searcher = opened.labels, opened.label_use, opened.labels_path, Searcher(opened)
+    assert labels and use and folder, "a bundle without labelled queries"
+    vector, scores, rows = searcher.find(question, k)
+    labelled, plain = labels.passages, read_plain(folder)
+    explained = []
+    for hit, row in zip(searcher.hits(scores, rows), rows.tolist(), strict=True):
+        place = int(np.searchsorted(labelled, row))
+        known = place < len(labelled) and labelled[place] == row
+        passage = (
+            plain[place] if known else opened.vectors[row if opened.vector_passages is None else _first(opened, row)]
+        )
+        own, asked, amounts = parts_of(use, labels, vector, row, np.asarray(passage))
+        order = np.argsort(-np.abs(amounts), kind="stable")
+        ids, texts = read_texts(folder, asked[order[:queries]])
+        parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", own)]
+        named = zip(texts, ids, amounts[order].tolist(), strict=False)
+        parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in named]
+        if others := len(order) - len(ids):
+            noun = "query" if others == 1 else "queries"
+            parts.append(Contribution(f"{others:,} more {noun}", float(amounts[order[queries:]].sum())))
+        explained.append((hit, parts))
+    return explained
+
+
+def _first(bundle: Bundle, row: int) -> int:
+    assert bundle.vector_passages is not None
+    return int(np.searchsorted(bundle.vector_passages, row))
+
+
+def parts_of(
+    use: LabelUse, labels: LabelledQueries, question: np.ndarray, row: int, passage: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Returns the own part of a passage's score, and the training queries [p] with the amount [p] that each adds.
+
+    Args:
+        question: vector of the query [d]. row: the passage. passage: its vector without labels [d].
+    """
+    owner, asked = labels.into(np.array([row]))
+    own, similar = float(question @ passage), labels.vectors[asked] @ question
+    nothing = own, asked[:0], similar[:0]
+    if not use.weight or not len(asked):
+        return nothing
+    if use.method == "softmax":
+        near, weights = (each[0] for each in Memory(labels, use).neighbours(question[None]))
+        inside = np.isin(near, asked)
+        return own, near[inside], weights[inside]
+    if use.method == "max":
+        best = int(np.argmax(similar))
+        return own, asked[best : best + 1], use.weight * similar[best : best + 1]
+    vectors = labels.vectors[asked]
+    if use.method == "sum":
+        scale = _scale(passage, use.weight * vectors.sum(axis=0))
+        return scale * own, asked, scale * use.weight * similar
+    _, centroids, group = clusters(owner, vectors, use.clusters)
+    scales = np.array([_scale(passage, use.weight * centroid) for centroid in centroids])
+    scores = scales * (own + use.weight * centroids @ question)
+    best = int(np.argmax(scores))
+    if own >= scores[best]:
+        return nothing
+    members, scale = group == best, float(scales[best])
+    return scale * own, asked[members], scale * use.weight * similar[members] / members.sum()
+
+
+def _scale(passage: np.ndarray, added: np.ndarray) -> float:
+    """Returns the factor that gives `passage` + `added` [d] the length of the passage."""
+    return float(np.linalg.norm(passage) / max(np.linalg.norm(passage + added), np.finfo(np.float32).tiny))

@@ -1,0 +1,76 @@
+"""Query memory at search: a passage gains by the training queries nearest to the query, if it is labelled for them.
+
+    score(q, p) = s(q, p) + w · Σ softmax(s(q, q') / T) · [p is labelled for q']      over the k nearest q' in training
+
+(LADER: Jin, Shin and Lu, "LADER: Log-Augmented DEnse Retrieval for Biomedical Literature Search", SIGIR 2023. LADER
+averages both parts; w, k and T are chosen on dev here.) For vectors that have no unit length, w and T are multiples of
+the mean squared length of the memory's vectors, so that their values mean the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
+from gnn_encoder.artifacts.tables import find_pairs, pair_keys
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.exact import Hits
+
+QUERIES = 512
+"""Queries with all candidates in memory at a time."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The labelled queries that a search looks up, and how it uses them; `use.method` is `softmax`."""
+
+    labels: LabelledQueries
+    use: LabelUse
+
+    def neighbours(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k]."""
+        k = min(self.use.neighbours, len(self.labels.vectors))
+        scores, rows = exact.search(self.labels.vectors, queries, k)
+        weights = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
+        weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
+        return rows, weights
+
+    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits) -> Hits:
+        """The best passages of `queries` [n, d] by the whole score, in the form of `exact.search`.
+
+        A passage outside the k best by s(q, p) gets among the k best only if a neighbour's label lifts it. So the
+        result is exact if `hits` are.
+
+        Args:
+            vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
+        """
+        if not len(self.labels.vectors):
+            return hits
+        parts = [
+            self._search(vectors, queries[start : start + QUERIES], *(each[start : start + QUERIES] for each in hits))
+            for start in range(0, len(queries), QUERIES)
+        ]
+        if not parts:
+            return hits
+        return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
+
+    def _search(self, vectors: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Hits:
+        near, weights = self.neighbours(queries)
+        indptr, passage_of = self.labels.by_query
+        starts, stops = indptr[near.ravel()], indptr[near.ravel() + 1]
+        asker = np.repeat(np.repeat(np.arange(len(queries)), near.shape[1]), stops - starts)
+        keys, pair = np.unique(pair_keys(asker, passage_of[ranges(starts, stops)]), return_inverse=True)
+        lift = np.bincount(pair, weights=np.repeat(weights.ravel(), stops - starts), minlength=len(keys))
+        lift = lift.astype(np.float32)
+        # A hit that is labelled is lifted; a labelled passage that is no hit becomes one.
+        place = find_pairs(keys, np.arange(len(queries))[:, None], rows)
+        scores = scores + np.append(lift, np.float32(0))[place]
+        left = np.setdiff1d(np.arange(len(keys)), place)
+        asker, passage = keys[left] >> 32, keys[left] & 0xFFFFFFFF
+        score = np.einsum("pd,pd->p", queries[asker], np.asarray(vectors[passage], np.float32)) + lift[left]
+        slot = np.arange(len(left)) - np.searchsorted(asker, asker)
+        more = np.full((len(queries), int(slot.max(initial=-1)) + 1), -1, np.int32)
+        more_scores = np.full(more.shape, -np.inf, np.float32)
+        more[asker, slot], more_scores[asker, slot] = passage, score
+        return exact.merge(scores, rows, more_scores, more)

@@ -1,0 +1,98 @@
+"""Searches the passages of a bundle: by one vector a passage, by several, or by a vector and a query memory.
+
+A passage with several vectors scores as its best vector. The search is as exact as the index is: it asks for more
+vectors until each query has `k` different passages.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.exact import Hits
+from gnn_encoder.retrieval.index_file import Index, load_index, search_index
+from gnn_encoder.retrieval.memory import Memory
+
+
+@dataclass(frozen=True)
+class PassageIndex:
+    """An index over `vectors` [v, d], the vectors themselves, and a memory.
+
+    `of` int32 [v] is the passage of each vector, ascending; None: vector i is of passage i.
+    """
+
+    index: Index
+    vectors: np.ndarray
+    of: np.ndarray | None = None
+    memory: Memory | None = None
+
+    @classmethod
+    def read(cls, bundle: Bundle) -> "PassageIndex":
+        """Opens a bundle's index; raises UserError as `load_index`."""
+        labels, use = bundle.labels, bundle.label_use
+        memory = Memory(labels, use) if labels and use and use.method == "softmax" and use.weight else None
+        return cls(load_index(bundle.index_path, bundle.vectors.shape), bundle.vectors, bundle.vector_passages, memory)
+
+    def search(self, queries: np.ndarray, k: int) -> Hits:
+        """The best passages of `queries` [n, d], in the form of `exact.search`."""
+        if self.of is not None:
+            return distinct(partial(search_index, self.index), self.of, queries, k)
+        hits = search_index(self.index, queries, k)
+        return self.memory.search(self.vectors, queries, hits) if self.memory else hits
+
+
+def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries: np.ndarray, k: int) -> Hits:
+    """The `k` best passages of each query by the best of their vectors, in the form of `exact.search`.
+
+    Args:
+        search: gives the best vectors of some queries [q, d], in the form of `exact.search`.
+        of: passage [v] of each vector, ascending, so that equal scores are ordered by passage.
+    """
+    total, passages = len(of), int((np.diff(of, prepend=-1) != 0).sum())
+    scores = np.full((len(queries), k), -np.inf, np.float32)
+    found = np.full((len(queries), k), -1, np.int32)
+    todo, depth, most = np.arange(len(queries)), min(2 * k, total), min(k, passages)
+    while len(todo) and most:
+        vector_scores, rows = search(queries[todo], depth)
+        owner = np.where(rows >= 0, of[rows], -1)
+        complete = _keep_first(scores, found, todo, vector_scores, owner) >= most
+        if depth == total:
+            break
+        # An approximate index may have found less than it was asked for; more of it does not help.
+        todo = todo[~complete & (rows[:, -1] >= 0)]
+        depth = min(2 * depth, total)
+    return scores, found
+
+
+def _keep_first(
+    scores: np.ndarray, found: np.ndarray, queries: np.ndarray, vector_scores: np.ndarray, owner: np.ndarray
+) -> np.ndarray:
+    """Writes each passage's first hit of `queries` [q] to `scores` and `found` [n, k]; returns their numbers [q].
+
+    `owner` [q, r] is the passage of each vector found, best first, -1 after the last one.
+    """
+    order = np.argsort(owner, axis=1, kind="stable")
+    grouped = np.take_along_axis(owner, order, axis=1)
+    new = np.empty(owner.shape, bool)
+    np.put_along_axis(new, order, np.diff(grouped, axis=1, prepend=-1) != 0, axis=1)
+    place = np.cumsum(new, axis=1) - 1
+    row, column = np.nonzero(new & (place < found.shape[1]))
+    at = (queries[row], place[row, column])
+    scores[at], found[at] = vector_scores[row, column], owner[row, column]
+    numbers: np.ndarray = place[:, -1] + 1
+    return numbers
+
+
+def best_of_blocks(blocks: Iterable[tuple[np.ndarray, np.ndarray]], queries: np.ndarray, k: int) -> Hits:
+    """The `k` best passages of `queries` [n, d] over blocks of vectors; all vectors of a passage are in one block.
+
+    Each block is the vectors [r, d] and the passage rows [r], ascending.
+    """
+    scores = np.full((len(queries), k), -np.inf, np.float32)
+    found = np.full((len(queries), k), -1, np.int32)
+    for vectors, of in blocks:
+        scores, found = exact.merge(scores, found, *distinct(partial(exact.search, vectors), of, queries, k))
+    return scores, found

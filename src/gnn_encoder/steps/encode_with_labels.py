@@ -1,0 +1,85 @@
+"""Writes a bundle of M_de's vectors in which labelled training queries lift their passages. Nothing is trained.
+
+The vectors of passages and training queries come from `build_graph`. A weight of 0 is tried, too, so the bundle is the
+plain dual encoder's if labels gain nothing.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
+from gnn_encoder.artifacts.arrays import create_vectors, read_rows
+from gnn_encoder.artifacts.bundle import BM25, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
+from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.retrieval.labelled_vectors import label_blocks
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.labels import EncodeWithLabels
+
+
+@step(bundle="bundle")
+def encode_with_labels(
+    context: Context,
+    settings: EncodeWithLabels,
+    dataset: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    bundle: Draft,
+) -> Metrics:
+    """Chooses a use of the labels, on dev or by cross-validation, and writes the bundle with that use."""
+    data, encoder = Dataset(dataset), DualEncoder.load(dual_encoder).query_encoder
+    plain, of_train = read_vectors(passage_vectors), read_rows(passage_vectors, "queries")
+    tuning = context.progress("tuning", len(candidate_uses(settings)), "uses of labels")
+    use, facts = chosen_use(
+        data, settings, plain, of_train, lambda rows: encode_texts(encoder, data.query_texts(rows), **settings.speed),
+        tuning.advance,
+    )  # fmt: skip
+    query, passage = labelled_pairs(data)
+    labels = LabelledQueries.of(query, passage, len(plain), of_train)
+    write_vectors(bundle, use, plain, labels)
+    table = data.queries.take(data.query_rows("train")[np.unique(query)])
+    labels.write(bundle / LABELS, table.column("query_id"), table.column("text"), plain, use)
+    vectors = read_rows(bundle.path, "vectors")
+    build_index(vectors, bundle / INDEX, settings)
+    encoder.save(bundle / QUERY_ENCODER)
+    if settings.bm25:
+        indexing = context.progress("indexing for BM25", len(data.passages) * len(FIELDS[settings.fields]), "passages")
+        (bundle / BM25).mkdir()
+        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+    Bundle.complete(bundle, data)
+    gained = ""
+    if facts:
+        before = next(iter(facts["figures"].values()))
+        gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {facts['tuned_on']}"
+    return {
+        "vectors": len(vectors),
+        "labelled_passages": len(labels.passages),
+        "labelled_queries": len(labels.vectors),
+        "weight": use.weight,
+        "headline": f"{use}{gained}",
+        **({"tuned": facts["figure"], "tuned_queries": facts["tuned_queries"]} if facts else {}),
+    }
+
+
+def write_vectors(draft: Draft, use: LabelUse, plain: np.ndarray, labels: LabelledQueries) -> None:
+    """Writes the vectors of all passages, and their passages if one has several, a block of passages at a time.
+
+    Args:
+        plain: M_de's vectors [m, d].
+    """
+    every = np.arange(len(plain), dtype=np.int32)
+    of = every
+    if use.weight and use.method in ("max", "clusters"):  # the file's size is not known before
+        of = np.concatenate([every[:0], *(of for _, of in label_blocks(use, plain, labels, every))])
+        np.save(draft / f"{VECTOR_PASSAGES}.npy", of, allow_pickle=False)
+    vectors, start = create_vectors(draft, len(of), plain.shape[1]), 0
+    for block, _ in label_blocks(use, plain, labels, every):
+        vectors[start : start + len(block)] = block
+        start += len(block)
+    vectors.flush()

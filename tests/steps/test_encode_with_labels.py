@@ -1,0 +1,163 @@
+"""Bundles of labelled queries: what they hold, how they are searched, explained and compared."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import DETAILS, TOPICS
+from labelled import best_by_loop, scores_by_loop
+from tiny_graph import GRAPH, write_models
+
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest, read_vectors
+from gnn_encoder.artifacts.arrays import read_rows
+from gnn_encoder.artifacts.tables import System
+from gnn_encoder.cli import app
+from gnn_encoder.explanation.labels import explain_by_labels
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.promotion.champion import compare_with_champion
+from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.labels import EncodeWithLabels
+from gnn_encoder.settings.outcome import Evaluate, Rank
+from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.encode_with_labels import encode_with_labels
+from gnn_encoder.steps.rank import rank
+from gnn_encoder.tracking.progress import Progress
+
+USES = {
+    "sum": {"kind": "sum"},
+    "max": {"kind": "memory", "memory_forms": ("max",)},
+    "softmax": {"kind": "memory", "memory_forms": ("softmax",)},
+    "clusters": {"kind": "clusters"},
+    "nothing": {"kind": "sum", "sum_weights": (0.0,)},
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dict[str, Path]:
+    """40 passages; 15 needs, each with a passage by chance, and five queries: three train, one dev, one test."""
+    folder, random = tmp_path_factory.mktemp("labels"), np.random.default_rng(3)
+    passages = [f"the {DETAILS[i % 10]} {TOPICS[i // 4]} and a {DETAILS[i * 3 % 10]}" for i in range(40)]
+    answers, needs = random.permutation(40)[:15], np.tile(np.arange(15), 5)
+    answers[:3] = answers[0]  # a passage of nine queries
+    texts = [f"what is {TOPICS[n % 10]} in {DETAILS[n * 7 % 10]} number {i}" for i, n in enumerate(needs)]
+    with drafting(folder / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages([f"p{i}" for i in range(40)], [""] * 40, passages)
+        ids = [f"q{i}" for i in range(75)]
+        writer.queries(ids, texts, ["train"] * 45 + ["dev"] * 15 + ["test"] * 15, [[] for _ in ids])
+        of = answers[needs]
+        writer.qrels(ids, [f"p{p}" for p in of], [1] * 75, list(range(75)), of.tolist())
+        writer.close()
+    models = write_models(folder, tiny_backbone)
+    given = {"dataset": folder / "dataset", "dual_encoder": models["dual_encoder"]}
+    settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none"})
+    out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
+    build_graph(settings, **given, cross_encoder=models["cross_encoder"], **out)
+    return {**given, "passage_vectors": folder / "vectors"}
+
+
+def made(inputs: dict[str, Path], folder: Path, name: str) -> Path:
+    settings = EncodeWithLabels.model_validate({"precision": "fp32", "smallest_dev": 10, **USES[name]})
+    encode_with_labels(settings, **inputs, bundle=folder / name)
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def bundles(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("bundles")
+    return {name: made(inputs, folder, name) for name in USES}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_bundle_searches_and_explains_as_its_equation_says(
+    name: str, inputs: dict[str, Path], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    data, bundle, plain = (
+        Dataset(inputs["dataset"]),
+        Bundle.read(bundles[name]),
+        read_vectors(inputs["passage_vectors"]),
+    )
+    labels, use = bundle.labels, bundle.label_use
+    assert labels and use and (use.weight > 0) == (name != "nothing")
+    several = {"max": 40 - 13 + 45, "clusters": len(bundle.vectors)}
+    assert len(bundle.vectors) == several.get(name, 40) and (bundle.vector_passages is None) == (name not in several)
+    metrics = read_manifest(bundle.path).metrics
+    assert metrics["labelled_passages"] == 13 and metrics["labelled_queries"] == 45
+    np.testing.assert_array_equal(labels.vectors, read_rows(inputs["passage_vectors"], "queries"))
+
+    test = data.query_rows("test")
+    asked = encode_texts(TextEncoder.load(bundle.query_encoder_path), data.query_texts(test), precision="fp32")
+    expected = [scores_by_loop(use, plain, labels, vector) for vector in asked]
+    best = [best_by_loop(scores, 40) for scores in expected]
+    rank(Rank(system=name, precision="fp32"), dataset=data.path, bundle=bundle.path, run=tmp_path / "run")
+    run = Run.read(tmp_path / "run").of(test)
+    np.testing.assert_array_equal(run.hits(test, 3), np.array(best)[:, :3])
+    wanted = np.concatenate([scores[rows] for scores, rows in zip(expected, best, strict=True)])
+    np.testing.assert_allclose(run.score, wanted, atol=1e-5)
+    assert System.of(tmp_path / "run").name == name
+
+    question = data.query_texts(test[:1])[0]
+    explained = explain_by_labels(bundle.path, question, k=6, queries=2)
+    assert [hit.passage_id for hit, _ in explained] == [f"p{row}" for row in best[0][:6]]
+    for (hit, parts), row in zip(explained, best[0], strict=False):
+        assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-5)
+        assert hit.score == pytest.approx(expected[0][row], abs=1e-5)
+        assert parts[0].source == f"the passage itself (alone {asked[0] @ plain[row]:.4f})"
+        assert len(parts) <= 4 and (name == "nothing") <= (len(parts) == 1)
+    if name != "nothing":
+        assert any("number" in part.source and "[q" in part.source for _, parts in explained for part in parts)
+    if name == "sum":  # nine queries of a passage: two are named
+        passage = int(np.argmax(np.diff(labels.indptr)))
+        (parts,) = (p for hit, p in explain_by_labels(bundle.path, question, 40, 2) if hit.passage_id == f"p{passage}")
+        assert [part.source for part in parts[3:]] == ["7 more queries"]
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "softmax", "clusters"])
+def test_the_gate_compares_such_a_bundle(name: str, inputs: dict[str, Path], bundles: dict[str, Path]) -> None:
+    data = Dataset(inputs["dataset"])
+    new, old = (Searcher(Bundle.read(bundles[each])) for each in (name, "nothing"))
+    settings = Evaluate(permutations=200, precision="fp32")
+
+    def progress(stage: str, total: int) -> Progress:
+        return Progress("promote", stage, total, "queries")
+
+    found = compare_with_champion(data, "test", new, old, "1", ("RR@10", "R@1000"), settings, progress)
+    assert found.difference("RR@10") > 0.1 and found.challenger.means["R@1000"] == 1.0
+    assert (found.challenger.index_bytes > found.champion.index_bytes) == (name != "sum")
+
+
+@pytest.mark.parametrize("name", ["softmax", "clusters"])
+def test_words_and_vectors_together(name: str, bundles: dict[str, Path]) -> None:
+    searcher, question = Searcher(Bundle.read(bundles[name])), "the old river"
+    run, weights = fused_run(searcher, question, 40)
+    assert len(set(run.passage.tolist())) == len(run.passage) == 40 and "not tuned" in weights
+    alone, _ = fused_run(searcher, question, 5, 1.0)
+    assert alone.passage.tolist() == searcher.run(question, 5).passage.tolist()
+
+
+def test_explain_on_the_command_line(
+    bundles: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["gnn-encoder", "explain", "what is river in north number 0", "--bundle", str(bundles["clusters"])]
+    for more, code in ((["-k", "2"], 0), (["--html", "page.html"], 2)):
+        monkeypatch.setattr(sys, "argv", [*command, *more])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+        assert int(caught.value.code or 0) == code
+    shown, complaint = capsys.readouterr()
+    assert shown.count("the passage itself") == 2 and "[q" in shown
+    assert "--html shows the graph's effect" in complaint
+
+
+def test_an_index_over_several_vectors(inputs: dict[str, Path], tmp_path: Path, bundles: dict[str, Path]) -> None:
+    settings = EncodeWithLabels.model_validate(
+        {"precision": "fp32", "smallest_dev": 10, "index": "flat_fp16", **USES["max"]}
+    )
+    encode_with_labels(settings, **inputs, bundle=tmp_path / "fp16")
+    found, exact = (Searcher(Bundle.read(path)) for path in (tmp_path / "fp16", bundles["max"]))
+    assert found.bundle.index_path.name == "index.faiss" and found.bundle.searched_bytes < exact.bundle.searched_bytes
+    mine, wanted = (each.run("what is river in north", 40) for each in (found, exact))
+    np.testing.assert_allclose(mine.score, wanted.score, atol=2e-3)
