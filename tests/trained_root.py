@@ -59,6 +59,15 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
         "select_training_set": {"negative_below": 0.6, "negatives_per_example": 2},
         "train_dual_encoder": few,
         "build_graph": {"neighbors": 4},
+        # The tiny passages have one query each, so that no label helps; the sum is chosen, the others are given.
+        "encode_with_labels": {
+            "memory_forms": ["softmax"],
+            "memory_weights": [0.3],
+            "memory_neighbours": [5],
+            "memory_temperatures": [0.1],
+            "cluster_weights": [0.5],
+            "clusters": [2],
+        },
         "train_gnn": {"mask_fraction": 0.5, "heads": 2},
         "evaluate": {"untrained_backbone": str(backbone), "permutations": 100},
     }

@@ -101,6 +101,6 @@ def test_a_fold_has_all_twins_and_none_of_its_labels(data: Dataset, monkeypatch:
 def test_uses_in_order() -> None:
     uses = candidate_uses(EncodeWithLabels(kind="memory"))
     assert [use.weight for use in uses] == sorted(use.weight for use in uses)
-    assert sum(use.weight == 0 for use in uses) == 1 and len(set(uses)) == len(uses) == 51
+    assert sum(use.weight == 0 for use in uses) == 1 and len(set(uses)) == len(uses) == 61
     (one,) = candidate_uses(EncodeWithLabels(kind="clusters", cluster_weights=(0.5,), clusters=(2,)))
     assert str(one) == "weight 0.5, up to 2 clusters"

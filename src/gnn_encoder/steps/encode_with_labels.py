@@ -63,7 +63,7 @@ def encode_with_labels(
         "labelled_queries": len(labels.vectors),
         "weight": use.weight,
         "headline": f"{use}{gained}",
-        **({"tuned": facts["figure"], "tuned_queries": facts["tuned_queries"]} if facts else {}),
+        **{name: facts[name] for name in ("figure", "tuned_on", "tuned_by", "tuned_queries") if facts},
     }
 
 

@@ -71,6 +71,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: each for system, each in facts.items() if "method" in each},
+        "labels": {system: each for system, each in facts.items() if "labels" in each},
         "judged": block(
             collected.figures((JUDGED,)),
             (JUDGED,),

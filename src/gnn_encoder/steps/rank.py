@@ -1,6 +1,7 @@
 """Ranks passages for the dev and test queries with one dense system."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,17 @@ def rank(
     asked = evaluated_queries(data)
     texts, depth = data.query_texts(asked), min(settings.depth, len(data.passages))
 
+    facts: dict[str, Any] = {}
+
     def encoded(encoder: TextEncoder) -> np.ndarray:
         progress = context.progress("encoding", len(texts), "queries")
         return encode_texts(encoder, texts, progress=progress, **settings.speed)
 
     if bundle:
         parts = Bundle.read(bundle)
+        if parts.label_use:  # what the table's reader should know of the system
+            chosen = parts.manifest.metrics
+            facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = PassageIndex.read(parts).search(queries, depth)
     elif dual_encoder and passage_vectors:
@@ -54,5 +60,5 @@ def rank(
     else:
         scores, passages = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.int32)
     ranking = Run.from_hits(asked, passages, scores)
-    ranking.write(run, settings.system)
+    ranking.write(run, settings.system, **facts)
     return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}
