@@ -50,6 +50,7 @@ def fabricated_metrics() -> dict:
             },
             reciprocal: {"method": RECIPROCAL, **parts, "k": 60},
         },
+        "labels": {"Query sum": {"labels": "weight 0.1", "tuned_on": "dev", "tuned_by": "RR@10"}},
         "judged": block(judged, ("Judged@10",), baseline=BASELINE, **{**statistics, "permutations": 0}),
         "strata": {
             "warm": {**block({"dev": part}, NAMES, baseline=BASELINE, **statistics), "labels": {"dev": 250}},
