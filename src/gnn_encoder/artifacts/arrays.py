@@ -107,6 +107,8 @@ class Graph:
     query_loops, passage_loops  fp16 [n, d], [m, d]: features of the pairs (x, x), or None (learned)
     retrieved  int32 [n, r]     M_de's first passages; the first k of them are edges; -1: no passage
     scales     fp32  [n, k]     only for int8 features: a feature is features[i, j] · scales[i, j]
+    marked     bool             whether a last column of the features marks labelled edges; None: if some, but not all
+                                edges are labelled. Not stored: a part of a graph keeps the whole graph's answer.
     """
 
     queries: np.ndarray
@@ -119,6 +121,14 @@ class Graph:
     passage_loops: np.ndarray | None = None
     retrieved: np.ndarray | None = None
     scales: np.ndarray | None = None
+    marked: bool | None = None
+
+    @property
+    def marks_labelled(self) -> bool:
+        """Whether the edge features have a last column that marks labelled edges."""
+        if self.marked is not None:
+            return self.marked
+        return bool(self.labelled.any() and (self.labelled != (self.edges >= 0)).any())
 
     @classmethod
     def read(cls, path: str | Path) -> "Graph":

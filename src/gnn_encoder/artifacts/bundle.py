@@ -8,6 +8,7 @@ corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
+added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
 bundle.json     describes these files for other programs
 
 A passage with several vectors scores as its best one (`gnn_encoder.retrieval.passage_index`).
@@ -21,6 +22,7 @@ from typing import Self
 
 import numpy as np
 
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, ROWS, AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import Artifact, Draft, FileFacts, read_manifest
@@ -29,6 +31,7 @@ from gnn_encoder.errors import UserError
 
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
+ADDED = "added"
 
 
 class Bundle(Artifact):
@@ -115,19 +118,58 @@ class Bundle(Artifact):
         The copy has the bundle's origin: the artifacts beside the bundle explain the copy, an update reads its
         settings, and the measurement of latency its metrics.
         """
-        origin = self.manifest
         sources = {name: self.path / name for name in self.searched}
         sources |= {f"{RERANKER}/{name}": reranker / name for name in read_manifest(reranker, "model").files}
         for name, source in sources.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, draft / name)
-        draft.rows(**origin.rows)
+        self._pass_on(draft)
+
+    def with_added(self, draft: Draft, added: AddedLabels) -> None:
+        """Fill a draft with links to the bundle's files, and with other added labels.
+
+        No array of the corpus is copied or hashed. The draft has the bundle's origin, as in `copy_to`.
+        """
+        for name in self.manifest.files:
+            if name != CARD and not name.startswith(f"{ADDED}/"):
+                draft.link(self, name)
+        draft.link_history(self)
+        card = json.loads((self.path / CARD).read_text(encoding="utf-8"))
+        card.pop("changed", None)
+        if added.changes:
+            card["changed"] = {"rows": f"{ADDED}/{ROWS}", "vectors": f"{ADDED}/{CHANGED}"}
+        (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
+        if added.labels or added.changes:
+            added.write(draft / ADDED)
+        self._pass_on(draft)
+
+    def _pass_on(self, draft: Draft) -> None:
+        """Give a draft this bundle's row counts and origin."""
+        draft.rows(**self.manifest.rows)
         for part in ("step", "settings", "inputs", "metrics"):
-            setattr(draft.manifest, part, getattr(origin, part))
+            setattr(draft.manifest, part, getattr(self.manifest, part))
+
+    @cached_property
+    def added(self) -> AddedLabels | None:
+        """The labels added after the run; None without any."""
+        folder = self.path / ADDED
+        return AddedLabels.read(folder) if (folder / ADDED_LABELS).is_file() else None
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """The passages' vectors fp32 [v, d], memory-mapped read-only; v = m unless passages have several."""
+        """The passages' vectors fp32 [v, d], memory-mapped; v = m unless passages have several.
+
+        The vectors that added labels change are in place. Writing to the array changes no file.
+        """
+        if not (self.added and self.added.changes):
+            return self.stored_vectors
+        vectors: np.ndarray = np.load(self.path / VECTORS, mmap_mode="c")
+        vectors[self.added.changes.rows] = self.added.changes.vectors
+        return vectors
+
+    @property
+    def stored_vectors(self) -> np.ndarray:
+        """The vectors as the run computed them, without added labels, memory-mapped read-only."""
         return read_rows(self.path, Path(VECTORS).stem)
 
     @cached_property

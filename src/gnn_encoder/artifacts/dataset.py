@@ -5,13 +5,14 @@ queries.parquet  query_id, text, split, answers (list of strings), group (int32,
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
 recurring.parquet  query: row numbers of the queries that nearly equal another training query, if any do
+labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
 version as it is: a dataset without them means the same as before.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels, write_labels
 from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manifest
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
@@ -221,6 +223,11 @@ class Dataset:
         return read_columns(file, "query")[0] if file.is_file() else np.empty(0, np.int32)
 
     @cached_property
+    def added(self) -> list[AddedLabel]:
+        """The labels of `ingest.labels` that are in the tables and not in the data themselves."""
+        return read_labels(file) if (file := self.path / ADDED_LABELS).is_file() else []
+
+    @cached_property
     def structure(self) -> Structure | None:
         """The documents of the passages; None: the data have no structure."""
         return Structure(self.path, len(self.passages)) if (self.path / NODES).is_file() else None
@@ -278,6 +285,10 @@ class DatasetWriter:
         """Write the recurring queries, as `Dataset.recurring`."""
         self._open(RECURRING)
         self._write(RECURRING, query)
+
+    def added(self, labels: Iterable[AddedLabel]) -> None:
+        """Write the labels of `Dataset.added`."""
+        write_labels(self._draft / ADDED_LABELS, labels)
 
     def structure(self, nodes: list[Column], document_ids: Column, citations: list[Column]) -> None:
         """Write the documents: the columns of nodes and citations as in `artifacts.structure`."""

@@ -93,6 +93,7 @@ class Draft:
         self.target = target
         self.path = target.with_name(f".{target.name}.partial-{os.getpid()}")
         self.manifest = Manifest(schema, VERSIONS[schema])
+        self._linked: dict[str, FileFacts] = {}
         target.parent.mkdir(parents=True, exist_ok=True)
         # Folders of killed attempts at this target; their names have other process ids.
         for leftover in target.parent.glob(f".{target.name}.partial-*"):
@@ -108,6 +109,20 @@ class Draft:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(artifact / name, self.path / name)
 
+    def link(self, artifact: "Artifact", name: str) -> None:
+        """Add a file of a complete artifact as a symbolic link. The artifact was checked, so the file is not hashed.
+
+        A hard link would change the time by which `_Checked` knows the file.
+        """
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).symlink_to((artifact.path / name).resolve())
+        self._linked[name] = artifact.manifest.files[name]
+
+    def link_history(self, artifact: "Artifact") -> None:
+        """Add the history of a complete artifact, if it has one, as a symbolic link."""
+        if (artifact.path / HISTORY).is_file():
+            (self.path / HISTORY).symlink_to((artifact.path / HISTORY).resolve())
+
     def rows(self, **counts: int) -> None:
         """Record row counts in the manifest."""
         self.manifest.rows.update(counts)
@@ -117,7 +132,7 @@ class Draft:
         history = self.path / HISTORY
         for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != history):
             name = path.relative_to(self.path).as_posix()
-            self.manifest.files[name] = FileFacts(path.stat().st_size, sha256(path))
+            self.manifest.files[name] = self._linked.get(name) or FileFacts(path.stat().st_size, sha256(path))
         if history.is_file():
             self.manifest.history = sha256(history)
         facts = json.loads(json.dumps(asdict(self.manifest)))

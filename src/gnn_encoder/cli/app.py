@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder import __version__
-from gnn_encoder.cli import bundles, clusters, datasets, models
+from gnn_encoder.cli import bundles, clusters, datasets, labels, models
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
@@ -34,6 +34,7 @@ app = typer.Typer(
 )
 app.add_typer(datasets.data, name="data")
 app.add_typer(models.models, name="models")
+app.add_typer(labels.labels, name="labels")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Queries and labels: joins them to each other and to the corpus, checks them, and assigns splits."""
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
+from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
 from gnn_encoder.data.rows import Label, Query, Source, blank, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
@@ -18,6 +20,8 @@ from gnn_encoder.settings.foundation import Ingest
 TEXT, NUMBER, SPLIT = pa.string(), pa.int32(), pa.int8()
 ORIGIN = {"split": SPLIT, "file": TEXT, "line": NUMBER}
 QUERIES = pa.schema({"id": TEXT, "text": TEXT, "answers": pa.list_(TEXT), **ORIGIN})
+ADDED = "added labels"
+"""File of the rows that `ingest.labels` added."""
 LABELS = pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, **ORIGIN})
 
 
@@ -44,6 +48,8 @@ class Questions:
         self.remarks: list[str] = []
         queries, self.labels = _tables(source, problems)
         self.queries = _usable(queries, problems)
+        self._added = read_labels(Path(settings.labels)) if settings.labels else []
+        self._add_labels(passage_ids)
         self.known_ids = self.queries["id"].combine_chunks()
         query = pc.index_in(self.labels["query_id"], value_set=self.queries["id"].combine_chunks())
         passage_id = self.labels["passage_id"].cast(pa.large_string())
@@ -61,7 +67,8 @@ class Questions:
         self.train_before_draw = int((self.split == TRAIN).sum())
         self.dev_before_draw = int((self.split == DEV).sum())
         most = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}
-        self._keep_queries(drawn(self.split, self.queries["text"], self._answered(), most, settings.seed))
+        drawing = np.where(_added(self.queries), NONE, self.split)
+        self._keep_queries(drawn(drawing, self.queries["text"], self._answered(), most, settings.seed))
         self._find_twins(settings.twin_similarity)
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
@@ -120,13 +127,40 @@ class Questions:
         again = np.flatnonzero(self.recurring[:, TRAIN])
         if len(again):
             writer.recurring(again)
+        own = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
+        used = {(row["query_id"], row["passage_id"]) for row in own}
+        if labels := [label for label in self._added if (label.query_id, label.passage_id) in used]:
+            writer.added(labels)
+
+    def _add_labels(self, passage_ids: pa.ChunkedArray) -> None:
+        """Appends the labels of `ingest.labels` and their queries, without labels of passages that the corpus lacks."""
+        if not self._added:
+            return
+        wanted = pa.array([label.passage_id for label in self._added], TEXT)
+        found = set(passage_ids.filter(pc.is_in(passage_ids, value_set=wanted)).to_pylist())
+        rows = [(line, each) for line, each in enumerate(self._added, start=1) if each.passage_id in found]
+        if missing := len(self._added) - len(rows):
+            self.remarks.append(f"{missing:,} added labels name a passage that the corpus does not have: left out")
+        labels = [(each.query_id, each.passage_id, 1, SPLITS.index("train"), ADDED, line) for line, each in rows]
+        first: dict[str, tuple[Any, ...]] = {
+            each.query_id: (each.query_id, each.query, [], NONE, ADDED, line) for line, each in reversed(rows)
+        }
+        ids = pa.array(list(first), TEXT)
+        known = set(self.queries["id"].filter(pc.is_in(self.queries["id"], value_set=ids)).to_pylist())
+        queries = [row for query, row in reversed(first.items()) if query not in known]
+        self.queries = _appended(self.queries, queries, QUERIES)
+        self.labels = _appended(self.labels, labels, LABELS)
 
     def _settle_splits(self, settings: Ingest, problems: Problems) -> None:
         """Assigns a split to every query; leaves out queries and labels without a split."""
-        of_label = _numbers(self.labels["split"])
-        self.split = highest(_numbers(self.queries["split"]), self.query, of_label)
+        of_label, added = _numbers(self.labels["split"]), _added(self.labels)
+        self.split = highest(_numbers(self.queries["split"]), self.query[~added], of_label[~added])
+        labelled = np.zeros(len(self.queries), dtype=bool)
+        labelled[self.query[added]] = True
+        self.split[labelled & (self.split == NONE)] = TRAIN
         stray = of_label != self.split[self.query]
-        strays = self.labels.filter(pa.array(stray))
+        self._remark(stray & added, "added labels are of a dev or test query and were left out")
+        strays = self.labels.filter(pa.array(stray & ~added))
         first = ~duplicates(strays["query_id"].combine_chunks())
         _count(problems, Kind.SHARED_QUERY, strays.filter(pa.array(first)), "query_id")
         self._keep_labels(~stray)
@@ -136,7 +170,10 @@ class Questions:
         self._remark(self.split == NONE, "queries are in no qrels and were left out")
         self._keep_queries(self.split != NONE)
         fraction, similarity = settings.dev_fraction, settings.twin_similarity
-        self.split, remarks = complete(self.split, self.queries["text"], fraction, similarity)
+        alone = _added(self.queries)  # a query that came with its labels trains, whatever the hash of its text
+        splits = np.where(alone, NONE, self.split)
+        self.split, remarks = complete(splits, self.queries["text"], fraction, similarity)
+        self.split[alone] = TRAIN
         self.remarks += remarks
         copies = leaked(self.queries["text"], self.split)
         self._remark(copies, "queries have the words of one in a later split (train, dev, test) and were left out")
@@ -164,6 +201,18 @@ class Questions:
     def _remark(self, rows: np.ndarray, what: str) -> None:
         if rows.any():
             self.remarks.append(f"{int(rows.sum()):,} {what}")
+
+
+def _added(table: pa.Table) -> np.ndarray:
+    """bool [n]: the rows that `ingest.labels` added."""
+    return np.asarray(pc.equal(table["file"], ADDED).to_numpy(), dtype=bool)
+
+
+def _appended(table: pa.Table, rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """A table with more rows in the order of its columns."""
+    columns = zip(*rows, strict=True) if rows else [[] for _ in schema]
+    more = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
+    return pa.concat_tables([table, more]).combine_chunks()
 
 
 def _tables(source: Source, problems: Problems) -> list[pa.Table]:

@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Encoding, Graph, read_vectors
+from gnn_encoder.artifacts.added_labels import AddedNodes
 from gnn_encoder.explanation.weights import Explainer, Explanation
 from gnn_encoder.models.gnn import GNN, GnnEncoder
+from gnn_encoder.query_graph.extension import graph_around
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
 """Artifacts that explain a bundle: its inputs, and the encoding written with it."""
@@ -75,20 +77,24 @@ class ExplainedPassage:
 
 @dataclass(frozen=True)
 class Sources:
-    """The opened artifacts that explain a bundle; large arrays are memory-mapped."""
+    """The opened artifacts that explain a bundle; large arrays are memory-mapped.
+
+    `nodes`: queries whose edges labels changed after the run.
+    """
 
     dataset: Dataset
     graph: Graph
     gnn: GNN
     cached_passages: np.ndarray
     encoding: Encoding
+    nodes: AddedNodes | None = None
 
     @classmethod
-    def read(cls, folders: Mapping[str, Path]) -> "Sources":
+    def read(cls, folders: Mapping[str, Path], nodes: AddedNodes | None = None) -> "Sources":
         """Opens the artifacts `NEEDED`; `folders` is {name: folder}."""
         gnn, encoding = GnnEncoder.load_gnn(folders["gnn_encoder"]).eval(), Encoding.read(folders["encoding"])
         cached = gnn.config.passages_of_queries(read_vectors(folders["passage_vectors"]), encoding.passages)
-        return cls(Dataset(folders["dataset"]), Graph.read(folders["graph"]), gnn, cached, encoding)
+        return cls(Dataset(folders["dataset"]), Graph.read(folders["graph"]), gnn, cached, encoding, nodes)
 
     def explain(
         self, questions: np.ndarray, hits: np.ndarray, *, neighbors: int, inflows: int = 0
@@ -100,25 +106,38 @@ class Sources:
             neighbors: training queries shown per passage. inflows: passages shown per training query.
         """
         rows, encoding = np.unique(hits[hits >= 0]).astype(np.int64), self.encoding
-        explainer = Explainer(self.gnn, self.graph, encoding.queries, self.cached_passages, encoding.passages, rows)
+        graph, queries = self.graph, encoding.queries
+        if self.nodes:
+            part = graph_around(graph, queries, self.nodes, rows)
+            graph, queries = part.graph, part.vectors
+        explainer = Explainer(self.gnn, graph, queries, self.cached_passages, encoding.passages, rows)
         explanations = {int(row): explainer.explain(int(row)) for row in rows}
-        texts = _Texts(self, list(explanations.values()), neighbors, inflows)
+        texts = _Texts(self, graph, list(explanations.values()), neighbors, inflows)
         return [
             [texts.explained(explanations[int(row)], explainer, question) for row in ranking if row >= 0]
             for question, ranking in zip(questions, hits, strict=True)
         ]
 
+    def query_texts(self, queries: np.ndarray) -> tuple[list[str], list[str]]:
+        """Returns ids and texts of some `Graph.queries`; −1 − i is the new query i of `nodes`."""
+        known = self.dataset.queries.select(["query_id", "text"]).take(pa.array(np.maximum(queries, 0)))
+        ids, texts = (column.to_pylist() for column in known.columns)
+        for place in np.flatnonzero(queries < 0).tolist():
+            assert self.nodes
+            ids[place], texts[place] = (names[-1 - queries[place]] for names in (self.nodes.ids, self.nodes.texts))
+        return ids, texts
+
 
 class _Texts:
     """The texts of several explanations, read together, so that a row group of the corpus is read once."""
 
-    def __init__(self, sources: Sources, explanations: list[Explanation], neighbors: int, inflows: int) -> None:
+    def __init__(
+        self, sources: Sources, graph: Graph, explanations: list[Explanation], neighbors: int, inflows: int
+    ) -> None:
         self._neighbors, self._inflows = neighbors, inflows
         nodes = [each.queries[:neighbors] for each in explanations]
         self._nodes = np.unique(np.concatenate([np.empty(0, np.int64), *nodes]))
-        queries = sources.graph.queries[self._nodes]
-        self._query_ids = sources.dataset.queries.column("query_id").take(pa.array(queries)).to_pylist()
-        self._queries = sources.dataset.query_texts(queries)
+        self._query_ids, self._queries = sources.query_texts(graph.queries[self._nodes])
         near = [self._nearest(each, i)[0] for each in explanations for i in range(len(each.queries[:neighbors]))]
         self._rows = np.unique(np.concatenate([np.empty(0, np.int32), *near]))
         self._passages = sources.dataset.passages.take(self._rows)

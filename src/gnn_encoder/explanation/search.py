@@ -49,7 +49,7 @@ def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) 
         UserError: as `Searcher.find`, or the artifacts that explain the bundle are not in its parent folder.
     """
     opened = Bundle.read(bundle)
-    sources, searcher = _sources_of(opened), Searcher(opened)
+    sources, searcher = sources_of(opened), Searcher(opened)
     vector, scores, rows = searcher.find(question, k)
     (whys,) = sources.explain(vector[None], rows[None], neighbors=neighbors, inflows=INFLOWS)
     with_graph = ranks(opened.vectors, vector, rows)
@@ -72,19 +72,21 @@ def explain_reranked(bundle: Path, question: str, k: int = 5, depth: int = 100) 
     return [(hit, scorer.explain(asked, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
 
 
-def _sources_of(bundle: Bundle) -> Sources:
+def sources_of(bundle: Bundle) -> Sources:
+    """Opens the artifacts beside a bundle; raises UserError if one is missing, or is not what the bundle came from."""
     beside, inputs = bundle.path.absolute().parent, bundle.manifest.inputs  # not resolved: ROOT/latest holds links
     folders = {name: beside / name for name in NEEDED}
     if missing := [name for name, path in folders.items() if not path.exists()]:
         raise UserError(
-            f"{bundle.path}: no {', '.join(missing)} beside it, and without nothing can be explained; "
+            f"{bundle.path}: no {', '.join(missing)} beside it, and without nothing can be explained or labelled; "
             "give --bundle ROOT/latest/bundle of a finished run"
         )
     for name, path in folders.items():
         manifest = read_manifest(path)
         if manifest.inputs != inputs if name == "encoding" else manifest.digest != inputs.get(name):
             raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
-    return Sources.read(folders)
+    changes = bundle.added.changes if bundle.added else None
+    return Sources.read(folders, changes.nodes if changes else None)
 
 
 def ranks(

@@ -133,6 +133,8 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
+    if settings.ingest.labels:
+        local.append(settings.ingest.labels)
     for step, values in ((call.step, call.settings) for call in made.values() if call.asked):
         local += [model for name in BACKBONES if (model := getattr(values, name, "")) and Path(model).is_dir()]
         named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gnn_encoder.models.backbone import load_encoder, load_tokenizer, sentence_transformers_layout
 from gnn_encoder.models.packed import Row
 
-LAYOUT = "text_encoder.json"
+LAYOUT, QUERY_ENCODER = "text_encoder.json", "query_encoder"
 Pooling = Literal["cls", "mean"]
 
 
@@ -97,7 +97,7 @@ class DualEncoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write `query_encoder/` and `passage_encoder/`; shared weights are written to both."""
-        self.query_encoder.save(folder / "query_encoder")
+        self.query_encoder.save(folder / QUERY_ENCODER)
         self.passage_encoder.save(folder / "passage_encoder")
         (folder / "dual_encoder.json").write_text(json.dumps({"shared": self.shared}), encoding="utf-8")
 
@@ -105,10 +105,15 @@ class DualEncoder(nn.Module):
     def load(cls, folder: str | Path) -> "DualEncoder":
         """Read what `save` wrote."""
         folder = Path(folder)
-        model = cls(TextEncoder.load(folder / "query_encoder"), TextEncoder.load(folder / "passage_encoder"))
+        model = cls(cls.load_query_encoder(folder), TextEncoder.load(folder / "passage_encoder"))
         if json.loads((folder / "dual_encoder.json").read_text("utf-8"))["shared"]:
             model.query_encoder.backbone = model.passage_encoder.backbone
         return model
+
+    @staticmethod
+    def load_query_encoder(folder: Path) -> TextEncoder:
+        """Reads only E_Q, for work on stored passage vectors."""
+        return TextEncoder.load(folder / QUERY_ENCODER)
 
 
 def device() -> torch.device:

@@ -45,8 +45,7 @@ class EdgeFeatures:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        labelled = graph.labelled
-        self.marked = bool(labelled.any() and (labelled != (graph.edges >= 0)).any())
+        self.marked = graph.marks_labelled
         self.width = (0 if graph.features is None else graph.features.shape[2]) + int(self.marked)
 
     def of_edges(self, positions: np.ndarray) -> np.ndarray | None:

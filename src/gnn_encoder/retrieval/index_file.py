@@ -11,6 +11,7 @@ All kinds but hnsw are built with one chunk in memory at a time.
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +19,7 @@ from typing import TypeAlias
 import faiss
 import numpy as np
 
+from gnn_encoder.artifacts import Bundle
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
@@ -29,9 +31,33 @@ POINTS = 40
 """Training passages per centroid of an inverted list (FAISS warns below 39)."""
 SAMPLE = 65_536
 """Training passages for the range of 8-bit codes."""
-Index: TypeAlias = faiss.Index | np.ndarray
-"""A FAISS index, or the vectors [m, d] themselves."""
 FLAT = IndexKind()
+
+
+@dataclass(frozen=True)
+class ChangedIndex:
+    """A FAISS index of which the passages `rows` [c] have other `vectors` [c, d] now, which are searched exactly.
+
+    FAISS cannot replace a vector in a memory-mapped file, nor in an index of the kind hnsw.
+    """
+
+    index: faiss.Index
+    rows: np.ndarray
+    vectors: np.ndarray
+
+    def search(self, queries: np.ndarray, k: int) -> Hits:
+        """As `search_index`."""
+        scores, rows = search_index(self.index, queries, k + len(self.rows))
+        scores = np.where(np.isin(rows, self.rows), -np.inf, scores)
+        own_scores, own = exact.search(self.vectors, queries, min(k, len(self.rows)))
+        rows = np.concatenate([np.where(scores > -np.inf, rows, -1), self.rows[own]], axis=1).astype(np.int32)
+        scores = np.concatenate([scores, own_scores], axis=1)
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+Index: TypeAlias = faiss.Index | np.ndarray | ChangedIndex
+"""A FAISS index, with changed vectors or without, or the vectors [m, d] themselves."""
 
 
 def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None:
@@ -114,7 +140,18 @@ def _fp32(vectors: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(vectors, dtype=np.float32)
 
 
-def load_index(path: Path, shape: tuple[int, ...]) -> Index:
+def bundle_index(bundle: Bundle) -> Index:
+    """Opens the index of a bundle, with the vectors that added labels change; errors as `load_index`."""
+    if bundle.index_path.suffix == ".npy":
+        return bundle.vectors
+    index = load_index(bundle.index_path, bundle.vectors.shape)
+    changes = bundle.added.changes if bundle.added else None
+    if isinstance(index, np.ndarray) or not (changes and len(changes.rows)):
+        return index
+    return ChangedIndex(index, changes.rows, changes.vectors)
+
+
+def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:
     """Opens a file of `build_index` or an .npy file of vectors, memory-mapped; `shape`: of the vectors, [m, d].
 
     Raises:
@@ -156,6 +193,8 @@ def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
     """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly."""
     if isinstance(index, np.ndarray):
         return exact.search(index, queries, k)
+    if isinstance(index, ChangedIndex):
+        return index.search(queries, k)
     if index.ntotal == 0:
         return exact.search(np.empty((0, index.d), np.float32), queries, k)
     breadth = None

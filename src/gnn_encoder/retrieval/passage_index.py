@@ -13,7 +13,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
-from gnn_encoder.retrieval.index_file import Index, load_index, search_index
+from gnn_encoder.retrieval.index_file import Index, bundle_index, search_index
 from gnn_encoder.retrieval.memory import Memory
 
 
@@ -34,7 +34,7 @@ class PassageIndex:
         """Opens a bundle's index; raises UserError as `load_index`."""
         labels, use = bundle.labels, bundle.label_use
         memory = Memory(labels, use) if labels and use and use.method == "softmax" and use.weight else None
-        return cls(load_index(bundle.index_path, bundle.vectors.shape), bundle.vectors, bundle.vector_passages, memory)
+        return cls(bundle_index(bundle), bundle.vectors, bundle.vector_passages, memory)
 
     def search(self, queries: np.ndarray, k: int) -> Hits:
         """The best passages of `queries` [n, d], in the form of `exact.search`."""

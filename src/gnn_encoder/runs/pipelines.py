@@ -1,6 +1,9 @@
 """`gnn-encoder run`, `update`, `ablate`, `rerank` on this machine: check settings, run a pipeline, link its outputs."""
 
+import hashlib
 import math
+import os
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +13,8 @@ from typing import Any
 import yaml
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
+from gnn_encoder.artifacts.bundle import ADDED
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
@@ -44,6 +49,8 @@ LABEL_BUNDLES = {system: system.lower().replace(" ", "_") for system in LABEL_SY
 BUNDLES = ("bundle", *LABEL_BUNDLES.values())
 KEPT = (*BUNDLES, "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them."""
+KEPT_LABELS = "labels"
+"""Folder under the root with the added labels that pipelines have read."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
 """On this machine a step is a process or a container."""
 
@@ -103,7 +110,8 @@ class Training:
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
     """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    return Training(preset, settings, _writable(root))
+    root = _writable(root)
+    return Training(preset, with_added_labels(settings, root), root)
 
 
 def _label_settings(since: Path) -> dict[str, Any]:
@@ -140,8 +148,9 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     for step in ("build_graph", "encode_corpus"):
         tree[step]["previous"] = str(since)
     tree["encode_with_labels"] = _label_settings(since)
-    settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     root = _writable(root)
+    tree["ingest"]["labels"] = _kept_labels(since / "bundle", root)
+    settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     arguments = step_arguments(settings, steps) | models
     params = {"from": str(since), **_params(settings, steps)}
     outcome = run_pipeline(launch.pipeline_file("update"), arguments, root, dated("update"), params, show)
@@ -240,6 +249,40 @@ def reranking_arguments(
     return {**once, **loops, "bundle": settings.first_stage.bundle}
 
 
+def with_added_labels(settings: Settings, root: Path) -> Settings:
+    """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data."""
+    bundle, latest = root / "latest" / "bundle", root / "latest" / "dataset"
+    if settings.ingest.labels or not (bundle / ADDED).is_dir():
+        return settings
+    if not _same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
+        return settings
+    own = settings.ingest.model_copy(update={"labels": _kept_labels(bundle, root)})
+    return settings.model_copy(update={"ingest": own})
+
+
+def _same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+    """Returns whether two settings of `ingest` name the same data, with the same ids of passages."""
+    return all(settings.get(name) == others.get(name) for name in ("dataset", "format", "document_depth"))
+
+
+def _kept_labels(bundle: Path, root: Path) -> str:
+    """Returns a file with the labels added to a bundle, empty if there are none.
+
+    The file is a copy named by its content, because labels may be added while the pipeline runs.
+    """
+    source = bundle / ADDED / ADDED_LABELS
+    if not source.is_file():
+        return ""
+    content = source.read_bytes()
+    copy = root / KEPT_LABELS / f"{hashlib.sha256(content).hexdigest()[:20]}.jsonl"
+    if not copy.is_file():
+        copy.parent.mkdir(exist_ok=True)
+        fresh = copy.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(content)
+        fresh.replace(copy)
+    return str(copy)
+
+
 def check_heads(settings: Settings) -> None:
     """Checks the number of heads before the first step; otherwise `train_gnn` would fail hours later."""
     width, heads = backbone_width(settings.train_dual_encoder.backbone), settings.train_gnn.heads
@@ -292,10 +335,38 @@ def _with_latest(root: Path, outcome: Outcome, names: Sequence[str] = KEPT) -> O
             else:  # not asked for; a link of an earlier run would be of other models
                 (root / "latest" / name).unlink(missing_ok=True)
     kept = [name for name in names if name in outcome.outputs] if outcome.status == "FINISHED" else []
+    labels = _labels_to_keep(root, outcome) if "dataset" in kept else None
     for name in kept:
         link, fresh = root / "latest" / name, root / "latest" / f".{name}"
         link.parent.mkdir(exist_ok=True)
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(outcome.outputs[name])
         outcome.outputs[name] = fresh.replace(link)
+    if labels is not None:
+        _keep_labels(root, labels)
     return outcome
+
+
+def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
+    """Returns the labels for the new bundle, if some were added to the latest or removed while the pipeline ran."""
+    latest, made = root / "latest", read_manifest(outcome.outputs["dataset"], "dataset").settings
+    if not (latest / "dataset").exists() or not _same_data(made, read_manifest(latest / "dataset", "dataset").settings):
+        return None
+    given = Path(made["labels"]) if made.get("labels") else None
+    if given and given.parent != root / KEPT_LABELS:
+        return None  # the user named another file
+    before = read_labels(given) if given else []
+    added = [Bundle.read(bundle).added for bundle in (latest / "bundle", outcome.outputs["bundle"])]
+    now, read = (each.labels if each else [] for each in added)
+    if now == before:
+        return None
+    return [label for label in read if label in now] + [label for label in now if label not in before]
+
+
+def _keep_labels(root: Path, labels: Sequence[AddedLabel]) -> None:
+    from gnn_encoder.labels.adding import replace_labels  # imports torch
+
+    try:
+        replace_labels(root / "latest" / "bundle", labels)
+    except UserError as error:
+        print(f"labels added before: {error}", file=sys.stderr)

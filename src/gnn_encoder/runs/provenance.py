@@ -32,6 +32,8 @@ SOURCE = Path(__file__).parents[1]
 OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
 """Rooms and modules that do not affect results: they watch steps, list a pipeline's steps, or copy files whose
 digests are in the arguments."""
+DATA = ("dataset", "labels")
+"""Settings of `ingest` that name data."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
@@ -114,9 +116,9 @@ def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
     for step, call in arguments.items():
         if step == "report":
             continue  # a change of the page is no reason to train again
-        data[step] = call.source_digests.get("dataset")
-        models[step] = {k: v for k, v in call.source_digests.items() if k not in ("dataset", "registry")}
-        settings[step] = {k: v for k, v in call.settings.items() if k != "dataset"}
+        data[step] = [digest for name in DATA if (digest := call.source_digests.get(name))]
+        models[step] = {k: v for k, v in call.source_digests.items() if k not in (*DATA, "registry")}
+        settings[step] = {k: v for k, v in call.settings.items() if step != "ingest" or k not in DATA}
         code[step] = call.code_digest
     digests = (digest_of(data), digest_of({"settings": settings, "models": models}), digest_of(code))
     return dict(zip(ORIGIN, digests, strict=True))
@@ -130,6 +132,10 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
 
         assert isinstance(values, Ingest)
         digests["dataset"] = source_digest(values)
+        if values.labels:
+            if not Path(values.labels).is_file():
+                raise UserError(f"ingest.labels = {values.labels}: no such file; give a labels.jsonl of a bundle")
+            digests["labels"] = sha256(Path(values.labels))
     if step == "promote":  # a bundle registered in one store is not registered in another
         # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()

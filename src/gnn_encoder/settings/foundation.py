@@ -43,6 +43,9 @@ class Ingest(StepSettings):
     recurrence_similarity: Fraction = 0.8
     """The audit calls a query recurring if its set of words is at least this similar (Jaccard) to that of a training
     query. Nothing is left out; `evaluate` also measures without such test queries. 0: equal texts alone."""
+    labels: str = ""
+    """A file of `gnn-encoder labels add` (`labels.jsonl`): further labels of training queries. `run`, `update` and
+    `retrain` take the labels that were added to the bundle in ROOT/latest, if it was made from the same data."""
     packages: tuple[str, ...] = ()
     """python-docs: installed packages to read besides the standard library."""
     max_passages: Count = 0

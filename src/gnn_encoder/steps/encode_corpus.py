@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, DocumentContext, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER, RERANKER
+from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, RERANKER
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
@@ -87,6 +88,8 @@ def encode_corpus(
     left_out = ""
     if settings.previous:
         left_out = _copy_reranker(Bundle.read(Path(settings.previous) / "bundle"), data, bundle)
+    if data.added:
+        AddedLabels(data.added).write(bundle / ADDED)
     Bundle.complete(bundle, data)
     recalls = {}
     if settings.index != "flat":
@@ -125,7 +128,7 @@ def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
         together = bundle.manifest.inputs == read_manifest(Path(folder) / "encoding").inputs
         if together and encoding.contents.models == models:
-            return encoding, bundle.vectors
+            return encoding, bundle.stored_vectors
     none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
     digests = dict.fromkeys(("passages", "queries", "neighbourhoods"), no_digests)
     return Encoding(none, none, Contents(digests, {})), none

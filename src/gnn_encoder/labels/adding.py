@@ -1,0 +1,116 @@
+"""Adds labels to the bundle of a finished run, removes them, and takes a change back.
+
+The result equals an update of the run with the same labels in the training data. Only the neighbourhoods of the
+labelled passages are propagated. The work does not grow with the corpus, except for looking up ids and texts, and for
+the search of a new query's neighbours where the graph has retrieved edges.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.added_labels import AddedLabel, AddedLabels, AddedNodes, Changes
+from gnn_encoder.labels.nodes import Edges, FinishedRun, changed_nodes, edges_of
+from gnn_encoder.labels.requests import Wanted
+from gnn_encoder.labels.versions import Versions
+from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.query_graph.extension import graph_around
+from gnn_encoder.query_graph.propagation import Propagation
+
+CHUNK = 2048
+"""Passages propagated at a time."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The labels in force after a change, the rows of the passages whose vectors were computed, and the seconds."""
+
+    labels: list[AddedLabel]
+    changed: np.ndarray
+    seconds: float
+
+
+def add_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
+    """Adds labels to the bundle that the link `path` names; the link then names a new version of the bundle.
+
+    Raises:
+        UserError: a label that `Known.checked` refuses, or a bundle that cannot take labels.
+    """
+    began = time.perf_counter()
+    with Versions.of(path) as versions:
+        run = FinishedRun.of(Bundle.read(path))
+        return _changed(run, versions, [*run.known.labels, *run.known.checked(wanted)], began)
+
+
+def remove_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
+    """Removes added labels; raises UserError for one that was not added."""
+    began = time.perf_counter()
+    with Versions.of(path) as versions:
+        run = FinishedRun.of(Bundle.read(path))
+        kept = {(label.query, label.passage_id): label for label in run.known.labels}
+        for each in wanted:
+            if kept.pop((each.query.strip(), each.passage_id), None) is None:
+                raise each.refused("no such label was added: see gnn-encoder labels list")
+        return _changed(run, versions, list(kept.values()), began)
+
+
+def replace_labels(path: Path, labels: Sequence[AddedLabel]) -> Outcome:
+    """Makes `labels` the added labels of a bundle; leaves out those whose passage the bundle does not have."""
+    began = time.perf_counter()
+    with Versions.of(path) as versions:
+        run = FinishedRun.of(Bundle.read(path))
+        passages = run.known.passage_rows([label.passage_id for label in labels])
+        return _changed(run, versions, [label for label in labels if label.passage_id in passages], began)
+
+
+def _changed(run: FinishedRun, versions: Versions, labels: list[AddedLabel], began: float) -> Outcome:
+    former = run.bundle.added.changes if run.bundle.added else None
+    nodes = changed_nodes(run, labels, former.nodes if former else None)
+    changes, fresh = with_vectors(run, nodes, former)
+    versions.write(run.bundle, AddedLabels(labels, changes if len(nodes) else None))
+    return Outcome(labels, fresh, time.perf_counter() - began)
+
+
+def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) -> tuple[Changes, np.ndarray]:
+    """Returns the changes that `nodes` make, and the rows whose vectors were computed for it.
+
+    A vector of `former` is kept if the edges into its passage come from the same queries with the same edges.
+    """
+    gnn = run.sources.gnn.to(device())
+    rows = _differing(run, nodes, None) if gnn.config.layers else np.empty(0, np.int64)
+    fresh, vectors = rows, np.empty((len(rows), gnn.config.width), np.float32)
+    if former:
+        fresh = np.intersect1d(rows, _differing(run, nodes, former.nodes))
+        kept = np.setdiff1d(rows, fresh)
+        vectors[np.searchsorted(rows, kept)] = former.vectors[np.searchsorted(former.rows, kept)]
+    encoding = run.sources.encoding
+    part = graph_around(run.sources.graph, encoding.queries, nodes, fresh)
+    propagation = Propagation(gnn, part.graph, part.vectors, run.sources.cached_passages)
+    for start in range(0, len(fresh), CHUNK):
+        some = fresh[start : start + CHUNK]
+        vectors[np.searchsorted(rows, some)] = propagation.passages(some, encoding.passages[some])
+    return Changes(rows, vectors, nodes), fresh
+
+
+def _differing(run: FinishedRun, nodes: AddedNodes, former: AddedNodes | None) -> np.ndarray:
+    """Returns the passages with an edge, before or now, of a query whose edges are not those before; int64, ascending.
+
+    Before, the queries of `former` had its edges, and all others those of the run's graph.
+    """
+    every = [nodes, former] if former else [nodes]
+    edges: list[dict[str, Edges]] = [
+        {name: edges_of(each.edges[i], each.labelled[i]) for i, name in enumerate(each.ids)} for each in every
+    ]
+    stored = {
+        name: run.stored_edges(int(node)) for each in every for name, node in zip(each.ids, each.replaced, strict=True)
+    }
+    passages: set[int] = set()
+    for name in stored:
+        now, before = edges[0].get(name, stored[name]), edges[-1].get(name, stored[name]) if former else stored[name]
+        if now != before:
+            passages |= now.keys() | before.keys()
+    return np.array(sorted(passages), np.int64)

@@ -1,0 +1,274 @@
+"""The nodes that labels change in a run's graph, with the edges and features that `build_graph` would give them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from gnn_encoder.artifacts import Bundle, read_manifest, read_vectors
+from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
+from gnn_encoder.artifacts.arrays import eight_bits
+from gnn_encoder.errors import UserError
+from gnn_encoder.explanation.passages import Sources
+from gnn_encoder.explanation.search import sources_of
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.scoring import PairTokens, score_pairs
+from gnn_encoder.inference.tokens import Tokens, tokens_at
+from gnn_encoder.labels.requests import Known
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.retrieval import exact
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.outcome import EncodeCorpus
+
+Edges = dict[int, bool]
+"""{passage row: whether the edge is labelled}, of one query, in the order of the edges."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A bundle, and the artifacts beside it that the bundle was made from."""
+
+    bundle: Bundle
+    sources: Sources
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> "FinishedRun":
+        """Opens the artifacts; a UserError if one is missing, or the bundle is of a kind that has no graph."""
+        if bundle.manifest.step != "encode_corpus":
+            raise UserError(
+                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}: labels are added only to a "
+                "bundle of encode_corpus, whose vectors come from the graph; for others, put the label into the data"
+            )
+        return cls(bundle, sources_of(bundle))
+
+    @cached_property
+    def known(self) -> Known:
+        """The run's queries, passages and labels."""
+        return Known(self.sources.dataset, self.bundle)
+
+    @cached_property
+    def graph_settings(self) -> BuildGraph:
+        """The settings with which the graph was built."""
+        return BuildGraph.model_validate(read_manifest(self._beside("graph")).settings)
+
+    @cached_property
+    def encoding_settings(self) -> EncodeCorpus:
+        """The settings with which the corpus was encoded."""
+        return EncodeCorpus.model_validate(self.bundle.manifest.settings)
+
+    def _beside(self, name: str) -> Path:
+        return self.bundle.path.absolute().parent / name
+
+    def model(self, name: str) -> Path:
+        """Returns the folder of a model that built the graph; a UserError if another model is there."""
+        folder = self._beside(name)
+        if not folder.exists():
+            raise UserError(
+                f"{self.bundle.path}: no {name} beside it; give --bundle ROOT/latest/bundle of a finished run"
+            )
+        if read_manifest(folder, "model").digest != read_manifest(self._beside("graph")).inputs.get(name):
+            raise UserError(f"{folder} is not the model that built the graph; give --bundle ROOT/latest/bundle")
+        return folder
+
+    def node_of(self, query_id: str) -> int:
+        """Returns the node of a query in the run's graph, -1 if there is none."""
+        ids = self.sources.dataset.queries.column("query_id")
+        rows = np.flatnonzero(pc.equal(ids, query_id).to_numpy())
+        nodes = np.flatnonzero(np.isin(self.sources.graph.queries, rows))
+        return int(nodes[0]) if len(nodes) else -1
+
+    def stored_edges(self, node: int) -> Edges:
+        """Returns the edges of a node of the run's graph; none for -1."""
+        graph = self.sources.graph
+        return edges_of(graph.edges[node], graph.labelled[node]) if node >= 0 else {}
+
+
+def edges_of(edges: np.ndarray, labelled: np.ndarray) -> Edges:
+    """Returns the edges in a row of `Graph.edges` and `Graph.labelled` [k]."""
+    pairs = zip(edges.tolist(), labelled.tolist(), strict=True)
+    return {passage: mark for passage, mark in pairs if passage >= 0}
+
+
+def changed_nodes(run: FinishedRun, labels: Sequence[AddedLabel], former: AddedNodes | None) -> AddedNodes:
+    """Returns the queries whose edges differ from the run's graph if exactly `labels` are added to the data.
+
+    Vectors and features come from the run's graph or from `former`, and are computed for new queries and pairs alone.
+    """
+    before, now = _passages_of(run.sources.dataset.added), _passages_of(labels)
+    texts = {label.query_id: label.query for label in (*run.sources.dataset.added, *labels)}
+    ids = [query for query in texts if set(before.get(query, [])) != set(now.get(query, []))]
+    rows = run.known.passage_rows(
+        [passage for query in ids for passage in (*before.get(query, []), *now.get(query, []))]
+    )
+    nodes = np.array([run.node_of(query) for query in ids], np.int64)
+    known = {query: place for place, query in enumerate(former.ids)} if former else {}
+    retrieved = _retrieved(run, [texts[query] for query in ids], nodes, [known.get(query, -1) for query in ids], former)
+    edges = []
+    for query, node, near in zip(ids, nodes.tolist(), retrieved, strict=True):
+        own = {rows[passage] for passage in before.get(query, []) if passage in rows}
+        positives = sorted(_positives(run, node) - own) + [rows[passage] for passage in now.get(query, [])]
+        gone = not positives and AddedLabel(query, texts[query], "").is_new_query
+        edges.append({} if gone else _joined(near, positives, run.graph_settings.edge_kinds))
+    return _with_vectors(run, ids, [texts[query] for query in ids], nodes, edges, former, known)
+
+
+def _passages_of(labels: Sequence[AddedLabel]) -> dict[str, list[str]]:
+    passages: dict[str, list[str]] = {}
+    for label in labels:
+        passages.setdefault(label.query_id, []).append(label.passage_id)
+    return passages
+
+
+def _positives(run: FinishedRun, node: int) -> set[int]:
+    if node < 0:
+        return set()
+    labels = run.sources.dataset.qrels.positive()
+    return set(labels.passage[labels.query == run.sources.graph.queries[node]].tolist())
+
+
+def _joined(near: np.ndarray, positives: Sequence[int], kinds: frozenset[str]) -> Edges:
+    """Returns the edges that `build_graph` makes of retrieved passages and labelled positives."""
+    edges: Edges = dict.fromkeys(near.tolist(), False)
+    if "labelled" in kinds:
+        edges |= dict.fromkeys(positives, True)
+    return edges
+
+
+def _retrieved(
+    run: FinishedRun, texts: Sequence[str], nodes: np.ndarray, places: Sequence[int], former: AddedNodes | None
+) -> list[np.ndarray]:
+    """Returns the retrieved passages of each query: stored ones, or M_de's first for a query that is new."""
+    graph, settings = run.sources.graph, run.graph_settings
+    near = [np.empty(0, np.int32)] * len(texts)
+    if "retrieved" not in settings.edge_kinds:
+        return near
+    k = min(settings.neighbors, len(run.bundle.passages))
+    new = []
+    for i, (node, place) in enumerate(zip(nodes.tolist(), places, strict=True)):
+        if node >= 0:
+            near[i] = graph.edges[node, :k]
+        elif former and place >= 0 and (former.edges[place, :k] >= 0).all():
+            near[i] = former.edges[place, :k]
+        else:
+            new.append(i)
+    if new:
+        encoder = DualEncoder.load_query_encoder(run.model("dual_encoder"))
+        asked = encode_texts(encoder, [texts[i] for i in new], **settings.speed)
+        vectors = read_vectors(run._beside("passage_vectors"))
+        for i, row in zip(new, exact.search(vectors, asked, k)[1], strict=True):
+            near[i] = row
+    return near
+
+
+def _with_vectors(
+    run: FinishedRun,
+    ids: list[str],
+    texts: list[str],
+    nodes: np.ndarray,
+    edges: Sequence[Edges],
+    former: AddedNodes | None,
+    known: Mapping[str, int],
+) -> AddedNodes:
+    """Returns the nodes with h_q, edge features and self-loops."""
+    graph, encoding = run.sources.graph, run.sources.encoding
+    places = np.array([known.get(query, -1) for query in ids], np.int64)
+    width = max([len(each) for each in edges], default=0) or 1
+    array, labelled = np.full((len(ids), width), -1, np.int32), np.zeros((len(ids), width), bool)
+    for i, each in enumerate(edges):
+        array[i, : len(each)], labelled[i, : len(each)] = list(each), list(each.values())
+
+    def reused(stored: np.ndarray, own: np.ndarray | None, made: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+        """A row per query: of the graph, of `former`, or made for the remaining queries."""
+        out = np.empty((len(ids), stored.shape[1]), stored.dtype)
+        out[nodes >= 0] = stored[nodes[nodes >= 0]]
+        old = (nodes < 0) & (places >= 0)
+        if own is not None:
+            out[old] = own[places[old]]
+        if new := np.flatnonzero((nodes < 0) & (places < 0)).tolist():
+            out[new] = made(new)
+        return out
+
+    def encoded(new: list[int]) -> np.ndarray:
+        encoder = TextEncoder.load(run.bundle.query_encoder_path)
+        return encode_texts(encoder, [texts[i] for i in new], **run.encoding_settings.speed)
+
+    scorer = _PairVectors(run)
+    features, scales = _features(run, ids, texts, nodes, array, former, known, scorer)
+    loops = None
+    if graph.query_loops is not None:
+        own_loops = former.loops if former else None
+        loops = reused(graph.query_loops, own_loops, lambda new: scorer.loops([texts[i] for i in new]))
+    vectors = reused(encoding.queries, former.vectors if former else None, encoded)
+    return AddedNodes(ids, texts, nodes, vectors, array, labelled, features, scales, loops)
+
+
+def _features(
+    run: FinishedRun,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    nodes: np.ndarray,
+    edges: np.ndarray,
+    former: AddedNodes | None,
+    known: Mapping[str, int],
+    scorer: "_PairVectors",
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Returns edge features and scales of all edges, as stored in a graph; None as in the run's graph."""
+    graph = run.sources.graph
+    if graph.features is None:
+        return None, None
+    features = np.zeros((*edges.shape, graph.features.shape[2]), graph.features.dtype)
+    scales = None if graph.scales is None else np.zeros(edges.shape, graph.scales.dtype)
+    missing = []
+    for i, slot in zip(*np.nonzero(edges >= 0), strict=True):
+        node, place = nodes[i], known.get(ids[i], -1)
+        for at, of in ((place, former), (node, graph)):
+            if of is None or at < 0 or of.features is None:
+                continue
+            if len(slots := np.flatnonzero(of.edges[at] == edges[i, slot])):
+                features[i, slot] = of.features[at, slots[0]]
+                if scales is not None and of.scales is not None:
+                    scales[i, slot] = of.scales[at, slots[0]]
+                break
+        else:
+            missing.append((int(i), int(slot)))
+    if missing:
+        rows, slots = np.array(missing).T
+        fresh = scorer.edges([texts[i] for i in rows], edges[rows, slots])
+        if scales is None:
+            features[rows, slots] = fresh
+        else:
+            features[rows, slots], scales[rows, slots] = eight_bits(fresh)
+    return features, scales
+
+
+class _PairVectors:
+    """The cross-encoder's [CLS] vectors of new pairs; loads the model at the first pair."""
+
+    def __init__(self, run: FinishedRun) -> None:
+        self._run = run
+
+    @cached_property
+    def _model(self) -> CrossEncoder:
+        return CrossEncoder.load(self._run.model("cross_encoder"))
+
+    def edges(self, texts: Sequence[str], passages: np.ndarray) -> np.ndarray:
+        """Vectors fp16 [e, d_e] of queries and passage rows [e]."""
+        tokenizer, length = self._model.tokenizer, self._model.max_length
+        second, places = tokens_at(tokenizer, self._run.bundle.passages, passages.astype(np.int64), length)
+        return self._vectors(Tokens.of(tokenizer, texts, length), second, places)
+
+    def loops(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors fp16 [e, d_e] of the pairs of each query with itself."""
+        tokens = Tokens.of(self._model.tokenizer, texts, self._model.max_length)
+        return self._vectors(tokens, tokens, np.arange(len(texts)))
+
+    def _vectors(self, first: Tokens, second: Tokens, places: np.ndarray) -> np.ndarray:
+        model = self._model
+        vectors = np.empty((len(places), model.width), np.float16)
+        pairs = PairTokens(model.tokenizer, first, second, model.max_length)
+        score_pairs(model, pairs, np.arange(len(places)), places, None, vectors, **self._run.graph_settings.speed)
+        return vectors
