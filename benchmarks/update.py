@@ -27,8 +27,13 @@ from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 
 
-def write_dataset(source: Dataset, path: Path, passages: int, changed: int) -> Path:
-    """Write `passages` passages of the documentation, repeated if needed, of which `changed` have reversed words."""
+def write_dataset(
+    source: Dataset, path: Path, passages: int, changed: int, labels: bool = False, more: tuple[str, int] | None = None
+) -> Path:
+    """Write `passages` passages of the documentation, repeated if needed, of which `changed` have reversed words.
+
+    `labels`: write the training labels, too; `more`: a further query and its passage.
+    """
     table, generator = source.passages.take(np.arange(len(source.passages))), np.random.default_rng(0)
     texts = [table.texts[i % len(table.texts)] for i in range(passages)]
     for i in range(len(table.texts), passages):
@@ -43,7 +48,14 @@ def write_dataset(source: Dataset, path: Path, passages: int, changed: int) -> P
             some = range(start, min(start + ROW_GROUP, passages))
             writer.passages([f"p{i}" for i in some], [titles[i] for i in some], [texts[i] for i in some])
         ids = [f"q{row}" for row in rows]
-        writer.queries(ids, source.query_texts(rows), ["train"] * len(ids), [[] for _ in ids])
+        ids, questions = [*ids, *(["more"] if more else [])], [*source.query_texts(rows), *(more[:1] if more else [])]
+        writer.queries(ids, questions, ["train"] * len(ids), [[] for _ in ids])
+        if labels:
+            given = source.split_qrels("train").positive()
+            query = [*np.searchsorted(rows, given.query).tolist(), *([len(ids) - 1] if more else [])]
+            passage = [*given.passage.tolist(), *(more[1:] if more else [])]
+            names = [f"p{row}" for row in passage]
+            writer.qrels([ids[row] for row in query], names, [1] * len(query), query, passage)
         writer.close()
     return path
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from gnn_encoder.cli import app
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
+from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
 
@@ -219,6 +221,62 @@ def test_an_update_encodes_what_has_changed(
     assert compare[:5:2] == ["gnn-encoder", "--bundle", "--bundle"]
     assert [Path(compare[3]).resolve(), Path(compare[5]).resolve()] == [before["bundle"], after["bundle"]]
     assert explain(trained, "a copper violin") == 0  # by the earlier run's GNN over the new graph
+
+
+def gnn_encoder(*arguments: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gnn-encoder", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+    return int(caught.value.code or 0)
+
+
+def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
+    latest, root = trained.root / "latest", ("--root", str(trained.root))
+    before = np.array(Bundle.read(latest / "bundle").vectors)
+    assert gnn_encoder("labels", "add", "where is the new violin", "p3", *root) == 0
+    assert gnn_encoder("labels", "add", "where is the old copper", "p5", *root) == 0
+    added = Bundle.read(latest / "bundle")
+    assert added.added is not None and added.added.changes is not None and (before != added.vectors).any()
+    assert gnn_encoder("update", *root) == 0
+    updated = Bundle.read(latest / "bundle")
+    assert updated.added is not None and updated.added.changes is None
+    assert updated.added.labels == added.added.labels == Dataset(latest / "dataset").added
+    np.testing.assert_allclose(updated.vectors, added.vectors, atol=1e-5)
+    assert explain(trained, "where is the new violin") == 0
+    # Training the same data in this root reads them, other data do not.
+    settings = pipelines.training(trained.command[2], str(trained.root.parent / "beir"), [], trained.root).settings
+    assert settings.ingest.labels == ""  # the update before was of another folder
+    same = read_manifest(latest / "dataset").settings["dataset"]
+    labelled = pipelines.training(trained.command[2], same, [], trained.root)
+    assert Path(labelled.settings.ingest.labels).read_text() == (latest / "bundle/added/labels.jsonl").read_text()
+    digests = json.loads(labelled.arguments()["promote"])["source_digests"]
+    plain = pipelines.Training(trained.command[2], settings, trained.root)
+    changed = {name for name, digest in json.loads(plain.arguments()["promote"])["source_digests"].items()
+               if digest != digests[name]}  # fmt: skip
+    assert changed == {"run.data"}
+    # A label of the update's graph is removed at once, and by the next update.
+    assert gnn_encoder("labels", "remove", "where is the new violin", "p3", *root) == 0
+    removed = np.array(Bundle.read(latest / "bundle").vectors)
+    assert gnn_encoder("update", *root) == 0
+    np.testing.assert_allclose(Bundle.read(latest / "bundle").vectors, removed, atol=1e-5)
+    assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
+
+
+def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, real = ("--root", str(trained.root)), pipelines.run_pipeline
+
+    def meanwhile(*arguments: Any) -> Outcome:
+        outcome = real(*arguments)
+        assert gnn_encoder("labels", "add", "a label in the meantime", "p9", *root) == 0
+        assert gnn_encoder("labels", "remove", "where is the old copper", "p5", *root) == 0
+        return outcome
+
+    monkeypatch.setattr(pipelines, "run_pipeline", meanwhile)
+    assert gnn_encoder("update", *root) == 0
+    added = Bundle.read(trained.root / "latest" / "bundle").added
+    assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None
+    assert len(added.changes.nodes) == 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from gnn_encoder.errors import UserError, printable
 if TYPE_CHECKING:
     from gnn_encoder.labels.adding import Outcome
     from gnn_encoder.labels.requests import Wanted
+    from gnn_encoder.labels.suggestions import PassageSuggestion, QuerySuggestion
 
 labels = typer.Typer(help="Add labels to a finished run's bundle at once, and see which to add.", no_args_is_help=True)
 
@@ -67,6 +68,57 @@ def list_(bundle: Named = "", root: Root = DEFAULT_ROOT) -> None:
     added = Bundle.read(_bundle(bundle, root)).added
     for label in added.labels if added else []:
         typer.echo(f"{label.added}\t{printable(label.query)}\t{printable(label.passage_id)}")
+
+
+@labels.command()
+def suggest(
+    bundle: Named = "",
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A log: a query per line, optionally with a tab and a count."),
+    ] = None,
+    most: Annotated[int, typer.Option("-k", min=1, max=1_000_000, help="Number of suggestions.")] = 20,
+    draws: Annotated[int, typer.Option(min=1, max=1000, help="Draws of the training queries for the curve.")] = 3,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the suggestions.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the curve as PNG.")] = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Show what labels gain on dev, and which to add next by expected gain: queries of a log, or passages.
+
+    The curve: dev figures with growing shares of the training queries in the graph, with the stored models.
+    """
+    from rich.console import Console
+
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.labels.curve import DevQueries, extrapolated, label_curve
+    from gnn_encoder.labels.nodes import FinishedRun
+    from gnn_encoder.labels.suggestions import Suggestions, read_log
+    from gnn_encoder.report import label_value
+
+    log, screen = read_log(queries) if queries else None, Console()
+    run = FinishedRun.of(Bundle.read(_bundle(bundle, root)))
+    dev = DevQueries.of(run)
+    points = label_curve(run, dev, draws=draws)
+    beyond = extrapolated(points)
+    screen.print(label_value.curve_table(points, beyond, len(dev.rows)))
+    screen.print()
+    suggestions = Suggestions(run, dev)
+    found: list[QuerySuggestion] | list[PassageSuggestion]
+    if log:
+        found, value = suggestions.queries(log, most)
+        table = label_value.queries_table(found, sum(log.values()), value)
+    else:
+        gain = points[-1].warm_gain
+        found = suggestions.passages(gain, most)
+        table = label_value.passages_table(found, gain)
+    screen.print(table if found else "no label is expected to gain anything: see the gain of warm queries above")
+    if csv:
+        label_value.write_csv(csv, found)
+    if json:
+        label_value.write_json(json, label_value.facts(points, beyond, found))
+    if plot:
+        plot.write_bytes(label_value.labels_plot(points, beyond))
 
 
 def _bundle(named: str, root: Path) -> Path:

@@ -8,6 +8,9 @@ files, not in memory.
 A node's result depends only on the node's neighbours, not on the chunk size or the order of rows.
 """
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -84,6 +87,18 @@ class Propagation:
         self.projected = torch.from_numpy(projected).to(where)
         self.source_scalars = torch.from_numpy(source_scalars).to(where)
         self.edge_scalars = tensor(None if edge_scalars is None else edge_scalars.reshape(n * k, heads), where)
+
+    def only(self, queries: np.ndarray) -> "Propagation":
+        """The same propagation of a graph with the edges of some queries alone, bool [n].
+
+        A query's vector does not depend on other queries, so nothing is propagated again.
+        """
+        k, flat = self.graph.edges.shape[1], self.graph.reverse
+        kept = queries[flat // k]
+        indptr = np.concatenate([[0], np.cumsum(kept)])[self.graph.indptr]
+        part = copy.copy(self)
+        part.graph = replace(self.graph, indptr=indptr, reverse=flat[kept])
+        return part
 
     def write(
         self,

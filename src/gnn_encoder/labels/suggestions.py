@@ -1,0 +1,263 @@
+"""Suggests the next labels by expected gain: queries of a log, or passages without a labelled query.
+
+A query u that a log has c times, the measure being MRR@10:
+
+    gain(u) = c · max(0, V − R(u))
+
+V is the mean over dev queries after each got a label of its own: what the same words find once they are labelled.
+R(u) is the mean, as things are, of the dev queries that are like u: as near to a training query, and with as large a
+margin between their first two hits (thirds of both, as the dev queries have them).
+
+A passage p without a labelled query:
+
+    gain(p) = 1000 · G · (1 / a) · Σ_q P(rank of p for q)
+
+over a training and dev queries q that have p among their first hits. P(r) is the share of dev queries' hits at rank r
+without a labelled query that are relevant, so the sum is the expected number of these queries that p answers. G is the
+mean gain of dev queries with a labelled passage (warm queries). So gain(p) is the expected gain of 1,000 queries.
+
+Both take the future to be like the log, the training and the dev queries, and labels to be right. Gains of several
+labels do not add up where they are of one need.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gnn_encoder.artifacts import pair_keys
+from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.labels.adding import with_vectors
+from gnn_encoder.labels.curve import DEPTH, DevQueries
+from gnn_encoder.labels.nodes import FinishedRun, changed_nodes
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval import exact
+
+SIMULATED = 100
+"""Dev queries that get a label of their own, to measure V."""
+LEAST = 10
+"""Dev queries in a cell of similarity and margin; a smaller cell takes the mean of all dev queries."""
+ASKING = 20_000
+"""Most training queries that are searched for passages."""
+
+
+@dataclass(frozen=True)
+class QuerySuggestion:
+    """A query of a log: its count, the expected gain over the log, and what the gain was estimated from.
+
+    `similarity`: cosine with the nearest training query `nearest`. `margin`: between the scores of the first two hits.
+    `expected`: R(u). `passage_id`, `title`: of the first hit.
+    """
+
+    query: str
+    count: float
+    gain: float
+    similarity: float
+    margin: float
+    expected: float
+    nearest: str
+    passage_id: str
+    title: str
+
+
+@dataclass(frozen=True)
+class PassageSuggestion:
+    """A passage without a labelled query: the expected gain of 1,000 queries, and how many of them it answers.
+
+    `query`: the training query that has the passage highest among its hits, empty if none has.
+    """
+
+    passage_id: str
+    title: str
+    text: str
+    gain: float
+    answers: float
+    query: str
+
+
+def read_log(path: Path) -> dict[str, float]:
+    """Returns {query: count} of a log: a query per line, optionally with a tab and a count; equal queries are joined.
+
+    Raises:
+        UserError: the file cannot be read, is empty, or a count is no positive number.
+    """
+    counts: dict[str, float] = {}
+    spelled: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): name a UTF-8 file of queries") from None
+    for number, line in enumerate(lines, start=1):
+        query, tab, count = line.partition("\t")
+        query = query.strip()
+        if not query:
+            continue
+        try:
+            times = float(count) if tab else 1.0
+        except ValueError:
+            times = float("nan")
+        if not 0 < times < np.inf:
+            raise UserError(f"{path} line {number}: {count!r} is no count: write a query, a tab and a positive number")
+        name = spelled.setdefault(query.lower(), query)
+        counts[name] = counts.get(name, 0.0) + times
+    if not counts:
+        raise UserError(f"{path} holds no query: write one per line")
+    return counts
+
+
+class Suggestions:
+    """Suggestions for a finished run, with its dev queries."""
+
+    def __init__(self, run: FinishedRun, dev: DevQueries) -> None:
+        self._run, self._dev, self._vectors = run, dev, run.bundle.vectors
+        self._now = dev.figures(run, self._vectors)
+
+    def labelled_value(self, seed: int = 0) -> float:
+        """V: the mean of the measure over up to `SIMULATED` dev queries, each with a label of its own."""
+        run, dev = self._run, self._dev
+        count = min(SIMULATED, len(dev.rows))
+        places = np.sort(np.random.default_rng(seed).choice(len(dev.rows), count, replace=False))
+        labels, ids = dev.qrels.positive(), run.known.passage_ids
+        first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[places]}
+        texts = run.sources.dataset.query_texts(dev.rows[places])
+        own = [
+            AddedLabel(new_query_id(text), text, ids[int(labels.passage[first[row]])].as_py())
+            for row, text in zip(dev.rows[places].tolist(), texts, strict=True)
+        ]
+        former = run.bundle.added.changes if run.bundle.added else None
+        nodes = changed_nodes(run, [*run.known.labels, *own], former.nodes if former else None)
+        changes, _ = with_vectors(run, nodes, None)
+        vectors = np.array(self._vectors)
+        vectors[changes.rows] = changes.vectors
+        return float(dev.figures(run, vectors, places).mean())
+
+    def queries(self, log: Mapping[str, float], most: int) -> tuple[list[QuerySuggestion], float]:
+        """The queries of a log with the largest expected gains above 0, largest first, and V.
+
+        Queries with the words of a training, dev or test query are left out, and so are queries with an added label.
+        """
+        run, value = self._run, self.labelled_value()
+        known = run.known.query_rows(list(log))
+        added = {label.query.lower() for label in run.known.labels}
+        texts = [query for query in log if not known[query] and query.lower() not in added]
+        if not texts:
+            return [], value
+        encoder = TextEncoder.load(run.bundle.query_encoder_path)
+        asked = encode_texts(encoder, texts, **run.encoding_settings.speed)
+        similarity, nearest = self._nearest(asked)
+        margin, first = self._margins(asked)
+        of_dev = (self._nearest(self._dev.vectors)[0], self._margins(self._dev.vectors)[0])
+        expected = expected_figures((similarity, margin), of_dev, self._now)
+        counts = np.array([log[text] for text in texts])
+        gains = counts * np.maximum(0.0, value - expected)
+        best = [i for i in np.argsort(-gains, kind="stable")[:most].tolist() if gains[i] > 0]
+        hits = run.bundle.passages.take(first[best])
+        graph, data = run.sources.graph, run.sources.dataset
+        neighbours = data.query_texts(graph.queries[nearest[best]])
+        return [
+            QuerySuggestion(
+                texts[i], counts[i], float(gains[i]), float(similarity[i]), float(margin[i]), float(expected[i]),
+                neighbours[place], hits.ids[place], hits.titles[place],
+            )
+            for place, i in enumerate(best)
+        ], value  # fmt: skip
+
+    def passages(self, gain: float, most: int, seed: int = 0) -> list[PassageSuggestion]:
+        """The passages without a labelled query that have the largest expected gains, largest first.
+
+        Args:
+            gain: G, the mean gain of warm dev queries. Without a gain there is no suggestion.
+        """
+        run, dev, m = self._run, self._dev, len(self._vectors)
+        graph, data, encoding = run.sources.graph, run.sources.dataset, run.sources.encoding
+        cold = np.ones(m, bool)
+        cold[data.split_qrels("train").positive().passage] = False
+        cold[list(run.known.passage_rows([label.passage_id for label in run.known.labels]).values())] = False
+        nodes = np.arange(len(graph.queries))
+        if len(nodes) > ASKING:
+            nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))
+        k = min(DEPTH, m)
+        _, of_train = exact.search(self._vectors, np.asarray(encoding.queries[nodes]), k)
+        _, of_dev = exact.search(self._vectors, dev.vectors, k)
+        precision = cold_precision(of_dev, cold, _relevant(dev, of_dev))
+        answers = demand(np.concatenate([of_train, of_dev]), cold, precision, m)
+        best = np.argsort(-answers, kind="stable")[:most]
+        best = best[(answers[best] > 0) & (gain > 0)]
+        texts = run.bundle.passages.take(best)
+        asking = [_highest(of_train, int(row)) for row in best]
+        rows = graph.queries[nodes[np.maximum(asking, 0)]] if len(asking) else np.empty(0, np.int32)
+        queries = data.query_texts(rows)
+        return [
+            PassageSuggestion(
+                texts.ids[i], texts.titles[i], texts.texts[i], 1000 * gain * answers[row], 1000 * answers[row],
+                queries[i] if asking[i] >= 0 else "",
+            )
+            for i, row in enumerate(best.tolist())
+        ]  # fmt: skip
+
+    def _nearest(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cosine with the nearest training query [a], and the query's node [a]."""
+        stored = np.array(self._run.sources.encoding.queries, np.float32)
+        scores, nodes = exact.search(_unit(stored), _unit(asked), 1)
+        return scores[:, 0], nodes[:, 0]
+
+    def _margins(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Difference of the first two scores [a] (0 with a single passage), and the first passage [a]."""
+        scores, rows = exact.search(self._vectors, asked, min(2, len(self._vectors)))
+        return scores[:, 0] - scores[:, -1], rows[:, 0]
+
+
+def expected_figures(
+    asked: tuple[np.ndarray, np.ndarray], of_dev: tuple[np.ndarray, np.ndarray], figures: np.ndarray
+) -> np.ndarray:
+    """R(u) [a]: mean of the `figures` [d] of the dev queries in each query's cell.
+
+    A cell is a third of the dev queries' similarities and a third of their margins. Both pairs of arrays are similarity
+    and margin.
+    """
+    cells, dev_cells = np.zeros(len(asked[0]), np.int64), np.zeros(len(figures), np.int64)
+    for values, dev_values in zip(asked, of_dev, strict=True):
+        ends = np.quantile(dev_values, (1 / 3, 2 / 3))
+        cells = 3 * cells + np.searchsorted(ends, values)
+        dev_cells = 3 * dev_cells + np.searchsorted(ends, dev_values)
+    counts = np.bincount(dev_cells, minlength=9)
+    sums = np.bincount(dev_cells, weights=figures, minlength=9)
+    means = np.where(counts >= LEAST, sums / np.maximum(counts, 1), figures.mean())
+    return np.asarray(means[cells])
+
+
+def cold_precision(hits: np.ndarray, cold: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+    """P [k]: at each rank, the share of relevant ones among the hits [d, k] without a labelled query (`cold` [m])."""
+    counted = cold[hits] & (hits >= 0)
+    shares: np.ndarray = (counted & relevant).sum(axis=0) / np.maximum(counted.sum(axis=0), 1)
+    return shares
+
+
+def demand(hits: np.ndarray, cold: np.ndarray, precision: np.ndarray, passages: int) -> np.ndarray:
+    """The expected share of queries that each passage answers, float64 [m]; 0 for passages that are not `cold`.
+
+    `hits` [a, k] are the first passages of a queries, `precision` [k].
+    """
+    weights = np.where(cold[hits] & (hits >= 0), precision, 0.0)
+    shares = np.bincount(np.maximum(hits, 0).ravel(), weights=weights.ravel(), minlength=passages) / max(len(hits), 1)
+    return np.asarray(shares, np.float64)
+
+
+def _relevant(dev: DevQueries, hits: np.ndarray) -> np.ndarray:
+    """Whether each hit [d, k] is relevant to its dev query."""
+    labels = dev.qrels.positive()
+    return np.isin(pair_keys(dev.rows[:, None], hits), pair_keys(labels.query, labels.passage))
+
+
+def _highest(hits: np.ndarray, passage: int) -> int:
+    """The query whose hits [a, k] have a passage highest; -1 if none has."""
+    rows, ranks = np.nonzero(hits == passage)
+    return int(rows[np.argmin(ranks)]) if len(rows) else -1
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    scaled: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return scaled
