@@ -39,6 +39,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         "retrain",
         "ablate",
         "models",
+        "labels",
         "data",
         "compile",
         "search",

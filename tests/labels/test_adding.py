@@ -268,6 +268,24 @@ def test_a_search_finds_the_new_vector(
     assert np.abs(old - exact)[changed].max() > 1e-3  # Control: the stored vectors would give other scores.
 
 
+def test_a_version_can_be_copied_and_get_a_reranker(latest: Path, tmp_path: Path) -> None:
+    add_labels(latest / "bundle", [NEW])
+    shutil.copytree(latest / "bundle", tmp_path / "elsewhere")  # as `gnn-encoder copy`: links are followed
+    with drafting(tmp_path / "scorer", "model") as draft:
+        (draft / "scorer.json").write_text("{}")
+    with drafting(tmp_path / "reranked", "bundle") as draft:
+        Bundle.read(latest / "bundle").copy_to(draft, tmp_path / "scorer")
+    version = read_manifest(latest / "bundle")
+    for name in ("elsewhere", "reranked"):
+        copied = Bundle.read(tmp_path / name)
+        assert copied.vectors.tobytes() == bits(latest) and copied.added is not None
+        assert not [path for path in copied.path.rglob("*") if path.is_symlink()]
+        assert (copied.manifest.digest == version.digest) == (name == "elsewhere")
+    changed = json.loads((tmp_path / "elsewhere" / "bundle.json").read_text())["changed"]
+    assert all((tmp_path / "elsewhere" / file).is_file() for file in changed.values())
+    assert version.digest != read_manifest((latest / "graph").parent / ".labels" / "0001" / "former").digest
+
+
 def test_explain_names_the_added_query(latest: Path) -> None:
     add_labels(latest / "bundle", [NEW])
     hits = {each.hit.passage_id: each for each in explain_search(latest / "bundle", NEW.query, k=100, neighbors=60)}
