@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import transformers.models.auto.modeling_auto  # noqa: F401 - else the first model would import it, and count as work
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedLabels, AddedNodes, Changes

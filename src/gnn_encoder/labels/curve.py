@@ -13,7 +13,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Qrels, Run
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.measures import labelled_queries, per_query, warm_queries
+from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.significance import bootstrap_intervals
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.labels.nodes import FinishedRun
@@ -53,6 +53,12 @@ class DevQueries:
         ranking = Run.from_hits(rows, hits, scores)
         figures: np.ndarray = per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
         return figures
+
+    def warm(self, passages: np.ndarray) -> np.ndarray:
+        """Whether one of `passages` is relevant to each query, bool [a]."""
+        labels = self.qrels.positive()
+        warm: np.ndarray = np.isin(self.rows, labels.query[np.isin(labels.passage, passages)])
+        return warm
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def label_curve(
             every.only(kept).write(vectors, reached[reached >= 0].astype(np.int64), encoding.passages)
             own = train.where(np.isin(train.query, graph.queries[kept]))
             values.append(dev.figures(run, vectors) - before)
-            warm.append(warm_queries(dev.rows, dev.qrels, own))
+            warm.append(dev.warm(own.passage))
             labels.append(len(own.query))
         gains, is_warm = np.stack(values), np.stack(warm)
         (low,), (high,) = bootstrap_intervals(gains.mean(axis=0)[:, None], RESAMPLES, seed)

@@ -17,7 +17,8 @@ without a labelled query that are relevant, so the sum is the expected number of
 mean gain of dev queries with a labelled passage (warm queries). So gain(p) is the expected gain of 1,000 queries.
 
 Both take the future to be like the log, the training and the dev queries, and labels to be right. Gains of several
-labels do not add up where they are of one need.
+labels do not add up where they are of one need. What a label costs other queries (the gain of cold queries in the
+curve) is not subtracted.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class QuerySuggestion:
     """A query of a log: its count, the expected gain over the log, and what the gain was estimated from.
 
     `similarity`: cosine with the nearest training query `nearest`. `margin`: between the scores of the first two hits.
-    `expected`: R(u). `passage_id`, `title`: of the first hit.
+    `expected`: R(u). `passage_id`, `title`: of the first hit; its text if it has no title.
     """
 
     query: str
@@ -160,7 +161,7 @@ class Suggestions:
         return [
             QuerySuggestion(
                 texts[i], counts[i], float(gains[i]), float(similarity[i]), float(margin[i]), float(expected[i]),
-                neighbours[place], hits.ids[place], hits.titles[place],
+                neighbours[place], hits.ids[place], hits.titles[place] or hits.texts[place],
             )
             for place, i in enumerate(best)
         ], value  # fmt: skip
