@@ -215,7 +215,8 @@ def test_a_dry_run_asks_nobody(
     assert call(monkeypatch, *arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["step", "cpu", "memory", "gpu", "timeout", "retries", "image"]
-    assert rows[11].split()[:8] == ["train_gnn", "4-8", "32Gi-64Gi", "4", "nvidia.com/gpu", "86400", "s", "3"]
+    (training,) = (row for row in rows if row.startswith("train_gnn "))
+    assert training.split()[:8] == ["train_gnn", "4-8", "32Gi-64Gi", "4", "nvidia.com/gpu", "86400", "s", "3"]
     assert rows[-1] == "wrote gnn-encoder-train.yaml"
     assert (tmp_path / "gnn-encoder-train.yaml").is_file()
     assert call(monkeypatch, *arguments, "--package", "package.txt") == 2
