@@ -271,9 +271,9 @@ def _kept_labels(bundle: Path, root: Path) -> str:
     The file is a copy named by its content, because labels may be added while the pipeline runs.
     """
     source = bundle / ADDED / ADDED_LABELS
-    if not source.is_file():
+    content = source.read_bytes() if source.is_file() else b""
+    if not content:
         return ""
-    content = source.read_bytes()
     copy = root / KEPT_LABELS / f"{hashlib.sha256(content).hexdigest()[:20]}.jsonl"
     if not copy.is_file():
         copy.parent.mkdir(exist_ok=True)
