@@ -3,7 +3,9 @@
 from components.bm25_retrieve import bm25_retrieve
 from components.build_document_graph import build_document_graph
 from components.build_graph import build_graph
+from components.bundle_dual_encoder import bundle_dual_encoder
 from components.bundle_reranker import bundle_reranker
+from components.choose_bundle import choose_bundle
 from components.choose_reranker import choose_reranker
 from components.compare_rerankers import compare_rerankers
 from components.compare_variants import compare_variants
@@ -22,6 +24,7 @@ from components.measure_latency import measure_latency
 from components.promote import promote
 from components.propagate_sections import propagate_sections
 from components.rank import rank
+from components.recommend import recommend
 from components.report import report
 from components.rerank import rerank
 from components.score_candidates import score_candidates
@@ -38,7 +41,9 @@ __all__ = [
     "bm25_retrieve",
     "build_document_graph",
     "build_graph",
+    "bundle_dual_encoder",
     "bundle_reranker",
+    "choose_bundle",
     "choose_reranker",
     "compare_rerankers",
     "compare_variants",
@@ -57,6 +62,7 @@ __all__ = [
     "promote",
     "propagate_sections",
     "rank",
+    "recommend",
     "report",
     "rerank",
     "score_candidates",

@@ -11,11 +11,12 @@ def promote(
     arguments: str,
     dataset: Input[Dataset],
     evaluation: Input[Artifact],
+    recommendation: Input[Artifact],
     graph: Input[Artifact],
     bundle: Input[Model],
     decision: Output[Artifact],
 ) -> None:
-    """Register the bundle, and make it the champion if it passes the gate."""
+    """Register the recommended bundle, and make it the champion if it passes the gate."""
     from gnn_encoder.steps.promote import promote
 
     promote(
@@ -24,6 +25,7 @@ def promote(
         addresses={"bundle": bundle.uri},
         dataset=dataset.path,
         evaluation=evaluation.path,
+        recommendation=recommendation.path,
         graph=graph.path,
         bundle=bundle.path,
         decision=decision.path,

@@ -11,13 +11,10 @@ def rank(
     arguments: str,
     dataset: Input[Dataset],
     run: Output[Artifact],
-    dual_encoder: Input[Model] = None,
-    passage_vectors: Input[Artifact] = None,
     bundle: Input[Model] = None,
 ) -> None:
     """Rank the dev and test queries by one dense system."""
     from gnn_encoder.steps.rank import rank
 
-    given = {"dual_encoder": dual_encoder, "passage_vectors": passage_vectors, "bundle": bundle}
-    inputs = {name: artifact.path for name, artifact in given.items() if artifact}
+    inputs = {"bundle": bundle.path} if bundle else {}
     rank(arguments, dataset=dataset.path, run=run.path, **inputs)

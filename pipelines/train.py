@@ -28,6 +28,7 @@ def train(
     encode_query_clusters: str,
     train_gnn: str,
     encode_corpus: str,
+    bundle_dual_encoder: str,
     rank_untrained: str,
     rank_dual_encoder: str,
     rank_query_sum: str,
@@ -41,6 +42,8 @@ def train(
     fuse_query_clusters: str,
     fuse_gnn_encoder: str,
     evaluate: str,
+    recommend: str,
+    choose_bundle: str,
     measure_latency: str,
     report: str,
     promote: str,
@@ -89,12 +92,15 @@ def train(
     ).outputs
     bundle, encoding = encoded["bundle"], encoded["encoding"]
 
+    # The dual encoder as it is.
+    plain_bundle = components.bundle_dual_encoder(
+        arguments=bundle_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+    ).output
+
     # One run per system. The runs of BM25 and DPR exist already.
     bm25, dpr = base.bm25_run, base.dpr_run
     untrained = components.rank(arguments=rank_untrained, dataset=dataset).output
-    plain = components.rank(
-        arguments=rank_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
-    ).output
+    plain = components.rank(arguments=rank_dual_encoder, dataset=dataset, bundle=plain_bundle).output
     ranked = {
         name: components.rank(arguments=arguments, dataset=dataset, bundle=by_labels[name]).output
         for name, arguments in {
@@ -122,7 +128,7 @@ def train(
         arguments=fuse_gnn_encoder, dataset=dataset, lexical_run=bm25, dense_run=graphed
     ).outputs
 
-    # The comparison, the report page and the decision.
+    # The comparison, the recommended system with its bundle, the report page and the decision.
     evaluation = components.evaluate(
         arguments=evaluate,
         dataset=dataset,
@@ -138,6 +144,15 @@ def train(
         gnn_encoder_fused=graphed_fused["convex_run"],
         dual_encoder_fused_by_rank=plain_fused["reciprocal_run"],
         gnn_encoder_fused_by_rank=graphed_fused["reciprocal_run"],
+    ).output
+    recommendation = components.recommend(arguments=recommend, dataset=dataset, evaluation=evaluation).output
+    chosen_bundle = components.choose_bundle(
+        arguments=choose_bundle,
+        dataset=dataset,
+        recommendation=recommendation,
+        dual_encoder=plain_bundle,
+        **by_labels,
+        gnn_encoder=bundle,
     ).output
     latency = components.measure_latency(
         arguments=measure_latency,
@@ -156,8 +171,14 @@ def train(
         passage_vectors=passage_vectors,
         encoding=encoding,
         bundle=bundle,
+        recommendation=recommendation,
     )
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
-    components.promote(arguments=promote, dataset=dataset, evaluation=evaluation, graph=graph, bundle=bundle).after(
-        page
-    )
+    components.promote(
+        arguments=promote,
+        dataset=dataset,
+        evaluation=evaluation,
+        recommendation=recommendation,
+        graph=graph,
+        bundle=chosen_bundle,
+    ).after(page)

@@ -17,6 +17,8 @@ def update(
     encode_query_memory: str,
     encode_query_clusters: str,
     encode_corpus: str,
+    bundle_dual_encoder: str,
+    choose_bundle: str,
     dual_encoder: str,
     cross_encoder: str,
     gnn_encoder: str,
@@ -30,17 +32,31 @@ def update(
     built = components.build_graph(
         arguments=build_graph, dataset=dataset, dual_encoder=models["dual"], cross_encoder=models["cross"]
     ).outputs
-    for arguments in (encode_query_sum, encode_query_memory, encode_query_clusters):
-        components.encode_with_labels(
+    bundles = {
+        name: components.encode_with_labels(
             arguments=arguments,
             dataset=dataset,
             dual_encoder=models["dual"],
             passage_vectors=built["passage_vectors"],
-        )
-    components.encode_corpus(
+        ).output
+        for name, arguments in {
+            "query_sum": encode_query_sum,
+            "query_memory": encode_query_memory,
+            "query_clusters": encode_query_clusters,
+        }.items()
+    }
+    bundles["gnn_encoder"] = components.encode_corpus(
         arguments=encode_corpus,
         dataset=dataset,
         gnn_encoder=models["gnn"],
         passage_vectors=built["passage_vectors"],
         graph=built["graph"],
-    )
+    ).outputs["bundle"]
+    bundles["dual_encoder"] = components.bundle_dual_encoder(
+        arguments=bundle_dual_encoder,
+        dataset=dataset,
+        dual_encoder=models["dual"],
+        passage_vectors=built["passage_vectors"],
+    ).output
+    # The same system as before.
+    components.choose_bundle(arguments=choose_bundle, dataset=dataset, **bundles)

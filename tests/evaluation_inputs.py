@@ -14,11 +14,13 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.settings.pipeline import ranking_calls
+from gnn_encoder.settings.pipeline import Settings, ranking_calls
+from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.evaluate import evaluate
 from gnn_encoder.steps.fuse import fuse
 from gnn_encoder.steps.measure_latency import measure_latency
 from gnn_encoder.steps.rank import rank
+from gnn_encoder.steps.recommend import recommend
 from gnn_encoder.steps.report import report
 from gnn_encoder.steps.rerank import rerank
 
@@ -74,11 +76,15 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
 
 def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     """The report of all systems, made in `folder` by the training pipeline's steps, in its order."""
-    of = ranking_calls(settings, TrainDualEncoder(query_length=16, passage_length=24))
+    of = ranking_calls(
+        Settings(evaluate=settings, train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24))
+    )
     calls = {parameter: call.settings for parameter, call in of.items()}
     data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}
     plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
-    for system, given in {"untrained": {}, "dual_encoder": plain, "gnn_encoder": bundle}.items():
+    plain_bundle = {"bundle": folder / "dual_encoder_bundle"}
+    bundle_dual_encoder(calls["bundle_dual_encoder"], **data, **plain, **plain_bundle)
+    for system, given in {"untrained": {}, "dual_encoder": plain_bundle, "gnn_encoder": bundle}.items():
         made[system] = folder / system
         rank(calls[f"rank_{system}"], **data, **given, run=made[system])
         if system == "untrained":
@@ -100,6 +106,7 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     evaluate(settings, **data, runs=runs, evaluation=folder / "evaluation")
     measure_latency(calls["measure_latency"], **data, **plain, **bundle, latency=folder / "latency")
     explained = {name: inputs[name] for name in ("graph", "gnn_encoder", "passage_vectors", "encoding", "bundle")}
-    parts = {name: folder / name for name in ("evaluation", "latency")}
+    parts = {name: folder / name for name in ("evaluation", "latency", "recommendation")}
+    recommend(calls["recommend"], **data, evaluation=parts["evaluation"], recommendation=parts["recommendation"])
     report(calls["report"], **data, **parts, **explained, report=folder / "report")
     return folder / "report"

@@ -33,7 +33,7 @@ def stop_first(client, *arguments, **more):
     return call(client, *arguments, **more)
 
 setattr(MlflowClient, method, stop_first)
-inputs = {name: folder / name for name in ("evaluation", "graph", "bundle")}
+inputs = {name: folder / name for name in ("evaluation", "recommendation", "graph", "bundle")}
 promote(sys.argv[2], dataset=sys.argv[3], **inputs, decision=folder / "decision")
 """
 

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 from bundles import fill_bundle
 
-from gnn_encoder.artifacts import Dataset, Evaluation, Graph, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph, Recommended, drafting, read_manifest
+from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.inference.encoding import encode_texts
@@ -71,6 +72,26 @@ def write_evaluation(
     return path
 
 
+def write_recommendation(path: Path, evaluation: Path, system: str = CANDIDATE) -> Path:
+    """The recommendation of a system by an evaluation."""
+    with drafting(path, "recommendation") as draft:
+        digest = read_manifest(evaluation).digest
+        sentence = f"Recommended: {system} (MRR@10 0.5)"
+        Recommended.write(draft, {"evaluation": digest, "system": system, "sentence": sentence})
+        draft.manifest.inputs = {"evaluation": digest}
+    return path
+
+
+def write_chosen(path: Path, bundle: Path, recommendation: Path, weight: float | None = None) -> Path:
+    """The bundle that `choose_bundle` makes of a bundle."""
+    with drafting(path, "bundle") as draft:
+        system = Recommended.read(recommendation).facts["system"]
+        Bundle.read(bundle).serve(draft, Serving(system, weight, "dev" if weight else None))
+        chosen = Record(inputs={"recommendation": read_manifest(recommendation).digest})
+        write_history(draft.path, {"choose_bundle": chosen})
+    return path
+
+
 def write_graph(path: Path, dataset: Dataset) -> Path:
     """A graph in which the passages of 13 of the 20 test labels have an edge."""
     train, reached = dataset.query_rows("train"), dataset.split_qrels("test").passage[:13]
@@ -90,7 +111,12 @@ def write_inputs(
     cold: float | None = None,
 ) -> dict[str, Path]:
     """What `promote` reads."""
-    bundle = write_bundle(folder / "bundle", dataset, backbone, found, noise)
-    evaluation = write_evaluation(folder / "evaluation", bundle, dataset, found / 20, steps, cold)
+    made = write_bundle(folder / "gnn_encoder", dataset, backbone, found, noise)
+    evaluation = write_evaluation(folder / "evaluation", made, dataset, found / 20, steps, cold)
+    recommendation = write_recommendation(folder / "recommendation", evaluation)
+    bundle = write_chosen(folder / "bundle", made, recommendation)
     graph = write_graph(folder / "graph", dataset)
-    return {"dataset": dataset.path, "bundle": bundle, "evaluation": evaluation, "graph": graph}
+    return {
+        "dataset": dataset.path, "bundle": bundle, "evaluation": evaluation, "recommendation": recommendation,
+        "graph": graph,
+    }  # fmt: skip

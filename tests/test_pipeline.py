@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from trained_root import Trained
 
-from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
+from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.cli import app
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
@@ -24,6 +25,7 @@ from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
+from gnn_encoder.settings.systems import GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -52,6 +54,21 @@ def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFix
     assert not list(trained.root.glob("pipeline/*/*/.*.partial-*"))
 
 
+def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: Trained) -> None:
+    latest = trained.root / "latest"
+    facts = Recommended.read(latest / "recommendation").facts
+    chosen = Bundle.read(latest / "bundle")
+    assert (chosen.serving.system, chosen.serving.weight) == (facts["system"], facts["weight"])
+    assert chosen.system == facts["dense"]
+    assert f'<p class="headline">{facts["sentence"]}.</p>' in (latest / "report" / "report.html").read_text("utf-8")
+    made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
+    assert set(made) == {"Dual encoder", *LABEL_SYSTEMS.values(), GNN_ENCODER} and made[GNN_ENCODER] == "gnn_encoder"
+    assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()
+    assert trained.runs()[0].data.tags["recommended"] == facts["system"]
+    champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder").versions()[0]
+    assert champion.tags["digest"] == chosen.manifest.digest
+
+
 def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         bundle = str(trained.root / "latest" / "bundle")
@@ -69,7 +86,9 @@ def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytes
     (question,), (query_id,) = data.query_texts([query]), data.queries.column("query_id").take([query]).to_pylist()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            sys, "argv", ["gnn-encoder", "search", question, "--bundle", str(latest / "bundle"), "--fuse", "-k", "3"]
+            sys,
+            "argv",
+            ["gnn-encoder", "search", question, "--bundle", str(latest / GRAPH_BUNDLE), "--fuse", "-k", "3"],
         )
         with pytest.raises(SystemExit) as caught:
             app.main()
@@ -81,7 +100,17 @@ def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytes
     assert re.findall(r"\[(p\d+)\]", shown) == ranked[:3]
 
 
-def explain(trained: Trained, question: str, bundle_name: str = "bundle") -> int:
+GRAPH_BUNDLE = place_of(GNN_ENCODER)
+
+
+def latest_links(trained: Trained) -> dict[str, Path]:
+    """What each link in ROOT/latest leads to."""
+    latest = trained.root / "latest"
+    links = [path for path in (*latest.iterdir(), *(latest / "bundles").iterdir()) if path.is_symlink()]
+    return {str(path.relative_to(latest)): path.resolve() for path in links}
+
+
+def explain(trained: Trained, question: str, bundle_name: str = GRAPH_BUNDLE) -> int:
     with pytest.MonkeyPatch.context() as patch:
         bundle = str(trained.root / "latest" / bundle_name)
         patch.setattr(sys, "argv", ["gnn-encoder", "explain", question, "--bundle", bundle, "-k", "3"])
@@ -99,7 +128,7 @@ def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) 
 def test_systems_of_labelled_queries_are_bundles(
     trained: Trained, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, latest = pipelines.LABEL_BUNDLES[system], trained.root / "latest"
+    name, latest = place_of(system), trained.root / "latest"
     results = Report.read(latest / "report").metrics["results"]
     assert {system, f"BM25 + {system}"} <= set(results["test"]) and f"BM25 + {system} (RRF)" not in results["test"]
     assert f"<li>{system}: weight" in (latest / "report" / "report.html").read_text("utf-8")
@@ -200,19 +229,20 @@ def test_an_update_encodes_what_has_changed(
     corpus[7] = json.dumps({**json.loads(corpus[7]), "text": "an old letter about a garden"})
     corpus.append(json.dumps({"_id": "new", "title": "", "text": "the copper violin is hidden in a cloud"}))
     (changed / "corpus.jsonl").write_text("\n".join(corpus) + "\n")
-    before = {name: (trained.root / "latest" / name).resolve() for name in pipelines.KEPT}
+    before = latest_links(trained)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", "update", "--dataset", str(changed), "--root", str(trained.root)])
         with pytest.raises(SystemExit) as caught:
             app.main()
     assert caught.value.code == 0
-    after = {name: (trained.root / "latest" / name).resolve() for name in pipelines.KEPT}
-    assert {name for name in before if before[name] == after[name]} == {"report", *pipelines.MODELS}
-    for name in pipelines.LABEL_BUNDLES.values():
+    after = latest_links(trained)
+    assert {name for name in before if before[name] == after[name]} == {"recommendation", "report", *pipelines.MODELS}
+    assert Bundle.read(after["bundle"]).serving == Bundle.read(before["bundle"]).serving
+    for name in map(place_of, LABEL_SYSTEMS.values()):
         old, new = (Bundle.read(links[name]) for links in (before, after))
         assert new.label_use == old.label_use and len(new.passages) == 101
         assert "tuned_on" not in new.manifest.metrics
-    worked = read_manifest(after["bundle"])
+    worked = read_manifest(after[GRAPH_BUNDLE])
     assert worked.rows["passages"] == 101 and worked.metrics["encoded"] == 2
     assert 2 <= worked.metrics["propagated"] < 60
     assert read_manifest(after["graph"]).metrics["encoded"] == 2
@@ -220,7 +250,7 @@ def test_an_update_encodes_what_has_changed(
     compare = shlex.split(capsys.readouterr().out.partition("forgotten or gained: ")[2])
     assert compare[:5:2] == ["gnn-encoder", "--bundle", "--bundle"]
     assert [Path(compare[3]).resolve(), Path(compare[5]).resolve()] == [before["bundle"], after["bundle"]]
-    assert explain(trained, "a copper violin") == 0  # by the earlier run's GNN over the new graph
+    assert explain(trained, "a copper violin", GRAPH_BUNDLE) == 0  # by the earlier run's GNN over the new graph
 
 
 def gnn_encoder(*arguments: str) -> int:
@@ -233,13 +263,13 @@ def gnn_encoder(*arguments: str) -> int:
 
 def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
-    before = np.array(Bundle.read(latest / "bundle").vectors)
+    before = np.array(Bundle.read(labelled_bundle(latest)).vectors)
     assert gnn_encoder("labels", "add", "where is the new violin", "p3", *root) == 0
     assert gnn_encoder("labels", "add", "where is the old copper", "p5", *root) == 0
-    added = Bundle.read(latest / "bundle")
+    added = Bundle.read(labelled_bundle(latest))
     assert added.added is not None and added.added.changes is not None and (before != added.vectors).any()
     assert gnn_encoder("update", *root) == 0
-    updated = Bundle.read(latest / "bundle")
+    updated = Bundle.read(labelled_bundle(latest))
     assert updated.added is not None and updated.added.changes is None
     assert updated.added.labels == added.added.labels == Dataset(latest / "dataset").added
     np.testing.assert_allclose(updated.vectors, added.vectors, atol=1e-5)
@@ -249,7 +279,10 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     assert settings.ingest.labels == ""  # the update before was of another folder
     same = read_manifest(latest / "dataset").settings["dataset"]
     labelled = pipelines.training(trained.command[2], same, [], trained.root)
-    assert Path(labelled.settings.ingest.labels).read_text() == (latest / "bundle/added/labels.jsonl").read_text()
+    assert (
+        Path(labelled.settings.ingest.labels).read_text()
+        == (labelled_bundle(latest) / "added" / "labels.jsonl").read_text()
+    )
     digests = json.loads(labelled.arguments()["promote"])["source_digests"]
     plain = pipelines.Training(trained.command[2], settings, trained.root)
     changed = {name for name, digest in json.loads(plain.arguments()["promote"])["source_digests"].items()
@@ -257,9 +290,9 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     assert changed == {"run.data"}
     # A label of the update's graph is removed at once, and by the next update.
     assert gnn_encoder("labels", "remove", "where is the new violin", "p3", *root) == 0
-    removed = np.array(Bundle.read(latest / "bundle").vectors)
+    removed = np.array(Bundle.read(labelled_bundle(latest)).vectors)
     assert gnn_encoder("update", *root) == 0
-    np.testing.assert_allclose(Bundle.read(latest / "bundle").vectors, removed, atol=1e-5)
+    np.testing.assert_allclose(Bundle.read(labelled_bundle(latest)).vectors, removed, atol=1e-5)
     assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
 
 
@@ -274,7 +307,7 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
 
     monkeypatch.setattr(pipelines, "run_pipeline", meanwhile)
     assert gnn_encoder("update", *root) == 0
-    added = Bundle.read(trained.root / "latest" / "bundle").added
+    added = Bundle.read(labelled_bundle(trained.root / "latest")).added
     assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None
     assert len(added.changes.nodes) == 2
 

@@ -131,7 +131,7 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     shown = capsys.readouterr().out
     assert "choose_reranker" in shown and "ColBERT, dev MAP" in shown
     report = Path(re.findall("report +(.*)", shown)[-1])
-    assert list(Report.read(report.parent).metrics["results"]["test"]) == ["GNN-encoder", "ColBERT"]
+    assert list(Report.read(report.parent).metrics["results"]["test"]) == ["Bundle", "ColBERT"]
     bundle = trained.root / "latest" / "bundle"
     assert f"bundle     {bundle}" in shown and [path.name for path in bundle.parent.iterdir()] == ["bundle"]
     assert json.loads((bundle / "reranker" / "scorer.json").read_text()) == {"kind": "colbert"}

@@ -107,7 +107,7 @@ def test_hits_are_scored_by_default() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         Rerank(system="A", depth=0)
     for depth, asked in ((0, False), (7, True)):
-        call = ranking_calls(Evaluate(rerank_depth=depth), Settings().train_dual_encoder)["rerank"]
+        call = ranking_calls(Settings(evaluate=Evaluate(rerank_depth=depth)))["rerank"]
         assert call.asked == asked and isinstance(call.settings, Rerank) and call.settings.depth == max(1, depth)
 
 

@@ -147,7 +147,7 @@ def test_a_bundle_is_searched_for_the_queries_of_all_splits(
     best = np.argsort(-(asked @ Bundle.read(tmp_path / "latest" / "bundle").vectors.T), axis=1, kind="stable")
     for source in (tmp_path / "latest", tmp_path / "latest" / "bundle"):
         run, name = stage(tiny_dataset, lexical, tmp_path, str(source), train_depth=3, eval_depth=5)
-        assert name == "GNN-encoder"
+        assert name == "Bundle"
         for split, depth in (("train", 3), ("dev", 5), ("test", 5)):
             rows = tiny_dataset.query_rows(split)
             np.testing.assert_array_equal(run.hits(rows, 6)[:, :depth], best[rows, :depth])
@@ -172,7 +172,7 @@ def test_run_files_and_bundles_in_an_object_store(
     with slow_store(monkeypatch) as store:
         put_folder(tmp_path / "bundle", "s3://bucket/models/bundle")
         remote, name = stage(tiny_dataset, lexical, tmp_path, "s3://bucket/models/bundle", train_depth=3)
-        assert name == "GNN-encoder"
+        assert name == "Bundle"
         assert same(remote, stage(tiny_dataset, lexical, tmp_path, str(tmp_path / "bundle"), train_depth=3)[0])
 
         address = "s3://bucket/runs/other.trec.gz"

@@ -167,7 +167,10 @@ def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monke
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     gate.decided("one", 10)
     card = Decision.read(gate.folder / "one" / "decision").card
-    assert "GNN-encoder MRR@10 0.500. Promote: test MRR@10 0.5000" in card
+    assert card.startswith(
+        "# GNN-encoder\n\nRecommended: GNN-encoder (MRR@10 0.5). GNN-encoder MRR@10 0.500. Promote: "
+    )
+    assert "Promote: test MRR@10 0.5000" in card and "neighbours in a query–passage graph" in card
     header, _, *rows = [line for line in card.splitlines() if line.startswith("|")]
     assert header.startswith("| system | MRR@10 | nDCG@10 |")
     assert rows[0] == "| Dual encoder | " + "0.100 | " * len(NAMES)
@@ -177,16 +180,16 @@ def test_the_card_tells_what_the_model_reaches_and_was_made_of(gate: Gate, monke
     assert "65 % of the test labels" in card and str(gate.folder / "one" / "bundle") in card
 
 
-@pytest.mark.parametrize("strange", ["bundle", "dataset"])
-def test_an_evaluation_of_something_else_is_refused(gate: Gate, strange: str) -> None:
+@pytest.mark.parametrize("strange", ["bundle", "recommendation", "evaluation", "dataset"])
+def test_a_bundle_that_the_evaluation_is_not_of_is_refused(gate: Gate, strange: str) -> None:
     paths = gate.inputs("a", 5)
-    if strange == "bundle":
-        paths["bundle"] = gate.inputs("b", 6)["bundle"]
+    if strange != "dataset":
+        paths[strange] = gate.inputs("b", 6)[strange]
     else:
         shutil.copytree(paths["dataset"], gate.folder / "dataset")
         manifest = gate.folder / "dataset" / "manifest.json"
         write_manifest(manifest.parent, json.loads(manifest.read_text()) | {"digest": "0" * 64})
         paths["dataset"] = gate.folder / "dataset"
-    with pytest.raises(UserError, match="does not evaluate"):
+    with pytest.raises(UserError, match="was not made from"):
         promote(CALM, decision=gate.folder / "decision", **paths)
     assert not (gate.folder / "decision").exists()

@@ -10,12 +10,15 @@ import torch
 from tiny_graph import GRAPH, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.outcome import ChooseBundle
 from gnn_encoder.settings.reranking import BundleReranker
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.bundle_reranker import bundle_reranker
+from gnn_encoder.steps.choose_bundle import choose_bundle
 from gnn_encoder.update.changes import find
 
 
@@ -98,9 +101,13 @@ def test_nothing_changed(
     update = encode(tiny_dataset.path, models, tmp_path, before)
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
     worked = read_manifest(update / "bundle").metrics
-    assert (update / "bundle" / "reranker" / "scorer.json").is_file() == (not known)
-    assert ("run gnn-encoder rerank" in worked["headline"]) == bool(known)
     assert worked["encoded"] == worked["propagated"] == 0
+    chosen = tmp_path / "chosen"
+    settings = ChooseBundle(previous=str(before))
+    choose_bundle(settings, dataset=tiny_dataset.path, bundles=[update / "bundle"], chosen_bundle=chosen)
+    assert (chosen / "reranker" / "scorer.json").is_file() == (not known)
+    headline = read_history(chosen)["choose_bundle"].metrics["headline"]
+    assert ("run gnn-encoder rerank" in headline) == bool(known)
 
 
 def test_edges_and_features_that_the_earlier_graph_had_not(

@@ -9,13 +9,18 @@ query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
-bundle.json     describes these files for other programs
+serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both
+bundle.json     describes these files for other programs, and names the system whose vectors they are
+
+ROOT/latest/bundle is the bundle that a run recommends, and ROOT/latest/bundles/NAME is each system's.
 
 A passage with several vectors scores as its best one (`gnn_encoder.retrieval.passage_index`).
 """
 
 import json
+import re
 import shutil
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -28,10 +33,42 @@ from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, LabelledQueries, LabelUse, read_use
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.systems import GNN_ENCODER
 
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
-ADDED = "added"
+ADDED, SERVING = "added", "serving.json"
+BUNDLE, BUNDLES = "bundle", "bundles"
+"""Names in the folder of a finished run: the recommended bundle, and the folder with the bundle of each system."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How a search of a bundle ranks by default."""
+
+    system: str
+    """Name in the tables of the run that chose the bundle, such as `BM25 + Dual encoder`."""
+    weight: float | None
+    """Weight of the vectors' scores in the sum with BM25's; 0: BM25 alone; None: the vectors alone."""
+    tuned_on: str | None = None
+    """The split on which the weight was tuned; None: it was not."""
+
+
+def place_of(system: str) -> str:
+    """Returns the place of a system's bundle in the folder of a finished run: `bundles/query_sum`."""
+    return f"{BUNDLES}/{re.sub(r'[^a-z0-9]+', '_', system.lower()).strip('_')}"
+
+
+def run_folder(bundle: Path) -> Path:
+    """Returns the folder of a finished run that a bundle's path is in; links are not resolved."""
+    beside = bundle.absolute().parent
+    return beside.parent if beside.name == BUNDLES else beside
+
+
+def graph_bundle(run: Path) -> Path:
+    """Returns the GNN-encoder's bundle of a finished run; of runs before `bundles/`, it is the only bundle."""
+    own = run / place_of(GNN_ENCODER)
+    return own if own.exists() else run / BUNDLE
 
 
 class Bundle(Artifact):
@@ -48,8 +85,8 @@ class Bundle(Artifact):
         return bundle
 
     @staticmethod
-    def complete(draft: Draft, dataset: Dataset) -> None:
-        """Add the passages and the description to a draft that has all other files.
+    def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:
+        """Add the passages and the description to a draft that has all other files; `system` is the system's name.
 
         Raises ValueError if the numbers of vectors and passages do not fit.
         """
@@ -59,6 +96,7 @@ class Bundle(Artifact):
             raise ValueError(misfits)
         shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
         card = {
+            "system": system,
             "index": INDEX if (draft / INDEX).is_file() else VECTORS,
             "vectors": VECTORS,
             "vector_passages": None if of is None else f"{VECTOR_PASSAGES}.npy",
@@ -125,6 +163,20 @@ class Bundle(Artifact):
             shutil.copyfile(source, draft / name)
         self._pass_on(draft)
 
+    def serve(self, draft: Draft, serving: Serving, reranker: Path | None = None) -> None:
+        """Fill a draft with the bundle's files, the folder of a re-ranker in place of any earlier one, and `serving`.
+
+        Files that can be shared with the bundle take no space of their own. The draft has the bundle's origin, as in
+        `copy_to`.
+        """
+        for name in self.searched if reranker else self.manifest.files:
+            if name != SERVING:
+                draft.share(self, name)
+        if reranker:
+            shutil.copytree(reranker, draft / RERANKER)
+        (draft / SERVING).write_text(json.dumps(asdict(serving), indent=1), encoding="utf-8")
+        self._pass_on(draft)
+
     def with_added(self, draft: Draft, added: AddedLabels) -> None:
         """Fill a draft with links to the bundle's files, and with other added labels.
 
@@ -148,6 +200,18 @@ class Bundle(Artifact):
         draft.rows(**self.manifest.rows)
         for part in ("step", "settings", "inputs", "metrics"):
             setattr(draft.manifest, part, getattr(self.manifest, part))
+
+    @cached_property
+    def system(self) -> str:
+        """The name of the system whose vectors the bundle has."""
+        card = json.loads((self.path / CARD).read_text(encoding="utf-8"))
+        return str(card.get("system", GNN_ENCODER))  # no other system had a bundle before cards named it
+
+    @cached_property
+    def serving(self) -> Serving:
+        """How a search ranks by default: by the vectors alone, unless a run chose otherwise."""
+        file = self.path / SERVING
+        return Serving(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else Serving(self.system, None)
 
     @cached_property
     def added(self) -> AddedLabels | None:
@@ -206,3 +270,9 @@ def _misfits(vectors: np.ndarray, of: np.ndarray | None, passages: int) -> str:
     steps = np.diff(of, prepend=-1, append=passages)
     fits = steps[0] == steps[-1] == 1 and 0 <= steps.min() <= steps.max() == 1
     return "" if fits else f"vectors that are not in the order of {passages} passages"
+
+
+def labelled_bundle(run: Path) -> Path:
+    """Returns the bundle of a finished run that takes labels: the recommended one if it is the GNN-encoder's."""
+    chosen = run / BUNDLE
+    return chosen if chosen.exists() and Bundle.read(chosen).system == GNN_ENCODER else graph_bundle(run)

@@ -45,6 +45,7 @@ VERSIONS = {
     "evaluation": 1,
     "latency": 1,
     "decision": 2,
+    "recommendation": 1,
     "figures": 1,
     "tokens": 1,
     "document_graph": 1,
@@ -116,6 +117,20 @@ class Draft:
         """
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         (self.path / name).symlink_to((artifact.path / name).resolve())
+        self._linked[name] = artifact.manifest.files[name]
+
+    def share(self, artifact: "Artifact", name: str) -> None:
+        """Add a file of a complete artifact as a hard link, or as a copy where the file system has none.
+
+        Unlike `link`, the file is complete for programs that send the folder elsewhere, and stays if the artifact is
+        deleted. The artifact was checked, so the file is not hashed now; the artifact's next reader hashes it once.
+        """
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            target.hardlink_to((artifact.path / name).resolve())
+        except OSError:
+            shutil.copyfile(artifact.path / name, target)
         self._linked[name] = artifact.manifest.files[name]
 
     def link_history(self, artifact: "Artifact") -> None:

@@ -11,6 +11,7 @@ report     all files of the evaluation but hits.parquet; metrics.json also has l
            plots/*.png
            report.html        everything on one page that needs no other file
 figures    per_query.parquet  of one variant: split, query (row number), warm, and a column for each measure
+recommendation  recommendation.json: the recommended system, what it is compared with, and why
 decision   decision.json      the decision, its reason, the figures behind it, the registered version
            model_card.md      the same facts and more, for people
 """
@@ -33,6 +34,7 @@ from gnn_encoder.errors import UserError
 METRICS, PER_QUERY, ANSWERS = "metrics.json", "per_query.parquet", "answers.parquet"
 HITS, PLOTS, RUNS = "hits.parquet", "plots", "runs"
 PAGE, DECISION, CARD = "report.html", "decision.json", "model_card.md"
+RECOMMENDATION = "recommendation.json"
 
 
 class _Results(Artifact):
@@ -146,6 +148,22 @@ class Figures(_Results):
         """Fill a figures draft."""
         pq.write_table(per_query, draft / PER_QUERY)
         draft.rows(per_query=len(per_query))
+
+
+class Recommended(Artifact):
+    """A complete recommendation artifact."""
+
+    schema = "recommendation"
+
+    @staticmethod
+    def write(draft: Draft, facts: dict[str, Any]) -> None:
+        """Fill a recommendation draft."""
+        _write_json(draft / RECOMMENDATION, facts)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The content of `recommendation.json`."""
+        return _read_json(self.path / RECOMMENDATION)
 
 
 class Decision(Artifact):

@@ -122,12 +122,17 @@ class Run:
 
     def hits(self, queries: np.ndarray, depth: int) -> np.ndarray:
         """Passages int32 [n, depth] of `queries` [n], best first; -1: fewer passages."""
+        return self.scored_hits(queries, depth)[1]
+
+    def scored_hits(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores fp32 [n, depth], -inf after the last hit, and `hits`."""
+        scores = np.full((len(queries), depth), -np.inf, dtype=np.float32)
         out = np.full((len(queries), depth), -1, dtype=np.int32)
         order = np.argsort(queries)
         run = self.of(queries, depth)
         position = order[np.searchsorted(queries[order], run.query)]
-        out[position, run.rank - 1] = run.passage
-        return out
+        scores[position, run.rank - 1], out[position, run.rank - 1] = run.score, run.passage
+        return scores, out
 
 
 @dataclass(frozen=True)

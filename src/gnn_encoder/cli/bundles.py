@@ -44,7 +44,14 @@ def search(
     question: Question,
     bundle: Named,
     k: Hits = 5,
-    fuse: Annotated[bool, typer.Option("--fuse", help="Combine the vectors' scores with BM25's scores.")] = False,
+    fuse: Annotated[
+        bool | None,
+        typer.Option(
+            "--fuse/--no-fuse",
+            help="Combine the vectors' scores with BM25's scores, or do not; by default as the run that chose the "
+            "bundle recommends.",
+        ),
+    ] = None,
     weight: Annotated[
         float | None,
         typer.Option(
@@ -70,7 +77,11 @@ def search(
 
     screen, searcher = Console(), Searcher(Bundle.read(_folder(bundle, root)))
     found = max(k, depth) if rerank else k
-    if fuse or weight is not None:
+    serving = searcher.bundle.serving
+    if fuse is None and weight is None and serving.weight is not None:
+        run, weights = fused_run(searcher, question, found, serving.weight)
+        screen.print(f"{serving.system}: {weights.removesuffix(', as given')}, as recommended\n", style="dim")
+    elif fuse or weight is not None:
         run, weights = fused_run(searcher, question, found, weight)
         screen.print(f"{weights}\n", style="dim")
     else:
@@ -120,9 +131,9 @@ def explain(
     """Search, and explain the graph's effect: training queries in each passage's vector, and scores without the graph.
 
     The artifacts that the bundle was made from must be in the same parent folder, as in ROOT/latest. --rerank needs the
-    bundle alone, and so do bundles of labelled queries, such as latest/query_sum: they show what each training query
-    adds to a score. --rerank shows a score's parts: of late interaction the query's tokens, of mim, lim and mix_im the
-    passage's content and the ten neighbours in its documents that weigh most.
+    bundle alone, and so do bundles of labelled queries, such as latest/bundles/query_sum: they show what each training
+    query adds to a score. --rerank shows a score's parts: of late interaction the query's tokens, of mim, lim and
+    mix_im the passage's content and the ten neighbours in its documents that weigh most.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from rich.console import Console
@@ -133,7 +144,10 @@ def explain(
     from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
 
     screen, folder = Console(), _folder(bundle, root)
-    by_labels = not rerank and Bundle.read(folder).labels_path is not None
+    opened = Bundle.read(folder)
+    by_labels = not rerank and opened.labels_path is not None
+    if opened.serving.weight is not None and not rerank:
+        screen.print(f"the hits of the vectors alone; a search ranks by {opened.serving.system}\n", style="dim")
     if html and (rerank or by_labels):
         which = "leave out --html or --rerank" if rerank else f"{bundle} has none, leave out --html"
         raise UserError(f"--html shows the graph's effect: {which}")

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gnn_encoder.artifacts import Dataset, Report, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Report, read_manifest
 from gnn_encoder.errors import CONTROL, printable
 from gnn_encoder.report.table import run_tables
 from gnn_encoder.runs.local_run import Outcome
@@ -197,7 +197,8 @@ def show_update(outcome: Outcome, former: Path) -> None:
     bundle = outcome.outputs["bundle"]
     screen, words = Console(), ["evaluate", "--bundle", str(former), "--bundle", str(bundle)]
     words += ["--dataset", str(outcome.outputs["dataset"])]
-    screen.print(f"\n{read_manifest(bundle).metrics['headline']}\nbundle     {bundle}", soft_wrap=True)
+    system, headline = Bundle.read(bundle).serving.system, read_manifest(bundle).metrics["headline"]
+    screen.print(f"\n{headline}\nbundle     {bundle}\nsystem     {system}", soft_wrap=True)
     screen.print(f"forgotten or gained: gnn-encoder {shlex.join(words)}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -209,7 +210,9 @@ def show_results(root: Path, outcome: Outcome) -> None:
     (question,) = data.query_texts(data.query_rows("test")[:1]) or ["your question"]
     chosen = "" if root == Path("gnn-encoder-runs") else f" --root {shlex.quote(str(root))}"
     program = shlex.quote("gnn-encoder" if shutil.which("gnn-encoder") else sys.argv[0])
+    advice = report.metrics.get("recommendation")
     lines = {
+        **({"recommends": advice["sentence"].partition(": ")[2]} if advice else {}),
         "decision": read_manifest(outcome.outputs["decision"]).metrics.get("headline", ""),
         "report": report.page,
         "bundle": outcome.outputs["bundle"],

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 labels = typer.Typer(help="Add labels to a finished run's bundle at once, and see which to add.", no_args_is_help=True)
 
-Named = Annotated[str, typer.Option(help="Bundle of a finished run, such as ROOT/latest/bundle [ROOT/latest/bundle].")]
+Named = Annotated[
+    str,
+    typer.Option(
+        help="Bundle of a finished run [ROOT/latest/bundle, or ROOT/latest/bundles/gnn_encoder if the run recommends a "
+        "system without a graph]."
+    ),
+]
 Query = Annotated[str | None, typer.Argument(help="The query's text.")]
 Passage = Annotated[str | None, typer.Argument(help="Id of a passage that is relevant to the query.")]
 File = Annotated[
@@ -122,9 +128,17 @@ def suggest(
 
 
 def _bundle(named: str, root: Path) -> Path:
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.artifacts.bundle import BUNDLE, labelled_bundle
     from gnn_encoder.promotion.registry import named_bundle
 
-    return named_bundle(named or str(root / "latest" / "bundle"), root)
+    if named or not (latest := root / "latest").is_dir():
+        return named_bundle(named or str(root / "latest" / BUNDLE), root)
+    bundle = labelled_bundle(latest)
+    if bundle != latest / BUNDLE and (latest / BUNDLE).exists():
+        system = Bundle.read(latest / BUNDLE).serving.system
+        typer.echo(f"labels of {bundle}; the recommended bundle has the system {system}, which takes none", err=True)
+    return bundle
 
 
 def _wanted(query: str | None, passage: str | None, file: Path | None) -> "list[Wanted]":

@@ -16,11 +16,13 @@ from rich.text import Text
 from torch import Tensor
 
 from gnn_encoder.artifacts import Asked, Bundle, read_manifest
+from gnn_encoder.artifacts.bundle import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
 from gnn_encoder.retrieval.reranking import reranked, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
 from gnn_encoder.retrieval.search import Hit, Searcher
+from gnn_encoder.settings.systems import GNN_ENCODER
 
 CHUNK = 16_384
 """Number of passages ranked at a time."""
@@ -74,7 +76,12 @@ def explain_reranked(bundle: Path, question: str, k: int = 5, depth: int = 100) 
 
 def sources_of(bundle: Bundle) -> Sources:
     """Opens the artifacts beside a bundle; raises UserError if one is missing, or is not what the bundle came from."""
-    beside, inputs = bundle.path.absolute().parent, bundle.manifest.inputs  # not resolved: ROOT/latest holds links
+    if bundle.system != GNN_ENCODER:
+        raise UserError(
+            f"{bundle.path} has the vectors of the system {bundle.system}, without a graph: give --bundle "
+            f"ROOT/latest/{place_of(GNN_ENCODER)}"
+        )
+    beside, inputs = run_folder(bundle.path), bundle.manifest.inputs
     folders = {name: beside / name for name in NEEDED}
     if missing := [name for name, path in folders.items() if not path.exists()]:
         raise UserError(

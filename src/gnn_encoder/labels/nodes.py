@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Bundle, read_manifest, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
 from gnn_encoder.artifacts.arrays import eight_bits
+from gnn_encoder.artifacts.bundle import place_of, run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.passages import Sources
 from gnn_encoder.explanation.search import sources_of
@@ -23,6 +24,7 @@ from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.outcome import EncodeCorpus
+from gnn_encoder.settings.systems import GNN_ENCODER
 
 Edges = dict[int, bool]
 """{passage row: whether the edge is labelled}, of one query, in the order of the edges."""
@@ -41,7 +43,8 @@ class FinishedRun:
         if bundle.manifest.step != "encode_corpus":
             raise UserError(
                 f"{bundle.path} was made by {bundle.manifest.step or 'another program'}: labels are added only to a "
-                "bundle of encode_corpus, whose vectors come from the graph; for others, put the label into the data"
+                "bundle of encode_corpus, whose vectors come from the graph: give --bundle "
+                f"ROOT/latest/{place_of(GNN_ENCODER)}, or put the label into the data"
             )
         return cls(bundle, sources_of(bundle))
 
@@ -61,7 +64,7 @@ class FinishedRun:
         return EncodeCorpus.model_validate(self.bundle.manifest.settings)
 
     def _beside(self, name: str) -> Path:
-        return self.bundle.path.absolute().parent / name
+        return run_folder(self.bundle.path) / name
 
     def model(self, name: str) -> Path:
         """Returns the folder of a model that built the graph; a UserError if another model is there."""

@@ -22,8 +22,8 @@ from gnn_encoder.evaluation.results import PerQuery, means, p_values, shares
 from gnn_encoder.evaluation.strata import Strata, old_strata, warm_strata
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.promotion.gate import ChampionComparison, Costs, Paired
-from gnn_encoder.retrieval.latency import measure_latency, query_path
-from gnn_encoder.retrieval.search import Searcher
+from gnn_encoder.retrieval.latency import measure_latency, served_path
+from gnn_encoder.retrieval.search import Searcher, served_run
 from gnn_encoder.settings.measures import ALL, cutoff
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.tracking.progress import Progress
@@ -58,7 +58,7 @@ def compare_with_champion(
         found = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
         for stratum, of_queries in found.items():
             values.setdefault(stratum, {})[name] = of_queries
-    paths = {name: query_path(searcher.encoder, searcher.index) for name, searcher in searchers.items()}
+    paths = {name: served_path(searcher) for name, searcher in searchers.items()}
     took = measure_latency(paths, data.query_texts(queries))["systems"]
     costs = {
         name: Costs(
@@ -92,9 +92,9 @@ def bundle_figures(
 ) -> dict[str, np.ndarray]:
     """Returns {`ALL` and each stratum: every measure of every labelled query of it, float64 [n, measures]}.
 
-    The bundle searches its own index with its own query encoder, for `settings.depth` hits, or more if a measure needs
-    more. A hit that is not in the dataset keeps its rank, is not relevant, and is a document of its own. A passage that
-    is not in the bundle is never a hit.
+    The bundle ranks as `gnn-encoder search` does by default: by its vectors, with its own index and query encoder, by
+    BM25, or by both; for `settings.depth` hits, or more if a measure needs more. A hit that is not in the dataset keeps
+    its rank, is not relevant, and is a document of its own. A passage that is not in the bundle is never a hit.
 
     Args:
         documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
@@ -103,14 +103,14 @@ def bundle_figures(
     qrels = data.split_qrels(split)
     queries = labelled_queries(qrels)
     rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
-    vectors = encode_texts(searcher.encoder, data.query_texts(queries), progress=progress, **settings.speed)
-    depth = max(settings.depth, *map(cutoff, measures))
-    scores, found = searcher.index.search(vectors, min(depth, max(len(rows), 1)))
-    passages = np.where(found < 0, -1, rows[found]) if len(rows) else found
+    questions = data.query_texts(queries)
+    vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
+    depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
+    found = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth)
     documents = documents or documents_of(data, measures)
     if documents:
         documents = documents.of_rows(np.arange(len(ids)))
-    run = Run.from_hits(queries, passages, scores)
+    run = Run(found.query, rows[found.passage], found.rank, found.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
     for each in strata:
         values |= each.measured(values[ALL], run, ids, measures, documents)

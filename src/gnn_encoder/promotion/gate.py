@@ -1,9 +1,9 @@
 """The gate: `decide` says from measures and costs whether a new bundle replaces the champion, and why.
 
-The new bundle must be better than the plain dual encoder of the same run, so that the graph is worth its cost. The new
-bundle must also be better than the champion: by at least the smallest effect of interest, significantly, and without
-exceeding a limit of a cost. Against neither may a measure fall below its floor by more than chance explains, also in a
-stratum: a gain for passages with training queries must not be paid for by new passages.
+The new bundle has the system that the run recommends. It must not be worse than the plain dual encoder of the same run,
+which it may be itself, and it must be better than the champion: by at least the smallest effect of interest,
+significantly, and without exceeding a limit of a cost. Against neither may a measure fall below its floor by more than
+chance explains, also in a stratum: a gain for passages with training queries must not be paid for by new passages.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,10 @@ class Paired:
 
     @classmethod
     def of_block(cls, block: Mapping[str, Any], split: str, challenger: str, other: str) -> Self:
-        """Takes a comparison out of a `results.block` whose baseline is the other system."""
+        """Takes a comparison out of a `results.block` whose baseline is the other system, or both systems."""
+        if challenger == other:
+            means, none = block["results"][split][other], dict.fromkeys(block["measures"], 0.0)
+            return cls(block["queries"][split], means, means, dict.fromkeys(none, 1.0), none, none)
         means, (p, better, worse) = block["results"][split], (block[k][split] for k in ("p_values", "better", "worse"))
         return cls(
             block["queries"][split],

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Manifest, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Manifest, Run, read_manifest, read_vectors
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
+from gnn_encoder.retrieval.fusion import fuse
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.retrieval.search import Searcher
-from gnn_encoder.settings.outcome import DUAL_ENCODER, GNN_ENCODER
+from gnn_encoder.retrieval.search import DEPTH, Searcher
+from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER
 
 QUERIES = 200
 """Most queries measured."""
@@ -29,10 +30,10 @@ BUDGET_SECONDS = 6.0
 
 
 class QueryPath(NamedTuple):
-    """The two stages of a dense system: text → vector [1, d] → hits."""
+    """The two stages of a query: text → vector [1, d] → hits. With BM25, the second stage gets the text, too."""
 
-    encode: Callable[[str], np.ndarray]
-    search: Callable[[np.ndarray], Any]
+    encode: Callable[[str], Any]
+    search: Callable[[Any], Any]
 
 
 def measure_latency(
@@ -98,6 +99,29 @@ def systems_latency(
 def query_path(encoder: TextEncoder, index: PassageIndex) -> QueryPath:
     """A system that encodes by torch in fp32 and searches for `HITS` hits."""
     return QueryPath(partial(encode_question, encoder), partial(index.search, k=HITS))
+
+
+def served_path(searcher: Searcher) -> QueryPath:
+    """A bundle as `gnn-encoder search` ranks by default, but with torch in fp32, and searched for `HITS` hits."""
+    bundle, encode = searcher.bundle, partial(encode_question, searcher.encoder)
+    weight = bundle.serving.weight
+    if weight is None:
+        return query_path(searcher.encoder, searcher.index)
+    from gnn_encoder.retrieval.bm25 import Bm25
+
+    assert bundle.bm25_path, f"{bundle.path} is served with BM25 and has no index of it"
+    bm25, asked = Bm25.load(bundle.bm25_path), np.zeros(1, np.int32)
+
+    def search(asking: tuple[str, np.ndarray | None]) -> Any:
+        question, vector = asking
+        scores, rows = bm25.search([question], DEPTH)
+        if vector is None:
+            return rows
+        lexical = Run.from_hits(asked, rows, scores)
+        scores, rows = searcher.index.search(vector, DEPTH)
+        return fuse(lexical, Run.from_hits(asked, rows, scores), weight, HITS)
+
+    return QueryPath(lambda question: (question, encode(question) if weight else None), search)
 
 
 def _passage_ms(manifest: Manifest, count: str, rate: str) -> float | None:

@@ -1,5 +1,6 @@
 """Searches a bundle for a query: by vectors, or by vectors and words (BM25) together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -7,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Report, Run
-from gnn_encoder.artifacts.history import Record, read_history
+from gnn_encoder.artifacts.bundle import run_folder
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.settings.labels import LABEL_SYSTEMS
 
 if TYPE_CHECKING:
     from gnn_encoder.models.dual_encoder import TextEncoder
@@ -84,10 +85,7 @@ class Searcher:
         Raises:
             UserError: an empty query, or k below 1.
         """
-        if not question.strip():
-            raise UserError("the question is empty: give some words to search for")
-        if k < 1:
-            raise UserError(f"{k} passages were asked for: ask for at least 1")
+        self.check(question, k)
         if self._bert:
             vectors = self._bert(question)
         else:
@@ -98,11 +96,20 @@ class Searcher:
         hits = rows[0] >= 0
         return vectors[0], scores[0][hits], rows[0][hits]
 
+    @staticmethod
+    def check(question: str, k: int) -> None:
+        """Raises UserError for an empty query, and for k below 1."""
+        if not question.strip():
+            raise UserError("the question is empty: give some words to search for")
+        if k < 1:
+            raise UserError(f"{k} passages were asked for: ask for at least 1")
+
 
 def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = None) -> tuple[Run, str]:
     """The best `k` passages by weight · dense score + (1 - weight) · BM25 score, both min-max normalised.
 
-    The default weight was tuned on dev by the evaluation beside the bundle.
+    The default weight is the one with which the run chose the bundle, or the one that the evaluation beside the bundle
+    tuned on dev. With weight 0 no query is encoded.
 
     Returns:
         The hits as a run of query 0, and the weights in words.
@@ -118,25 +125,57 @@ def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = 
     origin = "as given"
     if weight is None:
         weight, origin = _tuned_weight(bundle)
-    dense = searcher.run(question, max(k, DEPTH))
     scores, rows = Bm25.load(bundle.bm25_path).search([question], max(k, DEPTH))
-    fused, _ = fuse(Run.from_hits(ASKED, rows, scores), dense, weight, k)
+    lexical = Run.from_hits(ASKED, rows, scores)
+    if weight == 0:
+        searcher.check(question, k)
+        return lexical.of(ASKED, k), "BM25 alone"
+    fused, _ = fuse(lexical, searcher.run(question, max(k, DEPTH)), weight, k)
     return fused, f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
 
 
+def served_run(
+    bundle: Bundle, index: PassageIndex, queries: np.ndarray, questions: Sequence[str], vectors: np.ndarray, k: int
+) -> Run:
+    """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`).
+
+    Args:
+        queries: row numbers [n] of the queries, for the run. questions: their texts [n]. vectors: their vectors [n, d].
+
+    Raises:
+        UserError: the bundle is served with BM25, but has no BM25 index.
+    """
+    weight, depth = bundle.serving.weight, max(k, DEPTH)
+    if weight is None:
+        scores, rows = index.search(vectors, k)
+        return Run.from_hits(queries, rows, scores)
+    from gnn_encoder.retrieval.bm25 import Bm25
+
+    if bundle.bm25_path is None:
+        raise UserError(f"{bundle.path} has no BM25 index, with which it is served: run gnn-encoder run again")
+    scores, rows = Bm25.load(bundle.bm25_path).search(questions, depth)
+    lexical = Run.from_hits(queries, rows, scores)
+    if not weight:
+        return lexical.of(queries, k)
+    scores, rows = index.search(vectors, depth)
+    return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
+
+
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:
-    """The weight in the same model's report beside the bundle, as in ROOT/latest, and the weight's origin in words."""
+    """The weight with which a run chose the bundle, or the weight in the report beside the bundle, as in ROOT/latest,
+    if the report has a system of that name and model; and the weight's origin in words."""
+    if bundle.serving.weight:
+        return bundle.serving.weight, f"tuned on {bundle.serving.tuned_on}" if bundle.serving.tuned_on else NOT_TUNED
     try:
-        report = Report.read(bundle.path.absolute().parent / "report")
+        report = Report.read(run_folder(bundle.path) / "report")
     except UserError:
         return UNTUNED, NOT_TUNED
-    metrics, made = report.metrics, bundle.manifest
-    system, model, reported = metrics["candidate"], "gnn_encoder", report.manifest.inputs
-    if bundle.labels_path:
-        system, model = LABEL_SYSTEMS.get(made.settings.get("kind", ""), ""), "dual_encoder"
-        reported = read_history(report.path).get(f"{made.step}: {system}", Record()).inputs
-    wanted = {"method": CONVEX, "dense": system}
-    facts: dict[str, Any] = next((each for each in metrics["fusions"].values() if wanted.items() <= each.items()), {})
-    if not facts.get("tuned_on") or model not in made.inputs or reported.get(model) != made.inputs[model]:
+    inputs = bundle.manifest.inputs
+    model = inputs.get("gnn_encoder") or inputs.get("dual_encoder")
+    known = {digest for record in read_history(report.path).values() for digest in record.inputs.values()}
+    wanted = {"method": CONVEX, "dense": bundle.system}
+    fusions = report.metrics["fusions"].values()
+    facts: dict[str, Any] = next((each for each in fusions if wanted.items() <= each.items()), {})
+    if not facts.get("tuned_on") or model not in known:
         return UNTUNED, NOT_TUNED
     return float(facts["weight"]), f"tuned on {facts['tuned_on']}"

@@ -80,7 +80,9 @@ def run_pipeline(
                 split = metrics["headline_split"]
                 systems = metrics["results"][split].items()
                 figures = {f"{split}/{system}/{k}": v for system, means in systems for k, v in means.items()}
-                parent.results(figures, Decision.read(decision).card if decision else "")
+                advice = metrics.get("recommendation") or {}
+                card = Decision.read(decision).card if decision else ""
+                parent.results(figures, card, advice.get("system", ""))
         finally:
             parent.finish(outcome.status)
     return outcome

@@ -14,7 +14,7 @@ import yaml
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
-from gnn_encoder.artifacts.bundle import ADDED
+from gnn_encoder.artifacts.bundle import ADDED, BUNDLE, BUNDLES, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
@@ -40,15 +40,16 @@ from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
+from gnn_encoder.settings.systems import GNN_ENCODER
 from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
-LABEL_BUNDLES = {system: system.lower().replace(" ", "_") for system in LABEL_SYSTEMS.values()}
-"""System of labelled queries → name of its bundle in `latest/`: query_sum."""
-BUNDLES = ("bundle", *LABEL_BUNDLES.values())
-KEPT = (*BUNDLES, "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
-"""Outputs of a finished run that users and updates need; `latest/` under the root has links to them."""
+KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
+"""Outputs of a finished run that users and updates need; `latest/` under the root has links to them, and to the bundle
+of each system."""
+CHOSEN = "chosen_bundle"
+"""Output with the recommended bundle, which is `latest/bundle`."""
 KEPT_LABELS = "labels"
 """Folder under the root with the added labels that pipelines have read."""
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
@@ -121,7 +122,7 @@ def _label_settings(since: Path) -> dict[str, Any]:
     """
     model, chosen = read_manifest(since / "dual_encoder").digest, {"kinds": []}  # type: ignore[var-annotated]
     for kind, system in LABEL_SYSTEMS.items():
-        folder = since / LABEL_BUNDLES[system]
+        folder = since / place_of(system)
         if not folder.is_dir() or (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") != model:
             continue
         chosen["kinds"].append(kind)
@@ -143,13 +144,13 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     models = {name: str((since / name).resolve()) for name in MODELS}
     for path in models.values():
         read_manifest(path, "model")
-    outputs = {"ingest": "dataset", "build_graph": "graph", "encode_corpus": "bundle"}
-    tree = {step: read_manifest(since / artifact).settings for step, artifact in outputs.items()}
-    for step in ("build_graph", "encode_corpus"):
+    made = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
+    tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
+    for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
     tree["encode_with_labels"] = _label_settings(since)
     root = _writable(root)
-    tree["ingest"]["labels"] = _kept_labels(since / "bundle", root)
+    tree["ingest"]["labels"] = _kept_labels(labelled_bundle(since), root)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
     arguments = step_arguments(settings, steps) | models
     params = {"from": str(since), **_params(settings, steps)}
@@ -212,7 +213,9 @@ def rerank(
     params = {"preset": preset, "systems": ",".join(names), **_params(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
     outcome = run_pipeline(launch.pipeline_file("rerank"), arguments, root, name, params, show)
-    return _with_latest(root, outcome, ("bundle",))
+    if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
+        outcome.outputs[BUNDLE] = _linked(root, BUNDLE, outcome.outputs[BUNDLE])
+    return outcome
 
 
 def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str], first_stage: str | None) -> Settings:
@@ -251,7 +254,7 @@ def reranking_arguments(
 
 def with_added_labels(settings: Settings, root: Path) -> Settings:
     """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data."""
-    bundle, latest = root / "latest" / "bundle", root / "latest" / "dataset"
+    bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
     if not _same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
@@ -326,25 +329,38 @@ def _params(settings: Settings, steps: Iterable[str]) -> dict[str, Any]:
     return {f"{step}.{name}": value for step in steps for name, value in values[step].items()}
 
 
-def _with_latest(root: Path, outcome: Outcome, names: Sequence[str] = KEPT) -> Outcome:
-    """Links `latest/bundle` and the others to the outputs of a finished run; returns the outcome."""
-    for system, name in LABEL_BUNDLES.items() if outcome.status == "FINISHED" else ():
-        if made := outcome.outputs.get(f"encode_with_labels: {system}/bundle"):
-            if read_manifest(made).rows:
-                outcome.outputs[name] = made
-            else:  # not asked for; a link of an earlier run would be of other models
-                (root / "latest" / name).unlink(missing_ok=True)
-    kept = [name for name in names if name in outcome.outputs] if outcome.status == "FINISHED" else []
-    labels = _labels_to_keep(root, outcome) if "dataset" in kept else None
-    for name in kept:
-        link, fresh = root / "latest" / name, root / "latest" / f".{name}"
-        link.parent.mkdir(exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(outcome.outputs[name])
-        outcome.outputs[name] = fresh.replace(link)
+def _with_latest(root: Path, outcome: Outcome) -> Outcome:
+    """Links `latest/bundle` and the others to the outputs of a finished run; returns the outcome.
+
+    `latest/bundle` is the chosen bundle, and `latest/bundles/` has the bundle of each system that the run made.
+    """
+    if outcome.status != "FINISHED":
+        return outcome
+    outputs, made = outcome.outputs, {}
+    for name, path in outputs.items():
+        if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not asked for
+            made[place_of(Bundle.read(path).system)] = path
+    outputs |= made | {BUNDLE: outputs[CHOSEN]}
+    labels = _labels_to_keep(root, outcome)
+    # A bundle of an earlier run would be of other models.
+    for link in (root / "latest" / BUNDLES).glob("*"):
+        if link.is_symlink() and f"{BUNDLES}/{link.name}" not in made:
+            link.unlink()
+    for name in [name for name in (*KEPT, *made) if name in outputs]:
+        outputs[name] = _linked(root, name, outputs[name])
     if labels is not None:
         _keep_labels(root, labels)
     return outcome
+
+
+def _linked(root: Path, name: str, target: Path) -> Path:
+    """Makes `latest/NAME` a link to a folder; returns the link."""
+    link = root / "latest" / name
+    fresh = link.with_name(f".{link.name}")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    return fresh.replace(link)
 
 
 def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
@@ -356,7 +372,8 @@ def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     if given and given.parent != root / KEPT_LABELS:
         return None  # the user named another file
     before = read_labels(given) if given else []
-    added = [Bundle.read(bundle).added for bundle in (latest / "bundle", outcome.outputs["bundle"])]
+    new = outcome.outputs[place_of(GNN_ENCODER)]
+    added = [Bundle.read(bundle).added for bundle in (labelled_bundle(latest), new)]
     now, read = (each.labels if each else [] for each in added)
     if now == before:
         return None
@@ -367,6 +384,6 @@ def _keep_labels(root: Path, labels: Sequence[AddedLabel]) -> None:
     from gnn_encoder.labels.adding import replace_labels  # imports torch
 
     try:
-        replace_labels(root / "latest" / "bundle", labels)
+        replace_labels(labelled_bundle(root / "latest"), labels)
     except UserError as error:
         print(f"labels added before: {error}", file=sys.stderr)

@@ -10,12 +10,13 @@ import hashlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.bundle import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
@@ -36,8 +37,12 @@ DATA = ("dataset", "labels")
 """Settings of `ingest` that name data."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
-PREVIOUS = {"build_graph": ("graph", "passage_vectors"), "encode_corpus": ("bundle", "encoding")}
-"""Step → artifacts of an earlier run from which the step reuses results."""
+PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
+    "build_graph": lambda run: (run / "graph", run / "passage_vectors"),
+    "encode_corpus": lambda run: (graph_bundle(run), run / "encoding"),
+    "choose_bundle": lambda run: (run / BUNDLE,),
+}
+"""Step → artifacts, in the folder of an earlier run, from which the step reuses results."""
 
 
 def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
@@ -140,7 +145,8 @@ def source_digests(step: str, values: StepSettings, registry: str = "") -> dict[
         # Without the password, because a digest would allow to test guesses of the password.
         digests["registry"] = hashlib.sha256(without_password(registry).encode()).hexdigest()
     if previous := getattr(values, "previous", ""):
-        digests["previous"] = digest_of({name: read_manifest(Path(previous) / name).digest for name in PREVIOUS[step]})
+        reused = PREVIOUS[step](Path(previous))
+        digests["previous"] = digest_of({path.name: read_manifest(path).digest for path in reused})
     if isinstance(values, FirstStage):
         digests |= _first_stage_digest(values)
     if (vectors := getattr(values, "word_vectors", MADE_WORD_VECTORS[0])) not in MADE_WORD_VECTORS:

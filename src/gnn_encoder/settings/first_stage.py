@@ -3,11 +3,13 @@
 from pathlib import Path
 
 from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.settings.outcome import GNN_ENCODER, LEXICAL
 from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.systems import LEXICAL
 from gnn_encoder.settings.values import PositiveInt
 
 BM25, POOL = "bm25", "pool"
+BUNDLE = "Bundle"
+"""Name of a bundle in the tables; which system it has is known when it is read."""
 RUN_FILES = (".trec", ".run", ".txt", ".tsv")
 """Endings of a run file in an object store, each also with .gz. Any other address there is that of a bundle."""
 
@@ -21,8 +23,8 @@ class FirstStage(Inference, Lexical):
 
     source: str = BM25
     """`bm25`; `pool`: the candidates given with the data, in BM25's order; a TREC run file, plain or .gz; or the folder
-    of a finished run, such as ROOT/latest: its bundle is searched, without BM25. Run files and bundles may be
-    addresses, `s3://BUCKET/a.trec` and `s3://BUCKET/BUNDLE`."""
+    of a finished run, such as ROOT/latest: its bundle is searched, as by `gnn-encoder search`. Run files and bundles
+    may be addresses, `s3://BUCKET/a.trec` and `s3://BUCKET/BUNDLE`."""
     train_depth: PositiveInt = 100
     """As in `bm25_retrieve`, for a bundle. A run file and a pool are used as they are."""
     eval_depth: PositiveInt = 1000
@@ -43,4 +45,4 @@ class FirstStage(Inference, Lexical):
         """The name of the first stage in all tables."""
         if self.source in (BM25, POOL):
             return LEXICAL if self.source == BM25 else "Pool"
-        return GNN_ENCODER if self.bundle else Path(self.source.removesuffix(".gz")).stem
+        return BUNDLE if self.bundle else Path(self.source.removesuffix(".gz")).stem

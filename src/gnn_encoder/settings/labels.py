@@ -9,10 +9,11 @@ from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Inference
+from gnn_encoder.settings.systems import QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
 from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt
 
 Kind = Literal["sum", "memory", "clusters"]
-LABEL_SYSTEMS: dict[Kind, str] = {"sum": "Query sum", "memory": "Query memory", "clusters": "Query clusters"}
+LABEL_SYSTEMS: dict[Kind, str] = {"sum": QUERY_SUM, "memory": QUERY_MEMORY, "clusters": QUERY_CLUSTERS}
 """Kind → the system's name in every table."""
 Weights = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...], Field(min_length=1)]
 

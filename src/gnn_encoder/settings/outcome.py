@@ -8,11 +8,15 @@ from pydantic import Field
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType
+from gnn_encoder.settings.systems import (
+    DUAL_ENCODER,
+    GNN_ENCODER,
+    LEXICAL,
+    QUERY_CLUSTERS,
+    QUERY_MEMORY,
+    QUERY_SUM,
+)  # fmt: skip
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
-
-LEXICAL, UNTRAINED, DUAL_ENCODER, GNN_ENCODER = "BM25", "Untrained", "Dual encoder", "GNN-encoder"
-CROSS_ENCODER = "Cross-encoder"
-"""Names of systems, as in every table."""
 
 
 class IndexKind(StepSettings):
@@ -44,6 +48,15 @@ class EncodeCorpus(Inference, Lexical, IndexKind):
     """Put a BM25 index into the bundle, so that a search can fuse both rankings."""
 
 
+class BundleDualEncoder(Inference, Lexical, IndexKind):
+    """Makes a bundle of a dual encoder's vectors as they are. BM25 and the index are as in `encode_corpus`."""
+
+    system: str = DUAL_ENCODER
+    """Name of the system in every table."""
+    bm25: bool = True
+    """As in `encode_corpus`."""
+
+
 class Evaluate(Inference):
     """Measures every system on dev and test queries."""
 
@@ -65,7 +78,7 @@ class Evaluate(Inference):
     baseline: str = "Dual encoder"
     """The system with which every other system is compared."""
     candidate: str = "GNN-encoder"
-    """The system in the headline, in the won and lost queries, and in the comparison of `promote`."""
+    """The system in the headline, and in the won and lost queries. `recommend` chooses what `promote` takes."""
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder re-ranks, for an additional row of the table: about the best
     possible ranking of these hits. Each dev and test query costs this many scored pairs. 0: no such row."""
@@ -87,7 +100,7 @@ class Rank(Inference):
     depth: PositiveInt = 1000
     """Hits kept for each query."""
     backbone: str = ""
-    """Rank with this pretrained encoder, with the two lengths below. Empty: with the models in the step's inputs."""
+    """Rank with this pretrained encoder, with the two lengths below. Empty: with the bundle in the step's inputs."""
     query_length: PositiveInt = 32
     passage_length: PositiveInt = 128
 
@@ -112,6 +125,38 @@ class Rerank(Inference):
     """As in `train_reranker`."""
 
 
+class Recommend(StepSettings):
+    """Recommends a system by its dev figures (`gnn_encoder.evaluation.recommendation` states the rule)."""
+
+    order: Annotated[tuple[str, ...], Field(min_length=1)] = (
+        LEXICAL, DUAL_ENCODER, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
+    )  # fmt: skip
+    """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
+    its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`
+    must be among them. A system in this list and in no bundle of the run cannot be served."""
+    margin: Annotated[float, Field(ge=0.0)] = 0.005
+    """A simpler system may be this far below the best one, and below `evaluate.baseline` in a stratum: the smallest
+    gain of interest, as `promote.smallest_effect`. A larger margin prefers simple systems more: with 0.01, 400 dev
+    queries and the differences of `gnn_encoder.evaluation.recommendation`, the simpler one of two equal systems is
+    taken in 76 % instead of 64 % of samples, and one that is worse by 0.03 in 8 % instead of 4 %."""
+    significance: Fraction = 0.05
+    """A system within the margin is excluded if its p-value in the paired test (`evaluate.test`) is at most this."""
+    floor_significance: Fraction = 0.1
+    """As `promote.floor_significance`, for the fall below `evaluate.baseline` in a stratum of the dev queries."""
+    measure: Measure = "RR@10"
+    """The measure that is compared: `promote.measure`."""
+    bm25: bool = True
+    """Whether the run's bundles have a BM25 index (`encode_corpus.bm25`): without it nothing can be fused."""
+
+
+class ChooseBundle(StepSettings):
+    """Makes the bundle that a run recommends."""
+
+    previous: str = ""
+    """Folder of an earlier run: the system of its bundle is chosen, with the same weights, and its re-ranker is
+    copied. Empty: the recommended system."""
+
+
 class MeasureLatency(StepSettings):
     """Measures the time of single queries."""
 
@@ -121,14 +166,15 @@ class Report(Inference):
 
 
 class Promote(StepSettings):
-    """Registers the bundle and decides whether it becomes the champion."""
+    """Registers the recommended bundle and decides whether it becomes the champion."""
 
     model_name: Annotated[str, Field(pattern=r"^[\w. -]+$")] = "gnn-encoder"
     """Name of the registered model: letters, digits, spaces, `.`, `_`, `-`."""
     measure: Measure = "RR@10"
     """The test measure that the rule compares, one of evaluate.measures. Tables show RR@10 as MRR@10 and AP as MAP."""
     minimum_gain: float = 0.0
-    """Smallest required gain of the GNN-encoder over the plain dual encoder of the same run."""
+    """Smallest required gain of the recommended system over the plain dual encoder of the same run; 0 lets the dual
+    encoder itself pass."""
     smallest_effect: float = 0.005
     """Smallest required gain over the champion on the same queries. With a negative gain and `significance: 1`, a model
     of newer data replaces a champion that is slightly better."""

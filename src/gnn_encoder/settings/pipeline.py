@@ -9,7 +9,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.settings import documents, foundation, graph, labels, outcome, reranking
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.first_stage import FirstStage
-from gnn_encoder.settings.outcome import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED, Fuse, Rank
+from gnn_encoder.settings.outcome import Fuse, Rank
 from gnn_encoder.settings.reranking_systems import (
     ALL_SYSTEMS,
     DOCUMENT_KINDS,
@@ -19,6 +19,7 @@ from gnn_encoder.settings.reranking_systems import (
     System,
 )
 from gnn_encoder.settings.shared import Backbone
+from gnn_encoder.settings.systems import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
 from gnn_encoder.settings.values import StepSettings
 
 
@@ -40,6 +41,8 @@ class Settings(StepSettings):
     train_gnn: graph.TrainGnn = graph.TrainGnn()
     encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
     evaluate: outcome.Evaluate = outcome.Evaluate()
+    recommend: outcome.Recommend = outcome.Recommend()
+    choose_bundle: outcome.ChooseBundle = outcome.ChooseBundle()
     promote: outcome.Promote = outcome.Promote()
     encode_queries: graph.EncodeQueries = graph.EncodeQueries()
     try_variant: graph.TryVariant = graph.TryVariant()
@@ -78,6 +81,8 @@ class Settings(StepSettings):
                 f"promote.measure ({self.promote.measure}) must be one of evaluate.measures "
                 f"({', '.join(self.evaluate.measures)})"
             )
+        if self.evaluate.baseline == DUAL_ENCODER not in self.recommend.order:
+            yield f"recommend.order needs {DUAL_ENCODER}, which is evaluate.baseline: other systems are held against it"
         if self.train_dual_encoder.start_from == "dpr":
             for key in (*Backbone.model_fields, "share_encoders"):
                 if getattr(self.train_dual_encoder, key) != getattr(self.train_dpr, key):
@@ -91,8 +96,8 @@ _SECTIONS = tuple(Settings.model_fields)
 FOUNDATION = _SECTIONS[: _SECTIONS.index("build_graph") + 1]
 """Steps from raw text to the graph. The pipelines `train` and `ablation` share the results of these steps."""
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "train": (*FOUNDATION, "encode_with_labels", "train_gnn", "encode_corpus", "evaluate", "promote"),
-    "update": ("ingest", "build_graph", "encode_with_labels", "encode_corpus"),
+    "train": (*FOUNDATION, "encode_with_labels", "train_gnn", "encode_corpus", "evaluate", "recommend", "promote"),
+    "update": ("ingest", "build_graph", "encode_with_labels", "encode_corpus", "choose_bundle"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
         "ingest",
@@ -150,12 +155,16 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
     Each of `steps` is called with the settings of its own section; `encode_with_labels` once for each kind, `evaluate`
-    adds the calls of `ranking_calls`, and `train_reranker` those of `reranking_calls`.
+    adds the calls of `ranking_calls`, with that of `recommend`, and `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     for step in steps:
         if step == "evaluate":
-            found |= ranking_calls(settings.evaluate, settings.train_dual_encoder, settings.encode_with_labels.kinds)
+            found |= ranking_calls(settings)
+        elif step == "recommend":
+            continue  # among the calls of `evaluate`
+        elif step == "choose_bundle":  # of an update
+            found |= {**bundling_calls(settings), step: Call(step, settings.choose_bundle)}
         elif step == "encode_with_labels":
             found |= label_calls(settings)
         elif step == "train_reranker":
@@ -167,9 +176,8 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
 
 def label_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of a pipeline: call} of `encode_with_labels`, for every kind; a kind may be not asked for."""
-    own, corpus = settings.encode_with_labels, settings.encode_corpus
-    bundled = {name: getattr(corpus, name) for name in (*Lexical.model_fields, *outcome.IndexKind.model_fields)}
-    shared = {**bundled, "bm25": corpus.bm25, "measure": settings.evaluate.measures[0]}
+    own = settings.encode_with_labels
+    shared = {**_bundled(settings), "measure": settings.evaluate.measures[0]}
     return {
         f"encode_query_{kind}": Call(
             "encode_with_labels",
@@ -181,14 +189,24 @@ def label_calls(settings: Settings) -> dict[str, Call]:
     }
 
 
-def ranking_calls(
-    evaluate: outcome.Evaluate, dual_encoder: foundation.TrainDualEncoder, kinds: Sequence[labels.Kind] = ()
-) -> dict[str, Call]:
+def _bundled(settings: Settings) -> dict[str, Any]:
+    """Returns the settings of BM25 and of the index that all bundles of a run share."""
+    corpus = settings.encode_corpus
+    return {name: getattr(corpus, name) for name in ("bm25", *Lexical.model_fields, *outcome.IndexKind.model_fields)}
+
+
+def bundling_calls(settings: Settings) -> dict[str, Call]:
+    """Returns {parameter of a pipeline: call} of the steps that make bundles of dual encoders as they are."""
+    own = outcome.BundleDualEncoder(**settings.encode_corpus.speed, **_bundled(settings))
+    return {"bundle_dual_encoder": Call("bundle_dual_encoder", own, DUAL_ENCODER)}
+
+
+def ranking_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of the training pipeline: call} of the steps that rank, compare or show systems, in order.
 
     The section `evaluate` says how systems are ranked and compared; the other steps' settings are derived from it.
-    `kinds` are the systems of labelled queries that are asked for.
     """
+    evaluate, dual_encoder = settings.evaluate, settings.train_dual_encoder
     speed, depth = evaluate.speed, evaluate.depth
     untrained = Rank(
         system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **speed,
@@ -198,10 +216,12 @@ def ranking_calls(
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
     ranked, fused = {}, {}
     for kind, system in labels.LABEL_SYSTEMS.items():
-        asked = kind in kinds
+        asked = kind in settings.encode_with_labels.kinds
         ranked[f"rank_query_{kind}"] = Call("rank", Rank(system=system, depth=depth, **speed), system, asked)
         fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, asked)
+    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25}
     return {
+        **bundling_calls(settings),
         "rank_untrained": Call("rank", untrained, UNTRAINED),
         "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),
         **ranked,
@@ -211,6 +231,8 @@ def ranking_calls(
         **fused,
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
         "evaluate": Call("evaluate", evaluate),
+        "recommend": Call("recommend", settings.recommend.model_copy(update=judged)),
+        "choose_bundle": Call("choose_bundle", settings.choose_bundle),
         "measure_latency": Call("measure_latency", outcome.MeasureLatency()),
         "report": Call("report", outcome.Report(**speed)),
     }

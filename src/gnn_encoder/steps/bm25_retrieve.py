@@ -7,7 +7,7 @@ from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
-from gnn_encoder.settings.outcome import LEXICAL
+from gnn_encoder.settings.systems import LEXICAL
 
 
 @step(bm25_run="run")

@@ -5,16 +5,15 @@ No training query is masked now. Eq. 6 uses M_de's cached passage vectors (or th
 models are reused: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
 """
 
-import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Contents, Dataset, DocumentContext, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, RERANKER
+from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, graph_bundle
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
@@ -85,9 +84,6 @@ def encode_corpus(
     if settings.bm25:
         (bundle / BM25).mkdir()
         Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
-    left_out = ""
-    if settings.previous:
-        left_out = _copy_reranker(Bundle.read(Path(settings.previous) / "bundle"), data, bundle)
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
     Bundle.complete(bundle, data)
@@ -104,18 +100,8 @@ def encode_corpus(
         "encoded_per_second": encoding_rate,
         "propagated_per_second": len(changed) / propagation_seconds,
         "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
-        f"at {len(changed) / propagation_seconds:,.0f}/s{left_out}",
+        f"at {len(changed) / propagation_seconds:,.0f}/s",
     }
-
-
-def _copy_reranker(previous: Bundle, data: Dataset, bundle: Draft) -> str:
-    """Copy an earlier bundle's re-ranker, unless it knows the context of other documents; returns a remark on that."""
-    if (reranker := previous.reranker_path) is None:
-        return ""
-    if (known := DocumentContext.of(reranker)) and known.corpus != data.corpus_digests:
-        return "; without its re-ranker, which knows other documents: run gnn-encoder rerank"
-    shutil.copytree(reranker, bundle / RERANKER)
-    return ""
 
 
 def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
@@ -125,7 +111,7 @@ def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
     encoding.
     """
     if folder:
-        encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(Path(folder) / "bundle")
+        encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(graph_bundle(Path(folder)))
         together = bundle.manifest.inputs == read_manifest(Path(folder) / "encoding").inputs
         if together and encoding.contents.models == models:
             return encoding, bundle.stored_vectors

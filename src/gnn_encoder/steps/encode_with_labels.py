@@ -20,7 +20,7 @@ from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
 from gnn_encoder.runs.step import Context, Metrics, step
-from gnn_encoder.settings.labels import EncodeWithLabels
+from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
 
 
 @step(bundle="bundle")
@@ -52,7 +52,7 @@ def encode_with_labels(
         indexing = context.progress("indexing for BM25", len(data.passages) * len(FIELDS[settings.fields]), "passages")
         (bundle / BM25).mkdir()
         Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
-    Bundle.complete(bundle, data)
+    Bundle.complete(bundle, data, LABEL_SYSTEMS[settings.kind])
     gained = ""
     if facts:
         before = next(iter(facts["figures"].values()))

@@ -15,6 +15,7 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.retrieval.passage_index import PassageIndex
+from gnn_encoder.retrieval.search import served_run
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.storage import local_file, local_folder
@@ -51,7 +52,7 @@ def first_stage(context: Context, settings: FirstStage, dataset: Path, bm25_run:
 
 
 def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Path) -> Run:
-    """Returns the hits of a bundle for all queries."""
+    """Returns the hits of a bundle for all queries, as `gnn-encoder search` ranks them by default."""
     bundle = Bundle.read(folder)
     if bundle.passages.digest != data.passages.digest:
         raise UserError(
@@ -62,8 +63,9 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
     progress = context.progress("encoding", data.queries.num_rows, "queries")
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        vectors = encode_texts(encoder, data.query_texts(queries), progress=progress, **settings.speed)
-        return index.search(vectors, k)
+        questions = data.query_texts(queries)
+        vectors = encode_texts(encoder, questions, progress=progress, **settings.speed)
+        return served_run(bundle, index, queries, questions, vectors, k).scored_hits(queries, k)
 
     return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
 

@@ -1,4 +1,4 @@
-"""Registers the bundle, and makes it the champion if it passes the gate.
+"""Registers the bundle that the run recommends, and makes it the champion if it passes the gate.
 
 `promotion.gate.decide` is the rule. `promotion.champion` measures the champion, which takes minutes. If another process
 has replaced the champion meanwhile, the step decides again, against the new champion.
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, read_manifest
-from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Recommended, read_manifest
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Paired, Verdict, decide
@@ -27,19 +27,33 @@ from gnn_encoder.tracking.context import Context
 
 @step(decision="decision")
 def promote(
-    context: Context, settings: Promote, dataset: Path, evaluation: Path, graph: Path, bundle: Path, decision: Draft
+    context: Context,
+    settings: Promote,
+    dataset: Path,
+    evaluation: Path,
+    recommendation: Path,
+    graph: Path,
+    bundle: Path,
+    decision: Draft,
 ) -> Metrics:
     """Decides, registers the bundle as a model version, and moves the alias `champion` if the decision is "promote".
 
     Raises:
-        UserError: the evaluation is of another bundle or dataset, or the store of the champion's bundle is not usable.
+        UserError: the evaluation is of another dataset, the recommendation of another evaluation, or the bundle of
+            another recommendation; or the store of the champion's bundle is not usable.
     """
-    evaluated = Evaluation.read(evaluation)
-    ranked = {record.inputs.get("bundle") for record in read_history(evaluation).values()}
-    for path, digests in {bundle: ranked, dataset: {evaluated.manifest.inputs.get("dataset")}}.items():
-        if read_manifest(path).digest not in digests:
-            raise UserError(f"{evaluation} does not evaluate {path}: run evaluate on it first")
-    challenger = _Challenger(context, settings, evaluated, Dataset(dataset), Graph.read(graph), Bundle.read(bundle))
+    evaluated, advice = Evaluation.read(evaluation), Recommended.read(recommendation)
+    chosen = read_history(bundle).get("choose_bundle", Record()).inputs
+    for before, after, inputs in (
+        (dataset, evaluation, evaluated.manifest.inputs),
+        (evaluation, recommendation, advice.manifest.inputs),
+        (recommendation, bundle, chosen),
+    ):
+        if read_manifest(before).digest not in inputs.values():
+            raise UserError(f"{after} was not made from {before}: run evaluate, recommend and choose_bundle again")
+    challenger = _Challenger(
+        context, settings, evaluated, advice, Dataset(dataset), Graph.read(graph), Bundle.read(bundle)
+    )
     if models := registry_of(context.log, settings.model_name):
         facts = _registered(challenger, models)
     else:
@@ -75,6 +89,7 @@ class _Challenger:
     context: Context
     settings: Promote
     evaluation: Evaluation
+    advice: Recommended
     data: Dataset
     graph: Graph
     bundle: Bundle
@@ -94,6 +109,7 @@ class _Challenger:
         return {
             **asdict(verdict),
             "split": split,
+            "recommendation": self.advice.facts,
             "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
             "baseline": plain[ALL].other[measure],
             "strata": {stratum: asdict(found) for stratum, found in plain.items()},
@@ -107,11 +123,11 @@ class _Challenger:
         }
 
     def _against_baseline(self, split: str) -> dict[str, Paired]:
-        """Returns {`ALL` and each stratum of the split: the candidate against the plain dual encoder}."""
+        """Returns {`ALL` and each stratum of the split: the recommended system against the plain dual encoder}."""
         metrics = self.evaluation.metrics
         blocks = {ALL: metrics} | {name: of for name, of in metrics["strata"].items() if split in of["queries"]}
-        candidate, baseline = metrics["candidate"], metrics["baseline"]
-        return {name: Paired.of_block(block, split, candidate, baseline) for name, block in blocks.items()}
+        system, baseline = self.advice.facts["system"], metrics["baseline"]
+        return {name: Paired.of_block(block, split, system, baseline) for name, block in blocks.items()}
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
@@ -158,4 +174,4 @@ class _Challenger:
 
     def card(self, facts: dict[str, Any]) -> str:
         """Returns the model card."""
-        return model_card(self.evaluation, self.data, self.graph, facts)
+        return model_card(self.evaluation, self.data, self.graph, self.bundle, facts)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.runs.step import Context, Metrics, step
@@ -22,11 +22,9 @@ def rank(
     settings: Rank,
     dataset: Path,
     run: Draft,
-    dual_encoder: Path | None = None,
-    passage_vectors: Path | None = None,
     bundle: Path | None = None,
 ) -> Metrics:
-    """Ranks with a bundle, with a dual encoder and its passage vectors, or with the backbone in the settings.
+    """Ranks with the vectors of a bundle, or with the backbone in the settings.
 
     If none is given, the run is empty and the tables leave the system out.
     """
@@ -47,9 +45,6 @@ def rank(
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = PassageIndex.read(parts).search(queries, depth)
-    elif dual_encoder and passage_vectors:
-        queries = encoded(DualEncoder.load(dual_encoder).query_encoder)
-        scores, passages = exact.search(read_vectors(passage_vectors), queries, depth)
     elif settings.backbone:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)

@@ -50,9 +50,12 @@ class PipelineLog:
             log.metrics(manifest.metrics)
             log.close("FINISHED")
 
-    def results(self, figures: Mapping[str, float], note: str = "") -> None:
-        """Log the comparison's figures and a description (`note`) on the pipeline's run, where users compare runs."""
+    def results(self, figures: Mapping[str, float], note: str = "", recommended: str = "") -> None:
+        """Log the comparison's figures, a description (`note`) and the recommended system on the pipeline's run, where
+        users compare runs."""
         self._log.metrics(figures)
+        if recommended:
+            self._log.tag("recommended", recommended)
         if note:
             self._log.tag(mlflow_runs.NOTE, note)
         self._log.close(None)

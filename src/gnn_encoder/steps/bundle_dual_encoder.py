@@ -1,0 +1,44 @@
+"""Writes a bundle of a dual encoder's vectors as they are, without labels and without a graph."""
+
+from pathlib import Path
+
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
+from gnn_encoder.artifacts.arrays import create_vectors
+from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
+from gnn_encoder.inference.encoding import encode_passages
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.index_file import build_index
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.outcome import BundleDualEncoder
+
+
+@step(bundle="bundle")
+def bundle_dual_encoder(
+    context: Context,
+    settings: BundleDualEncoder,
+    dataset: Path,
+    dual_encoder: Path,
+    bundle: Draft,
+    passage_vectors: Path | None = None,
+) -> Metrics:
+    """Takes the dual encoder's vectors of the passages if they are given, otherwise encodes the passages."""
+    data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
+    m, width = len(data.passages), encoders.passage_encoder.width
+    vectors, encoded = create_vectors(bundle, m, width), {}
+    if passage_vectors:
+        vectors[:] = read_vectors(passage_vectors)
+    else:
+        encoding = context.progress("encoding", m, "passages")
+        encode_passages(encoders.passage_encoder, data.passages, vectors, progress=encoding, **settings.speed)
+        encoded = {"encoded": m, "passages_per_second": encoding.rate}
+    vectors.flush()
+    build_index(vectors, bundle / INDEX, settings)
+    encoders.query_encoder.save(bundle / QUERY_ENCODER)
+    if settings.bm25:
+        indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
+        (bundle / BM25).mkdir()
+        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+    Bundle.complete(bundle, data, settings.system)
+    rate = f", encoded at {encoded['passages_per_second']:,.0f}/s" if encoded else ""
+    return {"passages": m, **encoded, "headline": f"{m:,} passages{rate}"}

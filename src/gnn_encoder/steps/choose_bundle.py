@@ -1,0 +1,67 @@
+"""Makes the bundle that a run recommends: a system's bundle, with how a search ranks by it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnn_encoder.artifacts import Bundle, Dataset, DocumentContext, Draft, Recommended, read_manifest
+from gnn_encoder.artifacts.bundle import BUNDLE, Serving
+from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.errors import UserError
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.outcome import ChooseBundle
+
+
+@step(chosen_bundle="bundle")
+def choose_bundle(
+    context: Context,
+    settings: ChooseBundle,
+    dataset: Path,
+    bundles: list[Path],
+    chosen_bundle: Draft,
+    recommendation: Path | None = None,
+) -> Metrics:
+    """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
+
+    A bundle without files belongs to a system that the settings leave out.
+
+    Raises:
+        UserError: no bundle is of that system, or the recommendation's evaluation did not rank the bundle.
+    """
+    reranker, remark = None, ""
+    if recommendation:
+        facts = Recommended.read(recommendation).facts
+        serving, system = Serving(facts["system"], facts["weight"], facts["tuned_on"]), facts["dense"]
+    else:
+        former = Bundle.read(Path(settings.previous) / BUNDLE)
+        serving, system = former.serving, former.system
+        reranker, remark = _reranker(former, Dataset(dataset))
+    bundle = _of_system(system, bundles)
+    if recommendation:
+        ranked = {record.inputs.get("bundle") for record in read_history(recommendation).values()}
+        if bundle.manifest.digest not in ranked:
+            raise UserError(
+                f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
+            )
+    bundle.serve(chosen_bundle, serving, reranker)
+    headline = f"{serving.system}, {len(bundle.passages):,} passages{remark}"
+    return {"passages": len(bundle.passages), "headline": headline}
+
+
+def _of_system(system: str, bundles: Sequence[Path]) -> Bundle:
+    made = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
+    for bundle in made:
+        if bundle.system == system:
+            return bundle
+    raise UserError(
+        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in made)}: leave it out of "
+        "recommend.order, or run gnn-encoder run again"
+    )
+
+
+def _reranker(former: Bundle, data: Dataset) -> tuple[Path | None, str]:
+    """Returns the re-ranker of an earlier bundle, unless it knows the context of other documents, and a remark."""
+    if (reranker := former.reranker_path) is None:
+        return None, ""
+    if (known := DocumentContext.of(reranker)) and known.corpus != data.corpus_digests:
+        return None, "; without its re-ranker, which knows other documents: run gnn-encoder rerank"
+    return reranker, ""

@@ -1,0 +1,109 @@
+"""Recommends the simplest system that is about as good as the best one on dev (`evaluation.recommendation`).
+
+Reads the figures of the evaluation. The test figures of the recommended system are reported and decide nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Recommended
+from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.measures import mean_name
+from gnn_encoder.evaluation.recommendation import Recommendation, Rule, sentence
+from gnn_encoder.evaluation.recommendation import recommend as recommended
+from gnn_encoder.evaluation.significance import paired_randomization, paired_t
+from gnn_encoder.evaluation.strata import warm_strata
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.measures import COLD, WARM
+from gnn_encoder.settings.outcome import Evaluate, Recommend
+from gnn_encoder.settings.systems import LEXICAL
+
+DEV = "dev"
+
+
+@step(recommendation="recommendation")
+def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: Path, recommendation: Draft) -> Metrics:
+    """Applies the rule to the dev queries; without any, recommends the baseline.
+
+    Raises:
+        UserError: the evaluation is of other data, or has no run of the baseline.
+    """
+    data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
+    if evaluated.manifest.inputs.get("dataset") != data.manifest.digest:
+        raise UserError(f"{evaluation} does not evaluate {dataset}: run evaluate on it first")
+    metrics = evaluated.metrics
+    baseline, measure = metrics["baseline"], settings.measure
+    systems = dict(candidates(settings, metrics))
+    if baseline not in systems:
+        raise UserError(f"recommend.order lacks {baseline}, which is evaluate.baseline: add it")
+    queries = metrics["queries"].get(DEV, 0)
+    if queries:
+        found = _by_rule(settings, data, evaluated, list(systems))
+        words = sentence(found, mean_name(measure), queries)
+    else:
+        found = Recommendation(baseline, baseline, ())
+        words = f"Recommended: {baseline}, as the data have no labelled dev query to choose by"
+    shown, of_test = metrics["headline_split"], ""
+    if shown != DEV:
+        of_test = f"; {_on_test(metrics['results'][shown], shown, found.system, list(systems), measure)}"
+    dense, weight, tuned_on = systems[found.system]
+    facts = {
+        "evaluation": evaluated.manifest.digest,
+        "system": found.system, "dense": dense or baseline, "weight": weight, "tuned_on": tuned_on, "best": found.best,
+        "measure": measure, "queries": queries, "sentence": words + of_test,
+        "standings": [each._asdict() for each in found.standings],
+    }  # fmt: skip
+    Recommended.write(recommendation, facts)
+    figures = {f"{DEV}/{each.system}/p_against_best/{measure}": each.p_value for each in found.standings}
+    return {**figures, "headline": facts["sentence"]}
+
+
+Place = tuple[str, float | None, str | None]
+"""The system with the vectors (empty: none), the weight of the vectors (None: no BM25), the split that tuned it."""
+
+
+def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tuple[str, Place]]:
+    """Yields the systems of a run that may be recommended, the simplest first, each with how it is served.
+
+    A retriever is followed by its weighted sum with BM25. Without a BM25 index in the bundles there is neither BM25 nor
+    a sum. A fusion by ranks cannot be served.
+    """
+    present = set().union(*metrics["results"].values())
+    for system in settings.order:
+        if system in present and (system != LEXICAL or settings.bm25):
+            yield system, ("", 0.0, None) if system == LEXICAL else (system, None, None)
+        for fused, facts in metrics["fusions"].items() if settings.bm25 else ():
+            if fused in present and (facts["method"], facts["dense"]) == (CONVEX, system):
+                yield fused, (system, facts["weight"], facts["tuned_on"])
+
+
+def _by_rule(settings: Recommend, data: Dataset, evaluated: Evaluation, order: list[str]) -> Recommendation:
+    evaluate = Evaluate.model_validate(evaluated.manifest.settings)
+    baseline = evaluated.metrics["baseline"]
+    values = {system: evaluated.figures(DEV, system, settings.measure) for system in order}
+    strata = warm_strata(data.split_qrels(DEV), data.split_qrels("train"))
+
+    def p_value(differences: np.ndarray) -> float:
+        column = differences[:, None]
+        if evaluate.test == "t":
+            return float(paired_t(column)[0])
+        return float(paired_randomization(column, evaluate.permutations, evaluate.seed)[0])
+
+    rule = Rule(settings.margin, settings.significance, settings.floor_significance)
+    inside = {name: strata.rows(name) for name in (WARM, COLD)}
+    return recommended(values, order, baseline, inside, p_value, rule)
+
+
+def _on_test(
+    results: Mapping[str, Mapping[str, float]], split: str, chosen: str, order: list[str], measure: str
+) -> str:
+    """Returns the recommended system's figure beside the highest one among the candidates, in words."""
+    best = max(order, key=lambda system: results[system][measure])
+    value = f"on {split} it has {results[chosen][measure]:.3f}"
+    if best == chosen:
+        return f"{value}, the highest there"
+    return f"{value}, where the highest is {results[best][measure]:.3f} ({best})"
