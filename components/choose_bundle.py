@@ -11,6 +11,7 @@ def choose_bundle(
     arguments: str,
     dataset: Input[Dataset],
     dual_encoder: Input[Model],
+    converged: Input[Model],
     query_sum: Input[Model],
     query_memory: Input[Model],
     query_clusters: Input[Model],
@@ -21,7 +22,7 @@ def choose_bundle(
     """Make the bundle of the recommended system, or of an earlier run's system."""
     from gnn_encoder.steps.choose_bundle import choose_bundle
 
-    bundles = (dual_encoder, query_sum, query_memory, query_clusters, gnn_encoder)
+    bundles = (dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder)
     choose_bundle(
         arguments,
         dataset=dataset.path,

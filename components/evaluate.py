@@ -17,12 +17,14 @@ def evaluate(
     untrained: Input[Artifact] = None,
     dpr: Input[Artifact] = None,
     dual_encoder: Input[Artifact] = None,
+    converged: Input[Artifact] = None,
     query_sum: Input[Artifact] = None,
     query_memory: Input[Artifact] = None,
     query_clusters: Input[Artifact] = None,
     gnn_encoder: Input[Artifact] = None,
     reranked: Input[Artifact] = None,
     dual_encoder_fused: Input[Artifact] = None,
+    converged_fused: Input[Artifact] = None,
     query_sum_fused: Input[Artifact] = None,
     query_memory_fused: Input[Artifact] = None,
     query_clusters_fused: Input[Artifact] = None,
@@ -40,10 +42,10 @@ def evaluate(
     from gnn_encoder.steps.evaluate import evaluate
 
     runs = (
-        bm25, untrained, dpr, dual_encoder, query_sum, query_memory, query_clusters, gnn_encoder, reranked,
-        dual_encoder_fused, query_sum_fused, query_memory_fused, query_clusters_fused, gnn_encoder_fused,
-        dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()), *(propagated_rerankers or ()),
-        *(generated_rerankers or ()), *(evaluated_rerankers or ()), *(distilled_rerankers or ()),
-        *(document_rerankers or ()),
+        bm25, untrained, dpr, dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder, reranked,
+        dual_encoder_fused, converged_fused, query_sum_fused, query_memory_fused, query_clusters_fused,
+        gnn_encoder_fused, dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()),
+        *(propagated_rerankers or ()), *(generated_rerankers or ()), *(evaluated_rerankers or ()),
+        *(distilled_rerankers or ()), *(document_rerankers or ()),
     )  # fmt: skip
     evaluate(arguments, dataset=dataset.path, runs=[run.path for run in runs if run], evaluation=evaluation.path)

@@ -11,18 +11,18 @@ def train_dual_encoder(
     arguments: str,
     dataset: Input[Dataset],
     training_set: Input[Dataset],
-    dpr: Input[Model],
+    start: Input[Model],
     pair_scores: Input[Artifact],
     dual_encoder: Output[Model],
 ) -> None:
-    """Train M_de, the initial dual encoder."""
+    """Train M_de, the initial dual encoder, or train M_de further."""
     from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 
     train_dual_encoder(
         arguments,
         dataset=dataset.path,
         training_set=training_set.path,
-        dpr=dpr.path,
+        start=start.path,
         pair_scores=pair_scores.path,
         dual_encoder=dual_encoder.path,
     )

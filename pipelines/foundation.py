@@ -14,6 +14,7 @@ class Foundation:
     bm25_run: Any
     dpr_run: Any
     cross_encoder: Any
+    pair_scores: Any
     training_set: Any
     dual_encoder: Any
     graph: Any
@@ -61,7 +62,7 @@ def lay_foundation(
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
     dual_encoder = components.train_dual_encoder(
-        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, dpr=dpr, pair_scores=pair_scores
+        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, start=dpr, pair_scores=pair_scores
     ).output
     built = components.build_graph(
         arguments=build_graph,
@@ -71,5 +72,13 @@ def lay_foundation(
         pair_scores=pair_scores,
     ).outputs
     return Foundation(
-        dataset, bm25_run, dpr_run, cross_encoder, training_set, dual_encoder, built["graph"], built["passage_vectors"]
+        dataset,
+        bm25_run,
+        dpr_run,
+        cross_encoder,
+        pair_scores,
+        training_set,
+        dual_encoder,
+        built["graph"],
+        built["passage_vectors"],
     )

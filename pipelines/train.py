@@ -29,14 +29,18 @@ def train(
     train_gnn: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
+    train_converged: str,
+    bundle_converged: str,
     rank_untrained: str,
     rank_dual_encoder: str,
+    rank_converged: str,
     rank_query_sum: str,
     rank_query_memory: str,
     rank_query_clusters: str,
     rank_gnn_encoder: str,
     rerank: str,
     fuse_dual_encoder: str,
+    fuse_converged: str,
     fuse_query_sum: str,
     fuse_query_memory: str,
     fuse_query_clusters: str,
@@ -92,15 +96,27 @@ def train(
     ).outputs
     bundle, encoding = encoded["bundle"], encoded["encoding"]
 
-    # The dual encoder as it is.
+    # The dual encoder as it is, and trained further until it is no better on dev.
     plain_bundle = components.bundle_dual_encoder(
         arguments=bundle_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+    ).output
+
+    converged = components.train_dual_encoder(
+        arguments=train_converged,
+        dataset=dataset,
+        training_set=base.training_set,
+        start=base.dual_encoder,
+        pair_scores=base.pair_scores,
+    ).output
+    converged_bundle = components.bundle_dual_encoder(
+        arguments=bundle_converged, dataset=dataset, dual_encoder=converged
     ).output
 
     # One run per system. The runs of BM25 and DPR exist already.
     bm25, dpr = base.bm25_run, base.dpr_run
     untrained = components.rank(arguments=rank_untrained, dataset=dataset).output
     plain = components.rank(arguments=rank_dual_encoder, dataset=dataset, bundle=plain_bundle).output
+    converged_run = components.rank(arguments=rank_converged, dataset=dataset, bundle=converged_bundle).output
     ranked = {
         name: components.rank(arguments=arguments, dataset=dataset, bundle=by_labels[name]).output
         for name, arguments in {
@@ -114,6 +130,9 @@ def train(
     plain_fused = components.fuse(
         arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
     ).outputs
+    converged_fused = components.fuse(
+        arguments=fuse_converged, dataset=dataset, lexical_run=bm25, dense_run=converged_run
+    ).outputs["convex_run"]
     fused = {
         f"{name}_fused": components.fuse(
             arguments=arguments, dataset=dataset, lexical_run=bm25, dense_run=ranked[name]
@@ -136,10 +155,12 @@ def train(
         untrained=untrained,
         dpr=dpr,
         dual_encoder=plain,
+        converged=converged_run,
         **ranked,
         gnn_encoder=graphed,
         reranked=reranked,
         dual_encoder_fused=plain_fused["convex_run"],
+        converged_fused=converged_fused,
         **fused,
         gnn_encoder_fused=graphed_fused["convex_run"],
         dual_encoder_fused_by_rank=plain_fused["reciprocal_run"],
@@ -151,6 +172,7 @@ def train(
         dataset=dataset,
         recommendation=recommendation,
         dual_encoder=plain_bundle,
+        converged=converged_bundle,
         **by_labels,
         gnn_encoder=bundle,
     ).output

@@ -18,17 +18,17 @@ def update(
     encode_query_clusters: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
+    bundle_converged: str,
     choose_bundle: str,
     dual_encoder: str,
     cross_encoder: str,
     gnn_encoder: str,
+    converged: str,
 ) -> None:
     """A new bundle without training: new and changed passages, new queries, deletions."""
     dataset = components.ingest(arguments=ingest).output
-    models = {
-        name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output
-        for name, uri in {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder}.items()
-    }
+    addresses = {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder, "converged": converged}
+    models = {name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output for name, uri in addresses.items()}
     built = components.build_graph(
         arguments=build_graph, dataset=dataset, dual_encoder=models["dual"], cross_encoder=models["cross"]
     ).outputs
@@ -57,6 +57,9 @@ def update(
         dataset=dataset,
         dual_encoder=models["dual"],
         passage_vectors=built["passage_vectors"],
+    ).output
+    bundles["converged"] = components.bundle_dual_encoder(
+        arguments=bundle_converged, dataset=dataset, dual_encoder=models["converged"]
     ).output
     # The same system as before.
     components.choose_bundle(arguments=choose_bundle, dataset=dataset, **bundles)

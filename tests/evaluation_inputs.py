@@ -13,7 +13,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
-from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.settings.outcome import Evaluate, Promote
 from gnn_encoder.settings.pipeline import Settings, ranking_calls
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.evaluate import evaluate
@@ -77,7 +77,11 @@ def write_inputs(folder: Path, dataset: Dataset, backbone: Path) -> dict[str, Pa
 def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     """The report of all systems, made in `folder` by the training pipeline's steps, in its order."""
     of = ranking_calls(
-        Settings(evaluate=settings, train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24))
+        Settings(
+            evaluate=settings,
+            promote=Promote(measure=settings.measures[0]),
+            train_dual_encoder=TrainDualEncoder(query_length=16, passage_length=24),
+        )
     )
     calls = {parameter: call.settings for parameter, call in of.items()}
     data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}

@@ -25,7 +25,7 @@ from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
-from gnn_encoder.settings.systems import GNN_ENCODER
+from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -62,7 +62,10 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert chosen.system == facts["dense"]
     assert f'<p class="headline">{facts["sentence"]}.</p>' in (latest / "report" / "report.html").read_text("utf-8")
     made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
-    assert set(made) == {"Dual encoder", *LABEL_SYSTEMS.values(), GNN_ENCODER} and made[GNN_ENCODER] == "gnn_encoder"
+    assert (
+        set(made) == {"Dual encoder", CONVERGED, *LABEL_SYSTEMS.values(), GNN_ENCODER}
+        and made[GNN_ENCODER] == "gnn_encoder"
+    )
     assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()
     assert trained.runs()[0].data.tags["recommended"] == facts["system"]
     champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder").versions()[0]
@@ -236,7 +239,12 @@ def test_an_update_encodes_what_has_changed(
             app.main()
     assert caught.value.code == 0
     after = latest_links(trained)
-    assert {name for name in before if before[name] == after[name]} == {"recommendation", "report", *pipelines.MODELS}
+    assert {name for name in before if before[name] == after[name]} == {
+        "recommendation",
+        "report",
+        "converged",
+        *pipelines.MODELS,
+    }
     assert Bundle.read(after["bundle"]).serving == Bundle.read(before["bundle"]).serving
     for name in map(place_of, LABEL_SYSTEMS.values()):
         old, new = (Bundle.read(links[name]) for links in (before, after))

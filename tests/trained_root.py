@@ -68,6 +68,7 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
             "cluster_weights": [0.5],
             "clusters": [2],
         },
+        "train_converged": {"epochs": 2, "patience": 1},
         "train_gnn": {"mask_fraction": 0.5, "heads": 2},
         "evaluate": {"untrained_backbone": str(backbone), "permutations": 100},
     }

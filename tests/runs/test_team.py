@@ -40,7 +40,7 @@ def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> dict[s
         DualEncoder.from_backbone(
             str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
         ).save(draft.path)
-    return {"dataset": tiny_dataset.path, "training_set": tmp_path / "training_set", "dpr": tmp_path / "dpr"}
+    return {"dataset": tiny_dataset.path, "training_set": tmp_path / "training_set", "start": tmp_path / "dpr"}
 
 
 @pytest.fixture(autouse=True)

@@ -148,7 +148,7 @@ def inputs(
         texts, origin = tiny_dataset.query_texts(labels.query), np.zeros(len(labels.query), dtype=np.int8)
         TrainingSet(texts, labels.query, labels.passage, negatives, origin).write(draft)
     torch.manual_seed(0)
-    with drafting(tmp_path / "dpr", "model") as draft:
+    with drafting(tmp_path / "start", "model") as draft:
         DualEncoder.from_backbone(
             str(tiny_backbone), pooling="mean", normalize="no", query_length=32, passage_length=32, share_encoders=False
         ).save(draft.path)
@@ -156,7 +156,7 @@ def inputs(
         query, passage, score = scored_pairs(tiny_dataset)
         PairScores.create_cls(draft, len(query), 2).flush()
         PairScores.write(draft, query, passage, score, score)
-    names = ("training_set", "dpr", "pair_scores")
+    names = ("training_set", "start", "pair_scores")
     return {"dataset": tiny_dataset.path, **{name: tmp_path / name for name in names}}
 
 

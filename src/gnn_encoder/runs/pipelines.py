@@ -40,11 +40,13 @@ from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
-from gnn_encoder.settings.systems import GNN_ENCODER
+from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
+CONVERGED_MODEL = "converged"
+"""Name of the converged dual encoder in `latest/`, and its parameter in an update."""
 KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them, and to the bundle
 of each system."""
@@ -149,6 +151,9 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
     tree["encode_with_labels"] = _label_settings(since)
+    converged = since / CONVERGED_MODEL
+    tree["train_converged"] = {"epochs": int(converged.exists())}  # whether its bundle is asked for
+    models[CONVERGED_MODEL] = str(converged.resolve()) if converged.exists() else models["dual_encoder"]
     root = _writable(root)
     tree["ingest"]["labels"] = _kept_labels(labelled_bundle(since), root)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
@@ -341,12 +346,17 @@ def _with_latest(root: Path, outcome: Outcome) -> Outcome:
         if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not asked for
             made[place_of(Bundle.read(path).system)] = path
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
+    if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
+        if read_manifest(trained).files:
+            outputs[CONVERGED_MODEL] = trained
+        else:
+            (root / "latest" / CONVERGED_MODEL).unlink(missing_ok=True)
     labels = _labels_to_keep(root, outcome)
     # A bundle of an earlier run would be of other models.
     for link in (root / "latest" / BUNDLES).glob("*"):
         if link.is_symlink() and f"{BUNDLES}/{link.name}" not in made:
             link.unlink()
-    for name in [name for name in (*KEPT, *made) if name in outputs]:
+    for name in [name for name in (*KEPT, CONVERGED_MODEL, *made) if name in outputs]:
         outputs[name] = _linked(root, name, outputs[name])
     if labels is not None:
         _keep_labels(root, labels)

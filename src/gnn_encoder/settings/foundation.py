@@ -193,7 +193,45 @@ class SelectTrainingSet(Negatives):
 class TrainDualEncoder(Backbone, ContrastiveTraining, Distillation):
     """M_de, the initial dual encoder (10 epochs, warm-up 0.1, lr 2e-5)."""
 
-    start_from: Literal["backbone", "dpr"] = "backbone"
+    start_from: Literal["backbone", "dpr", "dual_encoder"] = "backbone"
+    """`dual_encoder`: from M_de, which only `train_converged` can."""
     distillation: Fraction = 0.0
     """w: the loss is (1 − w) · eq. 2 + w · the KL divergence from M_ce's scores of each query's candidates. Passages
     that no query is labelled with are among these candidates. 0: no distillation (GNN-encoder 3.4)."""
+    patience: Count = 0
+    """With `keep: best`, the training ends after so many epochs in a row without a higher dev figure. 0: after
+    `epochs`."""
+
+    def _problems(self) -> Iterator[str]:
+        if self.patience and self.keep != "best":
+            yield "train_dual_encoder.patience needs keep: best: without a best epoch there is nothing to wait for"
+
+
+class TrainConverged(StepSettings):
+    """Trains M_de further until it is no better on dev: a baseline that more training does not improve.
+
+    It has M_de's training set and all other settings of `train_dual_encoder`. It costs the further training, and one
+    more encoding of the corpus.
+    """
+
+    epochs: Count = 20
+    """Most further epochs. 0: no such system. The presets of the papers have none: their M_de trains ten epochs."""
+    patience: PositiveInt = 3
+    """The training ends after so many epochs in a row without a higher MRR@10 of the dev queries in their pool, and the
+    best epoch is kept, which may be M_de as it was. The figure also moves by chance, so 1 would often end too soon."""
+    learning_rate: PositiveFloat | Literal["same"] = "same"
+    """`same`: that of `train_dual_encoder`."""
+    schedule: Literal["linear", "constant"] = "constant"
+    """The learning rate rises in the first tenth (`warmup`) of an epoch. `constant`: then it stays, so that an epoch
+    does not depend on the largest number of epochs, which is seldom reached. `linear`: it falls to 0 at that number."""
+
+    def of(self, training: TrainDualEncoder) -> TrainDualEncoder:
+        """Returns the settings of the further training of a dual encoder that was trained with `training`."""
+        epochs = max(1, self.epochs)
+        rate = training.learning_rate if self.learning_rate == "same" else self.learning_rate
+        return training.model_copy(
+            update={
+                "start_from": "dual_encoder", "epochs": epochs, "patience": self.patience, "keep": "best",
+                "learning_rate": rate, "schedule": self.schedule, "warmup": training.warmup / epochs,
+            }
+        )  # fmt: skip

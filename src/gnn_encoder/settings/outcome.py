@@ -9,6 +9,7 @@ from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType
 from gnn_encoder.settings.systems import (
+    CONVERGED,
     DUAL_ENCODER,
     GNN_ENCODER,
     LEXICAL,
@@ -129,7 +130,7 @@ class Recommend(StepSettings):
     """Recommends a system by its dev figures (`gnn_encoder.evaluation.recommendation` states the rule)."""
 
     order: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        LEXICAL, DUAL_ENCODER, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
+        LEXICAL, DUAL_ENCODER, CONVERGED, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
     )  # fmt: skip
     """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
     its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`

@@ -19,7 +19,7 @@ from gnn_encoder.settings.reranking_systems import (
     System,
 )
 from gnn_encoder.settings.shared import Backbone
-from gnn_encoder.settings.systems import CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
+from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
 from gnn_encoder.settings.values import StepSettings
 
 
@@ -39,6 +39,7 @@ class Settings(StepSettings):
     build_graph: graph.BuildGraph = graph.BuildGraph()
     encode_with_labels: labels.EncodeWithLabels = labels.EncodeWithLabels()
     train_gnn: graph.TrainGnn = graph.TrainGnn()
+    train_converged: foundation.TrainConverged = foundation.TrainConverged()
     encode_corpus: outcome.EncodeCorpus = outcome.EncodeCorpus()
     evaluate: outcome.Evaluate = outcome.Evaluate()
     recommend: outcome.Recommend = outcome.Recommend()
@@ -83,6 +84,8 @@ class Settings(StepSettings):
             )
         if self.evaluate.baseline == DUAL_ENCODER not in self.recommend.order:
             yield f"recommend.order needs {DUAL_ENCODER}, which is evaluate.baseline: other systems are held against it"
+        if self.train_dual_encoder.start_from == "dual_encoder":
+            yield "train_dual_encoder.start_from = dual_encoder: M_de cannot start from itself: set dpr or backbone"
         if self.train_dual_encoder.start_from == "dpr":
             for key in (*Backbone.model_fields, "share_encoders"):
                 if getattr(self.train_dual_encoder, key) != getattr(self.train_dpr, key):
@@ -197,8 +200,12 @@ def _bundled(settings: Settings) -> dict[str, Any]:
 
 def bundling_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of a pipeline: call} of the steps that make bundles of dual encoders as they are."""
-    own = outcome.BundleDualEncoder(**settings.encode_corpus.speed, **_bundled(settings))
-    return {"bundle_dual_encoder": Call("bundle_dual_encoder", own, DUAL_ENCODER)}
+    shared, asked = {**settings.encode_corpus.speed, **_bundled(settings)}, settings.train_converged.epochs > 0
+    systems = {"bundle_dual_encoder": (DUAL_ENCODER, True), "bundle_converged": (CONVERGED, asked)}
+    return {
+        name: Call("bundle_dual_encoder", outcome.BundleDualEncoder(system=system, **shared), system, is_asked)
+        for name, (system, is_asked) in systems.items()
+    }
 
 
 def ranking_calls(settings: Settings) -> dict[str, Call]:
@@ -216,18 +223,23 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
     ranked, fused = {}, {}
     for kind, system in labels.LABEL_SYSTEMS.items():
-        asked = kind in settings.encode_with_labels.kinds
-        ranked[f"rank_query_{kind}"] = Call("rank", Rank(system=system, depth=depth, **speed), system, asked)
-        fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, asked)
+        given = kind in settings.encode_with_labels.kinds
+        ranked[f"rank_query_{kind}"] = Call("rank", Rank(system=system, depth=depth, **speed), system, given)
+        fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, given)
     judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25}
+    bundled = bundling_calls(settings)
+    further, asked = settings.train_converged.of(dual_encoder), bundled["bundle_converged"].asked
     return {
-        **bundling_calls(settings),
+        "train_converged": Call("train_dual_encoder", further, CONVERGED, asked),
+        **bundled,
         "rank_untrained": Call("rank", untrained, UNTRAINED),
         "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),
+        "rank_converged": Call("rank", Rank(system=CONVERGED, depth=depth, **speed), CONVERGED, asked),
         **ranked,
         "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
         "rerank": Call("rerank", rerank, asked=evaluate.rerank_depth > 0),
         "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
+        "fuse_converged": Call("fuse", fuse, CONVERGED, asked),
         **fused,
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
         "evaluate": Call("evaluate", evaluate),

@@ -51,7 +51,7 @@ class Backbone(StepSettings):
 
 
 class Optimization(StepSettings):
-    """Settings of every training step: AdamW, linear schedule with warm-up (GNN-encoder 4.3)."""
+    """Settings of every training step: AdamW, by default with a linear schedule and warm-up (GNN-encoder 4.3)."""
 
     epochs: PositiveInt = 10
     batch_size: PositiveInt = 64
@@ -59,6 +59,9 @@ class Optimization(StepSettings):
     learning_rate: PositiveFloat = 2e-5
     warmup: Fraction = 0.1
     """Share of all training steps in which the learning rate rises to its full value."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """The learning rate after the warm-up: `linear` falls to 0 at the end of the last epoch; `constant` stays, for a
+    training that may end before its last epoch."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
     max_gradient_norm: PositiveFloat = 1.0
     dropout: Fraction | Literal["backbone"] = "backbone"

@@ -35,6 +35,7 @@ def train_contrastive(
     settings: ContrastiveTraining,
     context: Context,
     teacher: Teacher | None = None,
+    patience: int = 0,
 ) -> dict[str, Any]:
     """Trains on examples with eq. 2: the negatives are hard negatives and all other passages of the batch.
 
@@ -76,5 +77,7 @@ def train_contrastive(
         encode_tokens(passage_encoder, passages.take(pool.passages), passage_vectors, precision=settings.precision)
         return pool.measure(query_vectors, passage_vectors)
 
-    objective = Objective(model, plan, loss, measure=measure if len(pool) else None, keep=settings.keep)
+    objective = Objective(
+        model, plan, loss, measure=measure if len(pool) else None, keep=settings.keep, patience=patience
+    )
     return fit(objective, settings, context)

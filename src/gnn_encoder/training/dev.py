@@ -8,6 +8,8 @@ from gnn_encoder.artifacts import Dataset, KnownPositives, Run
 from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.settings.shared import MeasuredTraining, WatchedTraining
 
+MRR = "dev_pool/RR_at_10"
+"""Name of the curve that a retriever's kept epoch is chosen by."""
 CANDIDATES = 20
 """Candidates of a dev query that are re-ranked."""
 
@@ -41,7 +43,7 @@ class DevPool:
         scores = queries @ passages.T
         hits = np.take_along_axis(self.relevant, np.argsort(-scores, axis=1, kind="stable"), axis=1)
         recall = hits[:, :20].sum(1) / hits.sum(1)
-        return {"dev_pool/RR_at_10": reciprocal_rank(hits), "dev_pool/R_at_20": float(recall.mean())}
+        return {MRR: reciprocal_rank(hits), "dev_pool/R_at_20": float(recall.mean())}
 
 
 class DevCandidates:

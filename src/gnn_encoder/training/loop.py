@@ -1,4 +1,4 @@
-"""One loop for every training: AdamW, linear schedule, checkpoints, curves, the kept epoch.
+"""One loop for every training: AdamW, a schedule of the learning rate, checkpoints, curves, the kept epoch.
 
 The loop does not depend on a model. The loop takes an objective, and the batches of the objective's plan depend only on
 the epoch. So resuming is exact: finished batches are skipped, and the state is restored.
@@ -22,7 +22,7 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, batches_of
-from gnn_encoder.training.ranks import TrainingOver, average_gradients, is_leader, meet, seed_follower
+from gnn_encoder.training.ranks import TrainingOver, average_gradients, from_leader, is_leader, meet, seed_follower
 
 CURVE_POINTS = 200
 TRIM_SECONDS = 20.0
@@ -44,6 +44,9 @@ class Objective:
     """Figures after an epoch, which become curves; called in eval mode, by the leader alone."""
     keep: str = "last"
     """The epoch that is kept: `last`, or `best`, the earliest one whose first figure of `measure` is highest."""
+    patience: int = 0
+    """With `keep` = `best`, the training ends after so many epochs without a higher figure, and the model as it is
+    before the training is measured and kept, too, as epoch 0. 0: all epochs are trained."""
     parts: Callable[[Any], Iterable[Any]] = lambda batch: (batch,)
     """Parts of a batch whose losses add up to the batch's. Each runs backward alone: it takes the memory of one part
     (gradient accumulation)."""
@@ -53,6 +56,11 @@ def linear_schedule(step: int, steps: int, warmup: float) -> float:
     """Factor on the learning rate at `step`: 0 → 1 over the warm-up, then 1 → 0."""
     rise = max(int(steps * warmup), 1)
     return (step + 1) / rise if step < rise else max((steps - step) / max(steps - rise, 1), 0.0)
+
+
+def constant_schedule(step: int, steps: int, warmup: float) -> float:
+    """Factor on the learning rate at `step`: 0 → 1 over the warm-up, then 1."""
+    return min((step + 1) / max(int(steps * warmup), 1), 1.0)
 
 
 def parameter_groups(model: nn.Module, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
@@ -101,8 +109,9 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     If several processes train together (`ranks`), all processes call this function; the leader reports and saves.
 
     Returns:
-        The figures as a step reports them: `steps`, `final_loss` (mean over the last window of the curve),
-        `examples_per_second`, `headline`, and `kept_epoch` (from 1) if an epoch was kept as the best one.
+        The figures as a step reports them: `steps`, `epochs`, `training_seconds` (of all attempts), `final_loss` (mean
+        over the last window of the curve), `examples_per_second`, `headline`, and `kept_epoch` (from 1; 0: the model
+        before the training) with `kept_figure` if an epoch was kept as the best one.
 
     Raises:
         FloatingPointError: the loss is not finite.
@@ -138,12 +147,26 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
     trimmed = saved
 
+    def measured(epoch: int) -> None:
+        nonlocal kept_epoch, best, kept
+        assert measure
+        model.eval()
+        figures = measure()
+        model.train()
+        for name, figure in figures.items():
+            context.metric(name, figure, epoch)
+        if objective.keep == "best" and (first := next(iter(figures.values()))) > best:
+            kept_epoch, best = epoch, first
+            kept = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+
     def save(epoch: int, in_epoch: int) -> None:
         seconds = time.monotonic() - began
         now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves, kept_epoch, best)
         checkpoint.save(checkpoints.folder, model, optimizer, now, kept)
         checkpoints.keep(step)
 
+    if objective.patience and leads and not step:
+        measured(0)
     for epoch in range(position.epoch, settings.epochs):
         skip = position.in_epoch if epoch == position.epoch else 0
         started, before = time.monotonic(), step
@@ -153,7 +176,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         ):
             for index, batch in enumerate(batches, skip):
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * linear_schedule(step, steps, settings.warmup)
+                    group["lr"] = rate * _factor(settings, step, steps)
                 if not leads:
                     seed_follower(settings.seed, step)
                 total = 0.0
@@ -190,14 +213,9 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         if step > before and (epoch > position.epoch or not position.step):  # a resumed epoch has work done again
             context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
         if measure and leads:
-            model.eval()
-            figures = measure()
-            model.train()
-            for name, figure in figures.items():
-                context.metric(name, figure, epoch + 1)
-            if objective.keep == "best" and (first := next(iter(figures.values()))) > best:
-                kept_epoch, best = epoch + 1, first
-                kept = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+            measured(epoch + 1)
+        if objective.patience and from_leader(epoch + 1 - kept_epoch >= objective.patience, device()):
+            break
         if leads and epoch + 1 < settings.epochs:
             save(epoch + 1, 0)
             saved = time.monotonic()
@@ -212,8 +230,15 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     speed = step * plan.batch_examples / max(seconds, 1e-9)
     return {
         "steps": step,
+        "epochs": step // plan.steps_per_epoch,
+        "training_seconds": round(seconds, 2),
         "final_loss": shown,
         "examples_per_second": speed,
-        **({"kept_epoch": kept_epoch} if kept_epoch else {}),
+        **({"kept_epoch": kept_epoch, "kept_figure": best} if kept else {}),
         "headline": f"loss {shown:.3f}, {speed:.1f} examples/s",
     }
+
+
+def _factor(settings: Optimization, step: int, steps: int) -> float:
+    schedule = linear_schedule if settings.schedule == "linear" else constant_schedule
+    return schedule(step, steps, settings.warmup)

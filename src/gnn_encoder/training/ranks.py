@@ -45,6 +45,15 @@ def meet() -> None:
         dist.barrier()
 
 
+def from_leader(value: bool, where: torch.device) -> bool:
+    """Returns the leader's value in every process; `where` is the device of the process."""
+    if world_size() == 1:
+        return value
+    flag = torch.tensor([float(value)], device=where)
+    dist.broadcast(flag, src=0)
+    return bool(flag.item())
+
+
 class _Gather(torch.autograd.Function):
     """Gathers the vectors [b_r, d] of each rank r to [b, d], rank after rank; every rank knows all b_r."""
 
