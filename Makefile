@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test suite test-slow test-browser test-integration images lint dashboard bench setup clean
+.PHONY: run test suite test-slow test-effectiveness test-browser test-integration images lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles at the first import and must store the result; otherwise every step would compile again.
@@ -20,6 +20,10 @@ suite: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# Whole runs must reach the figures in tests/effectiveness/. DATA=FOLDER: of the sets with a BEIR folder in it, too.
+test-effectiveness: $(INSTALLED)
+	DATA="$(DATA)" $(BIN)/python -m pytest -m effectiveness -rs
 
 # Tests the report and the dashboard in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
 test-browser: $(INSTALLED)
