@@ -6,6 +6,7 @@ from components.build_graph import build_graph
 from components.bundle_dual_encoder import bundle_dual_encoder
 from components.bundle_reranker import bundle_reranker
 from components.choose_bundle import choose_bundle
+from components.choose_graph import choose_graph
 from components.choose_reranker import choose_reranker
 from components.compare_rerankers import compare_rerankers
 from components.compare_variants import compare_variants
@@ -44,6 +45,7 @@ __all__ = [
     "bundle_dual_encoder",
     "bundle_reranker",
     "choose_bundle",
+    "choose_graph",
     "choose_reranker",
     "compare_rerankers",
     "compare_variants",

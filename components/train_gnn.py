@@ -15,6 +15,7 @@ def train_gnn(
     passage_vectors: Input[Artifact],
     graph: Input[Artifact],
     gnn_encoder: Output[Model],
+    graph_choice: Input[Artifact] = None,
 ) -> None:
     """Masked Graph Training of dual encoder and GNN together."""
     from gnn_encoder.steps.train_gnn import train_gnn
@@ -27,4 +28,5 @@ def train_gnn(
         passage_vectors=passage_vectors.path,
         graph=graph.path,
         gnn_encoder=gnn_encoder.path,
+        **({"graph_choice": graph_choice.path} if graph_choice else {}),
     )

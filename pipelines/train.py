@@ -23,6 +23,7 @@ def train(
     select_training_set: str,
     train_dual_encoder: str,
     build_graph: str,
+    choose_graph: str,
     encode_query_sum: str,
     encode_query_memory: str,
     encode_query_clusters: str,
@@ -66,7 +67,7 @@ def train(
         train_dual_encoder=train_dual_encoder,
         build_graph=build_graph,
     )
-    dataset, passage_vectors, graph = base.dataset, base.passage_vectors, base.graph
+    dataset, passage_vectors = base.dataset, base.passage_vectors
 
     # What labels give without training: bundles in which labelled training queries lift their passages.
     by_labels = {
@@ -80,6 +81,17 @@ def train(
         }.items()
     }
 
+    # The graph and the training that are best with frozen encoders, if the settings name several.
+    tried = components.choose_graph(
+        arguments=choose_graph,
+        dataset=dataset,
+        training_set=base.training_set,
+        dual_encoder=base.dual_encoder,
+        passage_vectors=passage_vectors,
+        graph=base.graph,
+    ).outputs
+    graph = tried["chosen_graph"]
+
     # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4).
     gnn_encoder = components.train_gnn(
         arguments=train_gnn,
@@ -88,6 +100,7 @@ def train(
         dual_encoder=base.dual_encoder,
         passage_vectors=passage_vectors,
         graph=graph,
+        graph_choice=tried["graph_choice"],
     ).output
 
     # Vectors of all passages with the full graph, and the index.

@@ -69,6 +69,7 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
             "clusters": [2],
         },
         "train_converged": {"epochs": 2, "patience": 1},
+        "choose_graph": {"variants": {"as it is": {}, "labels too": {"build_graph.edges": "retrieved+labelled"}}},
         "train_gnn": {"mask_fraction": 0.5, "heads": 2},
         "evaluate": {"untrained_backbone": str(backbone), "permutations": 100},
     }

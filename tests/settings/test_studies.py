@@ -4,9 +4,10 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.query_graph.narrowing import _refuse_more
+from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names
-from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, largest_graph, variants, with_seeds
+from gnn_encoder.settings.studies import BEFORE, FULL, STUDIES, variants, with_seeds
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -15,5 +15,5 @@ from gnn_encoder.artifacts.dataset import (
 from gnn_encoder.artifacts.document_context import DocumentContext
 from gnn_encoder.artifacts.document_graph import DocumentGraph
 from gnn_encoder.artifacts.folder import Draft, Manifest, drafting, read_manifest
-from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, Latency, Recommended, Report
+from gnn_encoder.artifacts.report import Decision, Evaluation, Figures, GraphChoice, Latency, Recommended, Report
 from gnn_encoder.artifacts.tables import GeneratedQueries, KnownPositives, PairScores, Run, TrainingSet, pair_keys

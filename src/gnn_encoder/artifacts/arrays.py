@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts.folder import Draft, read_manifest
+from gnn_encoder.artifacts.folder import Artifact, Draft, read_manifest
 
 VECTORS = "vectors.npy"
 GRAPH_FILES = {
@@ -94,6 +94,12 @@ class Encoding:
         return cls(read_rows(path, "passages"), read_rows(path, "queries"), Contents.read(path))
 
 
+class GraphFolder(Artifact):
+    """The folder of a graph artifact."""
+
+    schema = "graph"
+
+
 @dataclass(frozen=True)
 class Graph:
     """The query–passage graph; every array is memory-mapped.
@@ -139,6 +145,27 @@ class Graph:
             for name, file in GRAPH_FILES.items()
         }
         return cls(**arrays)  # type: ignore[arg-type]  # only fields that may be None have no file
+
+    def save(self, draft: Draft, whole: "Graph", source: Path) -> None:
+        """Fill a draft with this graph, which is a part of `whole`, or `whole` itself, which was read from `source`.
+
+        Arrays that the graph shares with `whole` take no space of their own. The draft has the source's digests of
+        texts, and its origin.
+        """
+        of = GraphFolder.read(source)
+        for name in [file for file in of.manifest.files if file not in GRAPH_FILES.values()]:
+            draft.share(of, name)
+        for field, file in GRAPH_FILES.items():
+            array, stored = getattr(self, field), getattr(whole, field)
+            if array is None:
+                continue
+            if array is stored:
+                draft.share(of, file)
+            else:
+                np.save(draft / file, array, allow_pickle=False)
+        draft.rows(queries=len(self.queries), passages=len(self.indptr) - 1, edges=len(self.reverse))
+        for part in ("step", "settings", "inputs", "metrics"):
+            setattr(draft.manifest, part, getattr(of.manifest, part))
 
     @staticmethod
     def create_features(draft: Draft, name: str, shape: tuple[int, ...], dtype: type = np.float16) -> np.memmap:

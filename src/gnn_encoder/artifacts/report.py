@@ -11,6 +11,7 @@ report     all files of the evaluation but hits.parquet; metrics.json also has l
            plots/*.png
            report.html        everything on one page that needs no other file
 figures    per_query.parquet  of one variant: split, query (row number), warm, and a column for each measure
+graph_choice  choice.json: the tried variants with their dev figures, and the changed settings of the chosen one
 recommendation  recommendation.json: the recommended system, what it is compared with, and why
 decision   decision.json      the decision, its reason, the figures behind it, the registered version
            model_card.md      the same facts and more, for people
@@ -35,6 +36,7 @@ METRICS, PER_QUERY, ANSWERS = "metrics.json", "per_query.parquet", "answers.parq
 HITS, PLOTS, RUNS = "hits.parquet", "plots", "runs"
 PAGE, DECISION, CARD = "report.html", "decision.json", "model_card.md"
 RECOMMENDATION = "recommendation.json"
+CHOICE = "choice.json"
 
 
 class _Results(Artifact):
@@ -164,6 +166,22 @@ class Recommended(Artifact):
     def facts(self) -> dict[str, Any]:
         """The content of `recommendation.json`."""
         return _read_json(self.path / RECOMMENDATION)
+
+
+class GraphChoice(Artifact):
+    """A complete artifact of a chosen graph."""
+
+    schema = "graph_choice"
+
+    @staticmethod
+    def write(draft: Draft, facts: dict[str, Any]) -> None:
+        """Fill a draft."""
+        _write_json(draft / CHOICE, facts)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The content of `choice.json`; without a tried variant it is empty."""
+        return _read_json(self.path / CHOICE)
 
 
 class Decision(Artifact):

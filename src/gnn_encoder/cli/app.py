@@ -39,19 +39,31 @@ app.add_typer(labels.labels, name="labels")
 
 @app.command()
 def run(
-    preset: Preset,
+    preset: Annotated[
+        str, typer.Option(help="Name of a preset (`gnn-encoder presets`), your own YAML file, or auto.")
+    ] = "auto",
     dataset: Data = None,
+    budget: Annotated[str, typer.Option(help="Time that the preset auto plans for, such as 30m or 2h.")] = "30m",
     overrides: Overrides = None,
     root: Root = DEFAULT_ROOT,
     runner: Annotated[str, typer.Option(help="subprocess, or docker for containers (make images).")] = "subprocess",
     memory: Annotated[str, typer.Option(help="Memory limit of a container, such as 6g; by default none.")] = "",
 ) -> None:
-    """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint."""
+    """Run the training pipeline. Finished steps are reused; an interrupted step resumes at its last checkpoint.
+
+    Without a preset, the run is sized to the data, this machine and the budget.
+    """
     from gnn_encoder.cli.console import follow, show_results
+    from gnn_encoder.planning import AUTO
     from gnn_encoder.runs import pipelines
     from gnn_encoder.settings.pipeline import TITLES
 
-    training = pipelines.training(preset, dataset, overrides or [], root)
+    if preset == AUTO:
+        training = pipelines.automatic(
+            dataset, overrides or [], budget, root, lambda name, why: typer.echo(f"{name:<10} {why}")
+        )
+    else:
+        training = pipelines.training(preset, dataset, overrides or [], root)
     show_results(root, follow(TITLES, partial(training.run, runner=runner, memory=memory)))
 
 

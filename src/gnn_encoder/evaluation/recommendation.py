@@ -80,17 +80,17 @@ def recommend(
         p_value: two-sided p-value of per-query differences [n].
     """
     candidates = [system for system in order if system in values]
-    falls = {
-        system: tuple(_falls(values[system] - values[baseline], baseline, strata, p_value, rule))
+    losses = {
+        system: tuple(falls(values[system] - values[baseline], baseline, strata, p_value, rule))
         for system in candidates
     }
-    eligible = [system for system in candidates if not falls[system]]
+    eligible = [system for system in candidates if not losses[system]]
     best = max(eligible, key=lambda system: values[system].mean())  # of equal ones the simplest
     standings = []
     for system in candidates:
         differences = values[system] - values[best]
         p = p_value(differences) if system != best else 1.0
-        objections = list(falls[system])
+        objections = list(losses[system])
         if -differences.mean() > rule.margin:
             objections.append(f"{-differences.mean():.3f} below {best}")
         elif differences.mean() < 0 and p <= rule.significance:
@@ -100,7 +100,7 @@ def recommend(
     return Recommendation(allowed[0], best, tuple(standings))
 
 
-def _falls(
+def falls(
     gains: np.ndarray,
     baseline: str,
     strata: Mapping[str, np.ndarray],

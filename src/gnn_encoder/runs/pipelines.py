@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from gnn_encoder.artifacts.bundle import ADDED, BUNDLE, BUNDLES, graph_bundle, l
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
+from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import call_arguments, step_arguments
 from gnn_encoder.runs.supervision import Show
+from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
 from gnn_encoder.settings.pipeline import (
     FOUNDATION,
@@ -32,6 +34,7 @@ from gnn_encoder.settings.pipeline import (
     Settings,
     StepArguments,
     calls,
+    choice,
     reranking_calls,
     reranking_loops,
     studied_systems,
@@ -39,7 +42,7 @@ from gnn_encoder.settings.pipeline import (
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.reranking_systems import system_names
 from gnn_encoder.settings.shared import Inference
-from gnn_encoder.settings.studies import largest_graph, variants, with_seeds
+from gnn_encoder.settings.studies import variants, with_seeds
 from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 from gnn_encoder.storage import local_folder
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
@@ -117,6 +120,20 @@ def training(preset: str, dataset: str | None, overrides: Iterable[str], root: P
     return Training(preset, with_added_labels(settings, root), root)
 
 
+def automatic(
+    dataset: str | None, overrides: Iterable[str], budget: str, root: Path, show: Callable[[str, str], None]
+) -> Training:
+    """Returns the training pipeline of a plan for the data, this machine and a budget (`planning.auto`).
+
+    `show` gets the name and the text of each reason.
+    """
+    from gnn_encoder.planning.auto import planned  # imports torch
+
+    given, root = [*overrides, *dataset_override(dataset)], _writable(root)
+    settings = load_settings(str(planned(given, budget, root, show)), given)
+    return Training(AUTO, with_added_labels(settings, root), root)
+
+
 def _label_settings(since: Path) -> dict[str, Any]:
     """Returns settings of `encode_with_labels` that make a finished run's bundles again, with the chosen use of labels.
 
@@ -176,7 +193,8 @@ def ablate(
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     tried = variants(settings, studies, own)
-    settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, tried)})
+    wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
+    settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})
     root = _writable(root)
     arguments: dict[str, str | list[str]] = {**step_arguments(settings, PIPELINES["ablation"])}
     call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
@@ -346,6 +364,7 @@ def _with_latest(root: Path, outcome: Outcome) -> Outcome:
         if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not asked for
             made[place_of(Bundle.read(path).system)] = path
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
+    outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])  # an update keeps the graph's shape
     if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
         if read_manifest(trained).files:
             outputs[CONVERGED_MODEL] = trained

@@ -1,10 +1,11 @@
 """The settings of the query–passage graph, of the training on the graph, and of the ablations."""
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Inference, WatchedTraining
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -113,6 +114,54 @@ class TryVariant(GraphShape, TrainGnn):
     """Learning rate of the linear map with `mode: frozen`."""
     depth: PositiveInt = 1000
     """Number of hits that are evaluated."""
+
+
+def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
+    """Returns the settings of a graph that contains every wanted graph (`query_graph.narrowing`)."""
+    shapes = [settings, *wanted]
+    kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
+    return settings.model_copy(update={
+        "neighbors": max(shape.neighbors for shape in shapes),
+        "retrieved": max(shape.retrieved for shape in shapes),
+        "edges": "+".join(sorted(kinds, reverse=True)) or "none",
+        **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
+           if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
+    })  # fmt: skip
+
+
+class ChooseGraph(Inference):
+    """Tries graphs and trainings with frozen encoders on dev queries, for `train_gnn` to train the best one jointly."""
+
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Name → changes to `build_graph` and `train_gnn`, the simplest first: `{one layer: {train_gnn.layers: 1}}`. The
+    best one on dev is trained, among those that do not fall on cold dev queries; of equal ones the first. Empty:
+    nothing is tried, and `build_graph` and `train_gnn` hold."""
+    seeds: PositiveInt = 1
+    """Each variant is trained with so many seeds, and the means of a query's figures are compared."""
+    tried: tuple[TryVariant, ...] = ()
+    """The variants in full, from the three sections."""
+    measure: Measure = "RR@10"
+    """`promote.measure`."""
+
+    def of(self, build: BuildGraph, train: TrainGnn, measure: Measure) -> "ChooseGraph":
+        """Returns the settings with the variants in full; raises ValueError for an unknown or impossible setting."""
+        shared = {name: getattr(build, name) for name in GraphShape.model_fields} | train.model_dump()
+        tried = []
+        for name, changes in self.variants.items():
+            own = {}
+            for key, value in changes.items():
+                step, _, setting = key.partition(".")
+                known = {"build_graph": GraphShape.model_fields, "train_gnn": TrainGnn.model_fields}.get(step, ())
+                if setting not in known:
+                    raise ValueError(f"choose_graph.variants.{name}: {key} is no setting of build_graph or train_gnn")
+                own[setting] = value
+            try:
+                tried.append(TryVariant(**{**shared, "cache_refreshes": 0, "processes": 1, **own, "variant": name}))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise ValueError(f"choose_graph.variants.{name}: {where}: {first['msg']}") from None
+        return self.model_copy(update={"tried": tuple(tried), "measure": measure})
 
 
 class CompareVariants(StepSettings):

@@ -37,6 +37,7 @@ class Settings(StepSettings):
     select_training_set: foundation.SelectTrainingSet = foundation.SelectTrainingSet()
     train_dual_encoder: foundation.TrainDualEncoder = foundation.TrainDualEncoder()
     build_graph: graph.BuildGraph = graph.BuildGraph()
+    choose_graph: graph.ChooseGraph = graph.ChooseGraph()
     encode_with_labels: labels.EncodeWithLabels = labels.EncodeWithLabels()
     train_gnn: graph.TrainGnn = graph.TrainGnn()
     train_converged: foundation.TrainConverged = foundation.TrainConverged()
@@ -66,6 +67,10 @@ class Settings(StepSettings):
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
                     "a shorter ranking would not compare"
                 )
+        try:
+            choice(self)
+        except ValueError as error:
+            yield str(error)
         depths = [each.get("negative_depth", 0) for each in self.train_reranker.systems.values()]
         if (deepest := max([self.train_reranker.negative_depth, *depths])) > self.bm25_retrieve.train_depth:
             yield (
@@ -99,7 +104,16 @@ _SECTIONS = tuple(Settings.model_fields)
 FOUNDATION = _SECTIONS[: _SECTIONS.index("build_graph") + 1]
 """Steps from raw text to the graph. The pipelines `train` and `ablation` share the results of these steps."""
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "train": (*FOUNDATION, "encode_with_labels", "train_gnn", "encode_corpus", "evaluate", "recommend", "promote"),
+    "train": (
+        *FOUNDATION,
+        "choose_graph",
+        "encode_with_labels",
+        "train_gnn",
+        "encode_corpus",
+        "evaluate",
+        "recommend",
+        "promote",
+    ),
     "update": ("ingest", "build_graph", "encode_with_labels", "encode_corpus", "choose_bundle"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
@@ -161,6 +175,7 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     adds the calls of `ranking_calls`, with that of `recommend`, and `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
+    steps = tuple(steps)
     for step in steps:
         if step == "evaluate":
             found |= ranking_calls(settings)
@@ -168,6 +183,10 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             continue  # among the calls of `evaluate`
         elif step == "choose_bundle":  # of an update
             found |= {**bundling_calls(settings), step: Call(step, settings.choose_bundle)}
+        elif step == "build_graph" and "choose_graph" in steps:
+            found[step] = Call(step, graph.largest_graph(settings.build_graph, choice(settings).tried))
+        elif step == "choose_graph":
+            found[step] = Call(step, choice(settings))
         elif step == "encode_with_labels":
             found |= label_calls(settings)
         elif step == "train_reranker":
@@ -175,6 +194,11 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
         else:
             found[step] = Call(step, getattr(settings, step))
     return found
+
+
+def choice(settings: Settings) -> graph.ChooseGraph:
+    """Returns the settings of `choose_graph` with its variants in full."""
+    return settings.choose_graph.of(settings.build_graph, settings.train_gnn, settings.promote.measure)
 
 
 def label_calls(settings: Settings) -> dict[str, Call]:

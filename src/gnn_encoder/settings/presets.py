@@ -123,6 +123,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 ELSEWHERE: dict[str, set[str]] = {
     "encode_with_labels": {"kind", "measure", "bm25", *Lexical.model_fields, *IndexKind.model_fields},
+    "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
     "generate_queries": {"negative_depth"},

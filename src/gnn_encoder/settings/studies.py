@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.graph import BuildGraph, GraphShape, TrainGnn, TryVariant
+from gnn_encoder.settings.graph import GraphShape, TrainGnn, TryVariant
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.values import LARGEST
@@ -77,19 +77,6 @@ def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
     """Returns the variant with consecutive seeds, from its own seed. An untrained one is deterministic: one seed."""
     count = 1 if variant.mode == "untrained" else seeds
     return [variant.model_copy(update={"seed": (variant.seed + i) % (LARGEST + 1)}) for i in range(count)]
-
-
-def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:
-    """Returns the settings of a graph that contains every wanted graph (`query_graph.narrowing`)."""
-    shapes = [settings, *wanted]
-    kinds = frozenset().union(*(shape.edge_kinds for shape in shapes))
-    return settings.model_copy(update={
-        "neighbors": max(shape.neighbors for shape in shapes),
-        "retrieved": max(shape.retrieved for shape in shapes),
-        "edges": "+".join(sorted(kinds, reverse=True)) or "none",
-        **{name: "cross_encoder" for name in ("edge_features", "self_loop_features")
-           if any(getattr(shape, name) == "cross_encoder" for shape in shapes)},
-    })  # fmt: skip
 
 
 def _parsed(text: str) -> tuple[str, dict[str, Any]]:

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
-from gnn_encoder.artifacts import Dataset, Draft, Graph, TrainingSet, read_vectors
+from gnn_encoder.artifacts import Dataset, Draft, Graph, GraphChoice, TrainingSet, read_vectors
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
+
+KEPT = ("cache_refreshes", "processes")
+"""Settings that a trial with frozen encoders does not have."""
 
 
 @step(gnn_encoder="model")
@@ -20,8 +23,13 @@ def train_gnn(
     passage_vectors: Path,
     graph: Path,
     gnn_encoder: Draft,
+    graph_choice: Path | None = None,
 ) -> Metrics:
-    """Trains from M_de, on the examples whose query is in the graph."""
+    """Trains from M_de, on the examples whose query is in the graph; with the chosen settings, if any were chosen."""
+    chosen = GraphChoice.read(graph_choice).facts if graph_choice else {}
+    if chosen:
+        own = {name: getattr(settings, name) for name in KEPT}
+        settings = TrainGnn(**{**chosen["training"], **own})
     data, graph_arrays = Dataset(dataset), Graph.read(graph)
     examples = training_examples(settings, data, TrainingSet.read(training_set), graph_arrays)
     encoders = DualEncoder.load(dual_encoder)

@@ -12,18 +12,13 @@ from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingS
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.inference.encoding import encode_passages
-from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
-from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.settings.measures import WARM
-from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
-from gnn_encoder.training.texts import FrozenGnnEncoder
+from gnn_encoder.training.variants import train_variant
 
 SPLITS = ("dev", "test")
 
@@ -53,12 +48,10 @@ def try_variant(
     else:
         built = BuildGraph.model_validate(read_manifest(graph).settings)
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
-        examples = training_examples(settings, data, TrainingSet.read(training_set), arrays)
-        model = _model(settings, encoders, arrays, queries, passages)
-        training = MaskedGraphTraining(model, data, examples, arrays, passages, settings)
-        trained = training.fit(context)
-        passages = _propagated(context, training, passages)
-        asking = training.queries.vectors(asked)
+        passages, of_queries, trained = train_variant(
+            context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
+        )
+        asking = of_queries(asked)
     scores, hits = exact.search(passages, asking, settings.depth)
     run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
@@ -73,33 +66,6 @@ def try_variant(
     }
     headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in found.items())
     return {**trained, **means, "headline": headline}
-
-
-def _model(
-    settings: TryVariant, encoders: DualEncoder, graph: Graph, queries: np.ndarray, passages: np.ndarray
-) -> GnnEncoder | FrozenGnnEncoder:
-    gnn = new_gnn(settings, encoders, graph)
-    if settings.mode == "joint":
-        return GnnEncoder(encoders, gnn)
-    normalize, rate = encoders.passage_encoder.normalize, settings.query_map_learning_rate
-    return FrozenGnnEncoder(gnn, queries, passages, unit_length=normalize, rate=rate)
-
-
-def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
-    """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors."""
-    model = training.model
-    m, encoded = len(stored), stored
-    if isinstance(model, GnnEncoder):
-        encoded = scratch(*stored.shape)
-        progress, encoder = context.progress("encoding", m, "passages"), model.dual_encoder.passage_encoder
-        precision = training.settings.precision
-        encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
-    of_queries = model.gnn.config.passages_of_queries(stored, encoded)
-    asked = training.queries.vectors(training.graph.queries)
-    full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
-    vectors = scratch(*stored.shape)
-    full_graph.write(vectors, np.arange(m), encoded)
-    return vectors
 
 
 def _table(split: str, rows: np.ndarray, warm: np.ndarray, values: np.ndarray) -> pa.Table:

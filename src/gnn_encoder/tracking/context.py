@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking.mlflow_runs import StepLog
@@ -47,6 +48,10 @@ class Context:
         for name, points in curves.items():
             for at, value in points:
                 self.metric(name, value, at)
+
+    def part(self, name: str) -> "Context":
+        """Returns the context of one of several trainings in a step: its own checkpoints, and no curves in MLflow."""
+        return replace(self, log=StepLog(), key=digest_of({"call": self.key, "part": name}), curves={})
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this call; a rerun of the same work resumes from them."""

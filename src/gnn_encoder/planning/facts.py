@@ -1,0 +1,63 @@
+"""What the plan of a run depends on: the data's sizes, lengths and labels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.evaluation.strata import warm_strata
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.backbone import load_tokenizer, resolve_backbone
+from gnn_encoder.settings.measures import WARM
+
+SAMPLE = 2000
+"""Passages, and queries, whose tokens are counted."""
+LONGEST = 512
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Sizes of a data set.
+
+    passages, queries   the counts; `queries` are those with a label, by split
+    labels              pairs of a training query and a relevant passage
+    warm                share of the dev queries (of the test queries, if there are none of dev) of which a relevant
+                        passage has a training query
+    shared              share of the training labels whose passage is relevant to another training query, too
+    passage_tokens      int64, ascending, the tokens of a sample of the passages, with special tokens
+    query_tokens        the same of queries
+    """
+
+    passages: int
+    queries: dict[str, int]
+    labels: int
+    warm: float
+    shared: float
+    passage_tokens: np.ndarray
+    query_tokens: np.ndarray
+
+    def mean_passage(self, length: int) -> float:
+        """Mean number of tokens of a passage that is cut to `length`."""
+        return float(np.minimum(self.passage_tokens, length).mean())
+
+    def mean_query(self, length: int) -> float:
+        """The same of a query."""
+        return float(np.minimum(self.query_tokens, length).mean())
+
+
+def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
+    """Counts a data set, with the tokens of the backbone's tokenizer."""
+    generator = np.random.default_rng(seed)
+    tokenizer = load_tokenizer(resolve_backbone(backbone))
+    rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
+    texts = data.passages.take(rows).full_texts()
+    asked = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
+    lengths = [np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(asked))]
+    train = data.split_qrels("train").positive()
+    counts = {split: len(labelled_queries(data.split_qrels(split))) for split in ("train", "dev", "test")}
+    judged = next((split for split in ("dev", "test") if counts[split]), "")
+    warm = float(warm_strata(data.split_qrels(judged), train).rows(WARM).mean()) if judged else 0.0
+    per_passage = np.bincount(train.passage, minlength=len(data.passages))
+    shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
+    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths)

@@ -1,0 +1,235 @@
+"""Sizes a run to a budget: from facts of the data and rates of the machine to settings, with the reasons.
+
+Every cost is a number of tokens that a model reads, divided by a measured rate; the constants below are the rest. The
+learning rates are those that the presets of `obliqa` and `scifact` chose on dev. What can be chosen on the data's own
+dev queries is left to the run: the dual encoder's epochs, the graph and the GNN's training (`choose_graph`), the
+weights of labels and of BM25, and the system that is recommended.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.planning.facts import DataFacts
+from gnn_encoder.planning.rates import Rates
+
+LENGTHS = (256, 192, 160, 128, 96, 64)
+"""Tokens to which passages may be cut."""
+RESERVE = 0.85
+"""Share of the budget that the estimate may fill: the machine's speed varies."""
+LEAST, SHORT = 0.6, 128
+"""Passages are cut shorter, to no less than `SHORT` tokens, until the least run, one epoch each, takes at most this
+share: more epochs gain more."""
+FEWEST = 300
+"""Training queries below which the number is not reduced."""
+MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
+STARTS = 60.0
+"""Seconds for the starts of all steps, BM25, ranking, evaluation and report of a small data set."""
+ENCODINGS = 4
+"""Times that the corpus is encoded: untrained, by DPR, by M_de, and with the graph."""
+POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
+TRIAL_SECONDS = 0.004
+"""Seconds for each example, epoch and variant with frozen encoders."""
+PER_PASSAGE = 0.002
+"""Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
+SCORING_SHARE = 0.08
+"""Edges of retrieval cost the cross-encoder a pair each; they are tried if that takes at most this share of a run."""
+REPEATED = 0.02
+"""Share of the training labels on a passage with several training queries, from which labelled edges are tried: with a
+query masked, its passages have no other neighbour else."""
+
+LABELLED: dict[str, dict[str, Any]] = {
+    "labelled edges, one layer, open gate": {
+        "train_gnn.layers": 1, "train_gnn.gate_bias": 2.0, "train_gnn.hard_negatives": "selected",
+    },
+    "labelled edges, one layer": {"train_gnn.layers": 1, "train_gnn.gate_bias": 0.0},
+    "labelled edges, two layers": {"train_gnn.layers": 2, "train_gnn.gate_bias": -1.0},
+    "labelled edges, two layers, open gate": {"train_gnn.layers": 2, "train_gnn.gate_bias": 1.0},
+}  # fmt: skip
+BOTH: dict[str, dict[str, Any]] = {
+    "labelled and retrieved edges": {"build_graph.edges": "retrieved+labelled", "train_gnn.gate_bias": -1.0},
+}
+RETRIEVED: dict[str, dict[str, Any]] = {
+    "retrieved edges, one layer": {
+        "build_graph.edges": "retrieved", "train_gnn.layers": 1, "train_gnn.gate_bias": -2.0,
+        "train_gnn.hard_negatives": "selected",
+    },
+    "retrieved edges": {
+        "build_graph.edges": "retrieved", "train_gnn.gate_bias": -2.0, "train_gnn.hard_negatives": "selected",
+    },
+}  # fmt: skip
+"""Variant of `choose_graph` → its settings, the simplest first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings as in a preset, the estimated seconds of each part, and the reasons in lines for people."""
+
+    settings: dict[str, dict[str, Any]]
+    seconds: dict[str, float]
+    reasons: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Size:
+    """What a budget can change."""
+
+    length: int
+    queries: int
+    epochs: int = 1
+    gnn_epochs: int = 1
+
+
+def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Plan:
+    """Returns the plan of a run within `budget` seconds.
+
+    Raises:
+        UserError: no training query has a label, or the least run does not fit.
+    """
+    if not facts.queries["train"]:
+        raise UserError("the data have no labelled training query: a retriever has nothing to train on")
+    usable = RESERVE * budget
+    size = _least(facts, rates, budget)
+    left = usable - sum(_seconds(facts, rates, size, budget).values())
+    dev = facts.queries["dev"] > 0
+    one = _epoch(facts, rates, size)
+    epochs = min(MOST_EPOCHS, 1 + int(0.6 * left / one)) if dev else 1
+    for gnn_epochs in range(MOST_GNN_EPOCHS, 0, -1):
+        size = _Size(size.length, size.queries, epochs, gnn_epochs)
+        seconds = _seconds(facts, rates, size, budget)
+        if sum(seconds.values()) <= usable:
+            break
+    return Plan(_settings(facts, size, budget, rates, backbone), seconds, _reasons(facts, rates, size, seconds, budget))
+
+
+def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
+    """The longest passages and most queries with which one epoch each fits."""
+    train = facts.queries["train"]
+    lengths = [length for length in LENGTHS if facts.mean_passage(length) < facts.mean_passage(LENGTHS[0])]
+    lengths = [LENGTHS[0], *lengths] if facts.mean_passage(LENGTHS[0]) > facts.mean_passage(LENGTHS[1]) else lengths
+    lengths = lengths or [LENGTHS[-1]]
+    for share, possible in ((LEAST, [n for n in lengths if n >= SHORT]), (1.0, [n for n in lengths if n <= SHORT])):
+        for length in possible:
+            if sum(_seconds(facts, rates, _Size(length, train), budget).values()) <= share * RESERVE * budget:
+                return _Size(length, train)
+    shortest = LENGTHS[-1]
+    needed = sum(_seconds(facts, rates, _Size(shortest, min(train, FEWEST)), budget).values())
+    if needed > RESERVE * budget:
+        raise UserError(
+            f"{facts.passages:,} passages need about {needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with "
+            f"passages cut to {shortest} tokens: give a larger --budget, a GPU, or a preset"
+        )
+    low, high = min(train, FEWEST), train
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = sum(_seconds(facts, rates, _Size(shortest, middle), budget).values()) <= RESERVE * budget
+        low, high = (middle, high) if fits else (low, middle)
+    return _Size(shortest, low)
+
+
+def _epoch(facts: DataFacts, rates: Rates, size: _Size) -> float:
+    """Seconds of one epoch of the dual encoder: a query, its passage and a hard negative, and the dev pool."""
+    query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
+    examples = facts.labels * size.queries / facts.queries["train"]
+    return examples * (query + 2 * passage) / rates.training + min(POOL, facts.passages) * passage / rates.encoding
+
+
+def _gnn_epoch(facts: DataFacts, rates: Rates, size: _Size) -> float:
+    """As `_epoch`, with the passages' neighbour queries."""
+    query, examples = facts.mean_query(_query_length(facts)), facts.labels * size.queries / facts.queries["train"]
+    return _epoch(facts, rates, size) + examples * 2 * QUERIES_OF_PASSAGE * query / rates.training
+
+
+def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, float]:
+    query, passage = facts.mean_query(_query_length(facts)), facts.mean_passage(size.length)
+    examples = facts.labels * size.queries / facts.queries["train"]
+    pair = min(query + passage, _pair_length(size.length))
+    tried = len(_variants(facts, rates, size, budget))
+    edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
+    return {
+        "starts, BM25 and evaluation": STARTS + PER_PASSAGE * facts.passages,
+        "encoding the corpus": ENCODINGS * facts.passages * passage / rates.encoding,
+        "the dual encoder": (1 + size.epochs) * _epoch(facts, rates, size),
+        "the cross-encoder and its scores": 2 * examples * pair / rates.training
+        + size.queries * CANDIDATES * pair / rates.encoding,
+        "trying graphs": edges + tried * size.gnn_epochs * examples * TRIAL_SECONDS,
+        "the GNN-encoder": size.gnn_epochs * _gnn_epoch(facts, rates, size),
+    }
+
+
+def _scores_edges(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
+    pair = min(facts.mean_query(_query_length(facts)) + facts.mean_passage(size.length), _pair_length(size.length))
+    cheap = size.queries * NEIGHBORS * pair / rates.encoding <= SCORING_SHARE * budget
+    return cheap or facts.shared < REPEATED
+
+
+def _variants(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict[str, dict[str, Any]]:
+    variants = LABELLED if facts.shared >= REPEATED else {}
+    if _scores_edges(facts, rates, size, budget):
+        variants = {**variants, **(BOTH if variants else {}), **RETRIEVED}
+    return variants
+
+
+def _query_length(facts: DataFacts) -> int:
+    """Tokens to which queries are cut: those of 99 in 100, in steps of 16."""
+    long = int(facts.query_tokens[int(0.99 * (len(facts.query_tokens) - 1))])
+    return min(128, max(16, -(-long // 16) * 16))
+
+
+def _pair_length(length: int) -> int:
+    return min(160, length)
+
+
+def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbone: str) -> dict[str, dict[str, Any]]:
+    patient = {"keep": "best", "patience": PATIENCE, "schedule": "constant"} if size.epochs > 1 else {}
+    once = {"epochs": 1, "batch_size": 32, "learning_rate": 3e-5, "dev_pool": POOL}
+    capped = {"max_train_queries": size.queries} if size.queries < facts.queries["train"] else {}
+    return {
+        "shared": {
+            "negative_below": 0.2, "backbone": backbone, "generator": backbone, "query_length": _query_length(facts),
+            "passage_length": size.length, "dropout": 0.0,
+        },
+        "ingest": capped,
+        "train_dpr": once,
+        "dense_retrieve": {"train_depth": 50},
+        "train_cross_encoder": {
+            "epochs": 1, "batch_size": 32, "negatives": 1, "negative_depth": 30, "learning_rate": 2e-4,
+            "pair_length": _pair_length(size.length), "dev_queries": 60,
+        },
+        "score_candidates": {"candidates": CANDIDATES},
+        "train_query_generator": {
+            "epochs": 1, "batch_size": 16, "learning_rate": 2e-4, "passage_length": 64, "query_length": 20,
+            "max_pairs": 240, "rouge_pairs": 40,
+        },
+        "generate_queries": {"negatives_per_query": 1, "max_passages": 150},
+        "select_training_set": {"positive_above": 0.95, "augmentation": False, "selection_mix": "once"},
+        "train_dual_encoder": {**once, "start_from": "dpr", "epochs": size.epochs, **patient},
+        "train_converged": {"epochs": 0},
+        "build_graph": {"neighbors": NEIGHBORS, "edges": "labelled", "retrieved": 25},
+        "train_gnn": {
+            "epochs": size.gnn_epochs, "batch_size": 32, "learning_rate": 3e-6 / size.gnn_epochs,
+            "gnn_learning_rate": 1e-3, "start": "mean", "hard_negatives": "retrieved",
+            "max_queries_per_passage": QUERIES_OF_PASSAGE, "dev_pool": POOL,
+        },
+        "choose_graph": {"variants": _variants(facts, rates, size, budget)},
+    }  # fmt: skip
+
+
+def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, float], budget: float) -> dict[str, str]:
+    train = facts.queries["train"]
+    longer = float((facts.passage_tokens > size.length).mean())
+    drawn = f", {size.queries:,} of them drawn, which is what fits" if size.queries < train else ""
+    stop = f"until {PATIENCE} epochs gain nothing on dev, at most {size.epochs}" if size.epochs > 1 else "one epoch"
+    edges = "labelled and retrieved edges" if _scores_edges(facts, rates, size, budget) else "labelled edges"
+    if facts.shared < REPEATED:
+        edges = "retrieved edges: hardly a passage has two training queries"
+    return {
+        "machine": f"{rates.machine}; encodes {rates.encoding:,.0f} and trains {rates.training:,.0f} tokens a second",
+        "data": f"{facts.passages:,} passages; labelled queries: {train:,} train{drawn}, {facts.queries['dev']:,} dev, "
+        f"{facts.queries['test']:,} test; {100 * facts.warm:.0f} % of the dev queries are warm",
+        "passages": f"cut to {size.length} tokens; {100 * longer:.0f} % are longer",
+        "training": f"the dual encoder {stop}; the GNN-encoder {size.gnn_epochs} epoch{'s' * (size.gnn_epochs > 1)}",
+        "graph": f"{len(_variants(facts, rates, size, budget))} variants tried on dev, with {edges}",
+        "time": f"about {sum(seconds.values()) / 60:.0f} of {budget / 60:.0f} minutes: "
+        + ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items()),
+    }

@@ -1,0 +1,92 @@
+"""How fast this machine encodes and trains: measured in some seconds with the run's own functions."""
+
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.inference.encoding import autocast, encode_tokens, native_bf16
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.dual_encoder import DualEncoder, device
+from gnn_encoder.settings.foundation import TrainDpr
+from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.training.contrastive import new_dual_encoder
+from gnn_encoder.training.embed import embed
+from gnn_encoder.training.loop import parameter_groups, trainable_attention
+
+TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
+LENGTH = 128
+"""Tokens to which the measured passages are cut."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The machine, and its speed with one backbone, in tokens per second."""
+
+    machine: str
+    encoding: float
+    training: float
+    """Forward, backward and the optimizer's step, over the batch's queries and passages."""
+
+
+def machine() -> str:
+    """Returns the machine in words, as in `2 cores with bf16, 23 GiB`."""
+    if torch.cuda.is_available():
+        return f"one GPU ({torch.cuda.get_device_name()}) of {torch.cuda.device_count()}"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    threads = torch.get_num_threads()
+    cores = f"{threads} core{'s' if threads > 1 else ''}"
+    return f"{cores} {'with' if native_bf16() else 'without'} native bf16, {memory:.0f} GiB of memory"
+
+
+def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
+    """Encodes and trains on some of the data's passages; the trained model is thrown away."""
+    settings = TrainDpr(backbone=backbone, passage_length=LENGTH)
+    model = new_dual_encoder(settings)
+    encoder = model.passage_encoder
+    rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
+    tokens = Tokens.of(encoder.tokenizer, data.passages.take(rows).full_texts(), LENGTH)
+    progress = Progress("auto", "measuring the machine", 2, "rates")
+    encoding = _encoding(model, tokens)
+    progress.advance(1)
+    training = _training(model, tokens, settings)
+    progress.advance(1)
+    return Rates(machine(), encoding, training)
+
+
+def _encoding(model: DualEncoder, tokens: Tokens) -> float:
+    encoder, done, started = model.passage_encoder, 0, 0.0
+    out = np.empty((len(tokens), encoder.width), dtype=np.float32)
+    for repeat in range(100):
+        if repeat == WARM_UP:
+            started = time.monotonic()
+        encode_tokens(encoder, tokens, out)
+        done += int(tokens.lengths.sum()) if repeat >= WARM_UP else 0
+        if repeat >= WARM_UP and time.monotonic() - started > SECONDS:
+            break
+    return done / (time.monotonic() - started)
+
+
+def _training(model: DualEncoder, tokens: Tokens, settings: TrainDpr) -> float:
+    """Tokens per second of batches as `train_dpr` has them, with passages in the place of queries."""
+    model.to(device()).train()
+    optimizer = torch.optim.AdamW(parameter_groups(model, 1e-6, 0.01), fused=True)
+    size, done, started = min(len(tokens), settings.batch_size), 0, 0.0
+    generator = np.random.default_rng(settings.seed)
+    for step in range(1000):
+        if step == WARM_UP:
+            started = time.monotonic()
+        rows = generator.permutation(len(tokens))[:size]
+        with autocast(settings.precision), trainable_attention(model, settings.precision):
+            vectors = embed(model.passage_encoder, tokens, rows)
+            loss = (vectors @ vectors.T).logsumexp(1).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        done += int(tokens.lengths[rows].sum()) if step >= WARM_UP else 0
+        if step >= WARM_UP and time.monotonic() - started > SECONDS:
+            break
+    return done / (time.monotonic() - started)

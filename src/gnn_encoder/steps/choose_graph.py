@@ -1,0 +1,153 @@
+"""Tries graphs and trainings with frozen encoders on dev, and chooses what `train_gnn` trains jointly.
+
+The trainings take seconds to a minute each, because no text is encoded. A frozen variant ranks settings as the joint
+training does only roughly; docs/evidence.md says how well.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import (
+    Dataset,
+    Draft,
+    Graph,
+    GraphChoice,
+    Run,
+    TrainingSet,
+    read_manifest,
+    read_vectors,
+)  # fmt: skip
+from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
+from gnn_encoder.evaluation.recommendation import Rule, falls
+from gnn_encoder.evaluation.significance import paired_randomization
+from gnn_encoder.evaluation.strata import warm_strata
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.machine.scratch import scratch
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.query_graph.narrowing import narrowed
+from gnn_encoder.retrieval import exact
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
+from gnn_encoder.settings.measures import COLD, cutoff
+from gnn_encoder.settings.studies import with_seeds
+from gnn_encoder.settings.systems import DUAL_ENCODER
+from gnn_encoder.training.variants import train_variant
+
+DEV, PERMUTATIONS = "dev", 2000
+
+
+@step(chosen_graph="graph", graph_choice="graph_choice")
+def choose_graph(
+    context: Context,
+    settings: ChooseGraph,
+    dataset: Path,
+    training_set: Path,
+    dual_encoder: Path,
+    passage_vectors: Path,
+    graph: Path,
+    chosen_graph: Draft,
+    graph_choice: Draft,
+) -> Metrics:
+    """Chooses the best variant among those that do not fall on cold dev queries; if all fall, the best of all.
+
+    Without variants the graph is passed on. Without a labelled dev query the first variant is chosen.
+    """
+    whole, built = Graph.read(graph), BuildGraph.model_validate(read_manifest(graph).settings)
+    if not settings.tried:
+        GraphChoice.write(graph_choice, {})
+        whole.save(chosen_graph, whole, graph)
+        return {"headline": "as the settings have it"}
+    trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), read_vectors(passage_vectors))
+    figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.asked) else {}
+    chosen, standings = _chosen(trial, figures)
+    variant = next(each for each in settings.tried if each.variant == chosen)
+    facts = {
+        "variant": chosen,
+        "measure": settings.measure,
+        "queries": len(trial.asked),
+        "training": {name: getattr(variant, name) for name in TrainGnn.model_fields},
+        "standings": standings,
+    }
+    shape = BuildGraph(**built.model_dump() | {name: getattr(variant, name) for name in GraphShape.model_fields})
+    narrowed(whole, built, shape).save(chosen_graph, whole, graph)
+    chosen_graph.manifest.settings = shape.model_dump()
+    GraphChoice.write(graph_choice, facts)
+    means = {f"{DEV}/{each['variant']}/{settings.measure}": each["mean"] for each in standings}
+    return {**means, "headline": _headline(facts)}
+
+
+class _Trial:
+    """The dev queries, and the vectors that every variant starts from."""
+
+    def __init__(
+        self, context: Context, settings: ChooseGraph, data: Dataset, encoders: DualEncoder, passages: np.ndarray
+    ) -> None:
+        self.context, self.settings, self.data = context, settings, data
+        self.encoders, self.passages = encoders, passages
+        self.qrels = data.split_qrels(DEV)
+        self.asked = labelled_queries(self.qrels)
+        strata = warm_strata(self.qrels, data.split_qrels("train"))
+        self.cold = strata.rows(COLD)
+
+    def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:
+        """Returns {the dual encoder and each variant: the mean over seeds of each dev query's figure, float64 [n]}."""
+        rows = np.union1d(whole.queries, self.asked)
+        encoder, texts = self.encoders.query_encoder, self.data.query_texts(rows)
+        queries = scratch(len(self.data.queries), encoder.width)
+        progress = self.context.progress("encoding", len(rows), "queries")
+        queries[rows] = encode_texts(encoder, texts, progress=progress, **self.settings.speed)
+        found = {DUAL_ENCODER: self._measured(self.passages, queries[self.asked])}
+        for variant in self.settings.tried:
+            cut, values = narrowed(whole, built, variant), []
+            for each in with_seeds(variant, self.settings.seeds):
+                part = self.context.part(f"{each.variant}, {each.seed}")
+                passages, of_queries, _ = train_variant(
+                    part, each, self.data, examples, self.encoders, cut, queries, self.passages
+                )
+                values.append(self._measured(passages, of_queries(self.asked)))
+                part.checkpoints().drop()
+            found[variant.variant] = np.mean(values, axis=0)
+        return found
+
+    def _measured(self, passages: np.ndarray, asking: np.ndarray) -> np.ndarray:
+        scores, hits = exact.search(passages, asking, min(cutoff(self.settings.measure), len(passages)))
+        run = Run.from_hits(self.asked, hits, scores)
+        return per_query(run, self.qrels, self.asked, self.data.passages.ids(), [self.settings.measure])[:, 0]
+
+    def falls(self, gains: np.ndarray) -> Iterator[str]:
+        """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""
+
+        def p_value(differences: np.ndarray) -> float:
+            return float(paired_randomization(differences[:, None], PERMUTATIONS, 0)[0])
+
+        return falls(gains, DUAL_ENCODER, {COLD: self.cold}, p_value, Rule())
+
+
+def _chosen(trial: _Trial, figures: dict[str, np.ndarray]) -> tuple[str, list[dict[str, Any]]]:
+    """Returns the chosen variant, and every tried system: its name, its mean, and the objections to it."""
+    standings: list[dict[str, Any]] = [
+        {
+            "variant": name,
+            "mean": float(values.mean()),
+            "objections": list(trial.falls(values - figures[DUAL_ENCODER])),
+        }
+        for name, values in figures.items()
+    ]
+    variants = [each for each in standings if each["variant"] != DUAL_ENCODER]
+    if not variants:
+        return trial.settings.tried[0].variant, standings
+    best = max([each for each in variants if not each["objections"]] or variants, key=lambda each: each["mean"])
+    return str(best["variant"]), standings
+
+
+def _headline(facts: dict[str, Any]) -> str:
+    if not facts["standings"]:
+        return f"{facts['variant']}: the data have no labelled dev query to choose by"
+    means = {each["variant"]: each["mean"] for each in facts["standings"]}
+    return (
+        f"{facts['variant']} of {len(means) - 1} variants: {mean_name(facts['measure'])} {means[facts['variant']]:.3f} "
+        f"on {facts['queries']:,} dev queries with frozen encoders, {means[DUAL_ENCODER]:.3f} the dual encoder"
+    )

@@ -1,0 +1,138 @@
+"""The plan of a run without a preset: it fits the budget, is a valid preset, and is kept for the next start."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from beir_folder import write_beir
+from typer.testing import CliRunner
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.cli.app import app
+from gnn_encoder.errors import UserError
+from gnn_encoder.planning import rates as measuring
+from gnn_encoder.planning.auto import budget_seconds, planned
+from gnn_encoder.planning.facts import DataFacts, data_facts
+from gnn_encoder.planning.plan import FEWEST, LENGTHS, RESERVE, plan_run
+from gnn_encoder.planning.rates import Rates, measure_rates
+from gnn_encoder.settings.pipeline import PIPELINES, calls
+from gnn_encoder.settings.presets import load_settings, parse_settings
+
+RATES = Rates("a machine", 30_000.0, 6_000.0)
+
+
+def facts(
+    passages: int = 13_000, train: int = 2_400, tokens: int = 120, shared: float = 0.5, dev: int = 400
+) -> DataFacts:
+    lengths = np.sort(np.random.default_rng(0).geometric(1 / tokens, 500) + 2)
+    queries = {"train": train, "dev": dev, "test": 500}
+    return DataFacts(passages, queries, round(1.2 * train), 0.5, shared, lengths, np.arange(5, 35))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("0.5h", 1800)])
+def test_a_budget(text: str, seconds: float) -> None:
+    assert budget_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "m", "30s", "-1h", "1m1h", "999999h", "0m"])
+def test_no_budget(text: str) -> None:
+    with pytest.raises(UserError, match="--budget"):
+        budget_seconds(text)
+
+
+def test_a_plan_fits_its_budget_and_is_a_preset() -> None:
+    for passages, train, tokens, minutes in product(
+        (500, 13_000, 60_000), (50, 2_400, 80_000), (20, 300), (10, 30, 240)
+    ):
+        given, budget = facts(passages, train, tokens), 60.0 * minutes
+        try:
+            plan = plan_run(given, RATES, budget, "minilm")
+        except UserError as error:
+            assert "larger --budget" in str(error) and passages == 60_000
+            continue
+        assert 0 < sum(plan.seconds.values()) <= RESERVE * budget
+        settings = parse_settings(plan.settings)
+        assert settings.train_dual_encoder.passage_length in LENGTHS
+        kept = settings.ingest.max_train_queries or train
+        assert kept == train or FEWEST <= kept < train
+        assert len(calls(settings, PIPELINES["train"])["choose_graph"].settings.tried)  # type: ignore[attr-defined]
+
+
+def test_more_time_is_never_less_training() -> None:
+    before = (0, 0, 0, 0)
+    for minutes in (15, 20, 30, 60, 120, 480):
+        settings = parse_settings(plan_run(facts(), RATES, 60.0 * minutes, "minilm").settings)
+        queries = settings.ingest.max_train_queries or 10**9
+        dual = settings.train_dual_encoder
+        now = (queries, dual.passage_length, dual.epochs, settings.train_gnn.epochs)
+        assert now[:2] >= before[:2] and (now[1] > before[1] or now[2:] >= before[2:]), minutes
+        before = now
+    assert before == (10**9, 256, 20, 3)
+
+
+def test_a_machine_twice_as_fast_needs_half_of_the_time_for_texts() -> None:
+    slow = plan_run(facts(), RATES, 3600.0, "minilm")
+    fast = plan_run(facts(), replace(RATES, encoding=60_000.0, training=12_000.0), 3600.0, "minilm")
+    assert slow.settings["shared"] == fast.settings["shared"]
+    assert fast.seconds["encoding the corpus"] == pytest.approx(slow.seconds["encoding the corpus"] / 2)
+    assert fast.settings["train_dual_encoder"]["epochs"] > slow.settings["train_dual_encoder"]["epochs"]
+
+
+def test_what_the_labels_decide() -> None:
+    alone = plan_run(facts(shared=0.0), RATES, 3600.0, "minilm")
+    assert {v["build_graph.edges"] for v in alone.settings["choose_graph"]["variants"].values()} == {"retrieved"}
+    both = plan_run(facts(), RATES, 3600.0, "minilm").settings["choose_graph"]["variants"]
+    assert len(both) > 3 and "labelled edges, one layer" in both
+    costly = plan_run(facts(train=20_000), replace(RATES, encoding=8_000.0), 7200.0, "minilm")
+    assert all("build_graph.edges" not in changes for changes in costly.settings["choose_graph"]["variants"].values())
+    blind = plan_run(facts(dev=0), RATES, 3600.0, "minilm").settings["train_dual_encoder"]
+    assert blind["epochs"] == 1 and "patience" not in blind
+    with pytest.raises(UserError, match="no labelled training query"):
+        plan_run(facts(train=0), RATES, 3600.0, "minilm")
+
+
+def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
+    found = data_facts(tiny_dataset, str(tiny_backbone), 0)
+    assert (found.passages, found.queries, found.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
+    assert (found.warm, found.shared) == (0.0, 0.0)  # each passage has one query
+    assert len(found.passage_tokens) == 100 and found.mean_passage(8) <= 8 < found.mean_passage(64)
+
+
+def test_rates_are_of_this_machine(tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "SECONDS", 0.2)
+    found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    assert min(found.encoding, found.training) > 1000 and "memory" in found.machine
+
+
+def test_a_plan_is_kept_for_the_next_start(
+    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "SECONDS", 0.2)
+    write_beir(tmp_path / "data")
+    given, shown = [f"ingest.dataset={tmp_path / 'data'}", f"shared.backbone={tiny_backbone}"], {}
+
+    def plan(budget: str = "30m", own: list[str] = given) -> Path:
+        shown.clear()
+        return planned(own, budget, tmp_path, shown.__setitem__)
+
+    path = plan()
+    assert {"machine", "data", "passages", "training", "graph", "time", "plan"} == set(shown)
+    assert f"# machine: {shown['machine']}" in path.read_text("utf-8")
+    assert yaml.safe_load(path.read_text("utf-8"))["shared"]["backbone"] == str(tiny_backbone)
+    assert load_settings(str(path), given).train_gnn.batch_size == 32
+    written = path.stat().st_mtime_ns
+    assert plan() == path and path.stat().st_mtime_ns == written and set(shown) == {"plan"}
+    assert plan("20m") != path != plan(own=[*given, "ingest.seed=1"])
+    with (tmp_path / "data" / "queries.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"_id": "new", "text": "another one"}\n')
+    assert plan() != path
+
+
+def test_without_data_there_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "--root", str(tmp_path)])
+    assert isinstance(result.exception, UserError) and "no data: give --dataset" in str(result.exception)
+    result = CliRunner().invoke(app, ["run", "--root", str(tmp_path), "--dataset", "x", "--budget", "soon"])
+    assert "--budget soon" in str(result.exception)

@@ -1,0 +1,150 @@
+"""The choice of a graph with frozen encoders: what is tried, what is chosen, and what the joint training gets."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnn_encoder.artifacts import Dataset, Graph, GraphChoice, TrainingSet, drafting, read_manifest
+from gnn_encoder.artifacts.report import CHOICE
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
+from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, TrainGnn, largest_graph
+from gnn_encoder.settings.presets import parse_settings
+from gnn_encoder.steps import choose_graph as module
+from gnn_encoder.steps.build_graph import build_graph
+from gnn_encoder.steps.choose_graph import choose_graph
+from gnn_encoder.steps.train_gnn import train_gnn
+
+BUILD = BuildGraph(neighbors=3, retrieved=5, edges="labelled", precision="fp32")
+TRAIN = TrainGnn(epochs=1, batch_size=16, precision="fp32", dropout=0.0, dev_queries=0, hard_negatives="retrieved")
+VARIANTS = {
+    "one layer": {"train_gnn.layers": 1},
+    "both edges": {"build_graph.edges": "retrieved+labelled", "build_graph.neighbors": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def given(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The step's inputs; the graph has every variant's edges."""
+    folder = tmp_path_factory.mktemp("choose")
+    torch.manual_seed(0)
+    with drafting(folder / "dual_encoder", "model") as draft:
+        DualEncoder.from_backbone(
+            str(tiny_backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=True
+        ).save(draft.path)
+    with drafting(folder / "cross_encoder", "model") as draft:
+        CrossEncoder.from_backbone(str(tiny_backbone), 48).save(draft.path)
+    qrels = tiny_dataset.split_qrels("train")
+    with drafting(folder / "training_set", "training_set") as draft:
+        n = len(qrels.query)
+        texts, none = tiny_dataset.query_texts(qrels.query), np.full((n, 1), -1, np.int32)
+        TrainingSet(texts, qrels.query, qrels.passage, none, np.zeros(n, np.int8)).write(draft)
+    data = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder"}
+    vectors = {"passage_vectors": folder / "passage_vectors"}
+    built = largest_graph(BUILD, of(VARIANTS).tried)
+    build_graph(built, **data, cross_encoder=folder / "cross_encoder", graph=folder / "graph", **vectors)
+    return {**data, **vectors, "training_set": folder / "training_set", "graph": folder / "graph"}
+
+
+def of(variants: dict[str, dict[str, object]], **settings: object) -> ChooseGraph:
+    return ChooseGraph.model_validate({"variants": variants, "precision": "fp32", **settings}).of(BUILD, TRAIN, "RR@10")
+
+
+def choose(given: dict[str, Path], folder: Path, settings: ChooseGraph) -> dict[str, Path]:
+    outputs = {name: folder / name for name in ("chosen_graph", "graph_choice")}
+    choose_graph(settings, **given, **outputs)
+    return outputs
+
+
+def test_without_variants_the_graph_is_passed_on(given: dict[str, Path], tmp_path: Path) -> None:
+    outputs = choose(given, tmp_path, of({}))
+    graph, before = read_manifest(outputs["chosen_graph"]), read_manifest(given["graph"])
+    assert (graph.digest, graph.step, graph.settings, graph.rows) == (
+        before.digest, "build_graph", before.settings, before.rows,
+    )  # fmt: skip
+    assert GraphChoice.read(outputs["graph_choice"]).facts == {}
+
+
+@pytest.mark.parametrize("best", VARIANTS)
+def test_the_best_variant_is_cut_from_the_graph_and_trained(
+    given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    """The figures are real but for a bonus to one variant, so that each is chosen once."""
+    real = module._Trial.figures
+
+    def favoured(self: module._Trial, *rest: object) -> dict[str, np.ndarray]:
+        found = real(self, *rest)  # type: ignore[arg-type]
+        return found | {best: np.minimum(found[best] + 1, 2)}
+
+    monkeypatch.setattr(module._Trial, "figures", favoured)
+    outputs = choose(given, tmp_path, of(VARIANTS))
+    facts = GraphChoice.read(outputs["graph_choice"]).facts
+    assert facts["variant"] == best and [each["variant"] for each in facts["standings"]] == ["Dual encoder", *VARIANTS]
+    alone = {"graph": tmp_path / "alone", "passage_vectors": tmp_path / "vectors"}
+    shape = {key.partition(".")[2]: value for key, value in VARIANTS[best].items() if key.startswith("build_graph.")}
+    own = BuildGraph.model_validate({**BUILD.model_dump(), **shape})
+    build_graph(
+        own, dataset=given["dataset"], dual_encoder=given["dual_encoder"],
+        cross_encoder=given["dual_encoder"].parent / "cross_encoder", **alone,
+    )  # fmt: skip
+    chosen, expected = Graph.read(outputs["chosen_graph"]), Graph.read(alone["graph"])
+    for node, edges in enumerate(expected.edges):
+        assert sorted(chosen.edges[node][chosen.edges[node] >= 0]) == sorted(edges[edges >= 0])
+    assert len(chosen.reverse) == len(expected.reverse) != len(Graph.read(given["graph"]).edges.ravel())
+    assert BuildGraph.model_validate(read_manifest(outputs["chosen_graph"]).settings) == own
+    inputs = {name: path for name, path in given.items() if name != "graph"}
+    train_gnn(
+        TRAIN,
+        **inputs,
+        graph=outputs["chosen_graph"],
+        graph_choice=outputs["graph_choice"],
+        gnn_encoder=tmp_path / "gnn",
+    )
+    gnn = json.loads(next((tmp_path / "gnn").rglob("gnn.json")).read_text("utf-8"))
+    assert gnn["layers"] == (1 if best == "one layer" else 2)
+
+
+def test_a_variant_that_falls_on_cold_queries_is_not_chosen(given: dict[str, Path]) -> None:
+    n = 20
+
+    class Trial:
+        settings, falls = of(VARIANTS), module._Trial.falls
+        cold = np.arange(n) < n // 2
+
+    cold = Trial.cold
+    figures = {"Dual encoder": np.full(n, 0.5), "one layer": np.full(n, 0.6), "both edges": np.where(cold, 0.3, 1.0)}
+    name, standings = module._chosen(Trial(), figures)  # type: ignore[arg-type]
+    assert name == "one layer" and "cold" in standings[2]["objections"][0] and not standings[1]["objections"]
+    figures["both edges"][cold] = 0.5
+    assert module._chosen(Trial(), figures)[0] == "both edges"  # type: ignore[arg-type]
+    figures |= {"one layer": np.where(cold, 0.2, 0.9), "both edges": np.where(cold, 0.2, 1.0)}
+    assert module._chosen(Trial(), figures)[0] == "both edges"  # all fall  # type: ignore[arg-type]
+
+
+def test_trials_are_deterministic_and_leave_no_checkpoint(
+    given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNN_ENCODER_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    first = choose(given, tmp_path / "a", of(VARIANTS, seeds=2))
+    again = choose(given, tmp_path / "b", of(VARIANTS, seeds=2))
+    texts = [(outputs["graph_choice"] / CHOICE).read_text("utf-8") for outputs in (first, again)]
+    assert texts[0] == texts[1]
+    assert not [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_gnn.layer": 1}, "train_gnn.layer is no setting"),
+        ({"ingest.seed": 1}, "ingest.seed is no setting"),
+        ({"train_gnn.layers": 7}, "layers"),
+    ],
+)
+def test_a_wrong_variant_is_one_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        parse_settings({"choose_graph": {"variants": {"mine": changes}}})
+    assert "\n" not in str(caught.value) and "mine" in str(caught.value)
