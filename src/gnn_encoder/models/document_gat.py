@@ -21,6 +21,9 @@ from gnn_encoder.artifacts.document_graph import KINDS
 
 LENGTHS = np.array([8, 16, 32, 64, 96, 128, 192, 256])
 """Bounds of the classes of lengths; a batch of the attention has one class of asking and one of answering matrices."""
+SIZES = 2 ** np.arange(23)
+"""In training a batch has so many edges, the last of them repeated, and one of `LENGTHS` tokens on each side. oneDNN
+compiles a product for each new shape, and a batch of 32 passages had 300 of them for each layer's attention."""
 SCORES_PER_BATCH = 2**22
 """Attention scores, over all heads, of a batch."""
 
@@ -188,9 +191,13 @@ class TypedAttention(nn.Module):
         key, value = linear(answering.values, projection[d:], bias[d:]).chunk(2, dim=-1)
         sums = torch.zeros_like(query, dtype=_wide(query))
         for part in _batches(asking.lengths[target], answering.lengths[source], self.config.heads):
-            rows, asks = _padded(asking, target[part])
-            others, answers = _padded(answering, source[part])
-            arrays = (rows, others, answers, weight[part])
+            edges = part
+            if self.training:  # the last edge stands for edges that are not there, and whose results are not read
+                edges = part[np.minimum(np.arange(_upto(len(part), SIZES)), len(part) - 1)]
+            rows, asks = _padded(asking, target[edges], rounded=self.training)
+            others, answers = _padded(answering, source[edges], rounded=self.training)
+            asks[len(part) :] = False
+            arrays = (rows, others, answers, weight[edges])
             tensors = (torch.from_numpy(array).to(where) for array in arrays)
             if self.training and torch.is_grad_enabled():
                 # The padded arrays of all edges would take some gigabytes until the backward pass.
@@ -217,7 +224,7 @@ class TypedAttention(nn.Module):
             for side, index in ((query, rows), (key, others), (value, others))
         )
         rate = self.config.dropout if self.training else 0.0
-        mixed = scaled_dot_product_attention(asked, keys, values, attn_mask=answers[:, None, None], dropout_p=rate)
+        mixed = _attention(asked, keys, values, answers[:, None, None], rate)
         return mixed.transpose(1, 2).flatten(2).to(_wide(mixed)) * weight[:, None, None]
 
 
@@ -280,6 +287,34 @@ class DocumentGat(nn.Module):
         return [dict(zip(self.config.edge_types, each, strict=True)) for each in shares]
 
 
+def _attention(queries: Tensor, keys: Tensor, values: Tensor, answers: Tensor, rate: float) -> Tensor:
+    """Scaled dot-product attention [e, H, l, d/H] with dropout of the weights; `answers`: tokens that are read.
+
+    In training on a CPU it is written out. torch's function (2.13) takes three times as long there in bf16, forward
+    and backward, because its backward pass is slow, and half of the rest is for dropout's draws.
+    """
+    if queries.device.type != "cpu" or not (rate or torch.is_grad_enabled()):
+        return scaled_dot_product_attention(queries, keys, values, attn_mask=answers, dropout_p=rate)
+    with torch.autocast("cpu", enabled=False):
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+        weights = torch.softmax(scores.masked_fill(~answers, -torch.inf), dim=-1)
+        if rate:
+            weights = weights * _kept(weights, rate)
+        return weights @ values
+
+
+def _kept(weights: Tensor, rate: float) -> Tensor:
+    """Dropout's factors of some weights: 0 with probability `rate`, to 1 / 65,536, or else 1 / (1 - kept's share).
+
+    Each draw of 64 bits is for four weights, which is eight times as fast as `bernoulli_`.
+    """
+    count, levels = weights.numel(), 2**16
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    dropped = round(rate * levels)
+    kept = bits.view(torch.int16)[:count].view(weights.shape) >= dropped - levels // 2
+    return kept.to(weights.dtype).mul_(levels / max(levels - dropped, 1))
+
+
 def _wide(values: Tensor) -> torch.dtype:
     """The type of sums over many values: fp32, or fp64 of fp64."""
     return torch.promote_types(values.dtype, torch.float32)
@@ -289,12 +324,22 @@ def _index(rows: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(rows).to(like.device)
 
 
-def _padded(matrices: TokenMatrices, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token rows int64 [e, l] of some nodes, 0 for padding, and bool [e, l]: the tokens."""
+def _padded(matrices: TokenMatrices, nodes: np.ndarray, rounded: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Token rows int64 [e, l] of some nodes, 0 for padding, and bool [e, l]: the tokens.
+
+    `rounded`: l is a bound of the classes of lengths, if there is one.
+    """
     lengths, starts = matrices.lengths[nodes][:, None], matrices.offsets[nodes][:, None]
-    places = np.arange(int(lengths.max()))
+    longest = int(lengths.max())
+    places = np.arange(_upto(longest, LENGTHS) if rounded else longest)
     inside = places < lengths
     return np.where(inside, starts + places, 0), inside
+
+
+def _upto(number: int, bounds: np.ndarray) -> int:
+    """The first of the ascending bounds that is not below a number, or the number itself."""
+    place = int(np.searchsorted(bounds, number))
+    return int(bounds[place]) if place < len(bounds) else number
 
 
 def _batches(asking: np.ndarray, answering: np.ndarray, heads: int) -> Iterator[np.ndarray]:

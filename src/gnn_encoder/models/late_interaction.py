@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import eval_frozen, load_encoder, load_tokenizer
+from gnn_encoder.models.backbone import eval_frozen, load_encoder, load_tokenizer, resolve_backbone
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
@@ -51,6 +51,7 @@ class LateInteraction(nn.Module):
         self.layout = layout = replace(layout, **lengths)
         self.width = layout.width
         self.projection = nn.Linear(backbone.config.hidden_size, layout.width, bias=False)
+        self.projection_is_new = True
         nn.init.normal_(self.projection.weight, std=0.02)
         if layout.expand_queries and tokenizer.mask_token_id is None:
             raise UserError("late interaction fills queries up with [MASK], which this backbone's tokenizer lacks")
@@ -60,8 +61,21 @@ class LateInteraction(nn.Module):
 
     @classmethod
     def from_backbone(cls, name: str, layout: LateInteractionLayout) -> "LateInteraction":
-        """A pretrained encoder with a new linear map."""
-        return cls(load_encoder(name), load_tokenizer(name), layout)
+        """A pretrained encoder with a new linear map; of a folder that `save` wrote, with the map in it.
+
+        Raises UserError if this map has another width than the layout.
+        """
+        model = cls(load_encoder(name), load_tokenizer(name), layout)
+        file = Path(resolve_backbone(name)) / PROJECTION
+        if file.is_file():
+            from safetensors.torch import load_file
+
+            weights = load_file(file)
+            if (width := len(weights["weight"])) != layout.width:
+                raise UserError(f"backbone {name!r} gives vectors of {width} numbers: set token_width to {width}")
+            model.projection.load_state_dict(weights)
+            model.projection_is_new = False
+        return model
 
     def train(self, mode: bool = True) -> Self:
         """As in every module, but frozen layers stay in eval mode, also when training continues after an evaluation."""
@@ -92,13 +106,8 @@ class LateInteraction(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "LateInteraction":
         """Read what `save` wrote."""
-        from safetensors.torch import load_file
-
-        folder = Path(folder)
-        layout = LateInteractionLayout(**json.loads((folder / LAYOUT).read_text("utf-8")))
-        model = cls.from_backbone(str(folder), layout)
-        model.projection.load_state_dict(load_file(folder / PROJECTION))
-        return model
+        layout = LateInteractionLayout(**json.loads((Path(folder) / LAYOUT).read_text("utf-8")))
+        return cls.from_backbone(str(folder), layout)
 
 
 def _punctuation(tokenizer: Any) -> frozenset[int]:

@@ -70,8 +70,14 @@ class Reranker:
         return getattr(self.model, "text", self.model)
 
     def groups(self, settings: TrainReranker) -> list[dict[str, Any]]:
-        """AdamW's parameter groups; a backbone has a rate of its own, and none where it is frozen."""
-        rates = [(head, settings.head_learning_rate) for head in self.heads]
+        """AdamW's parameter groups; a backbone has a rate of its own, and none where it is frozen.
+
+        A linear map that was trained with the backbone has the backbone's rate.
+        """
+        known = None if getattr(self._text, "projection_is_new", True) else self._text.projection
+        rates = [
+            (head, settings.learning_rate if head is known else settings.head_learning_rate) for head in self.heads
+        ]
         if not settings.lite and hasattr(self._text, "backbone"):
             rates.insert(0, (self._text.backbone, settings.learning_rate))
         groups = (group for part, rate in rates for group in parameter_groups(part, rate, settings.weight_decay))
