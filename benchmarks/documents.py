@@ -4,7 +4,7 @@
     gnn-encoder ablate --preset obliqa-structured --dataset OUT --study structure
 
 OUT is a BEIR folder. Its corpus and sections are those of the named documents, unchanged. Its queries are those whose
-relevant passages are all in these documents. Citations to other documents lead nowhere, and `ingest` leaves them out.
+relevant passages are all in these documents. Citations of other documents are left out.
 """
 
 import argparse
@@ -25,17 +25,22 @@ def main() -> None:
     arguments = parser.parse_args()
     documents = set(arguments.documents)
 
-    def write(name: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        source = arguments.data / f"{name}.jsonl.gz"
-        with gzip.open(source, "rt", encoding="utf-8") as lines:
-            rows = [row for row in map(json.loads, lines) if wanted(row)]
-        with gzip.open(arguments.out / source.name, "wt", encoding="utf-8") as file:
+    def rows_of(name: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        with gzip.open(arguments.data / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            return [row for row in map(json.loads, lines) if wanted(row)]
+
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        with gzip.open(arguments.out / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
-        return rows
 
     (arguments.out / "qrels").mkdir(parents=True)
-    kept = {row["_id"] for row in write("corpus", lambda row: row["doc_id"] in documents)}
-    write("nodes", lambda row: row["doc_id"] in documents)
+    corpus, nodes = (rows_of(name, lambda row: row["doc_id"] in documents) for name in ("corpus", "nodes"))
+    kept = {row["_id"] for row in corpus}
+    known = kept | {row["_id"] for row in nodes}
+    for row in (*corpus, *nodes):
+        row["citations"] = [each for each in row["citations"] if each["target"] in known]
+    write("corpus", corpus)
+    write("nodes", nodes)
     queries = set()
     for split in ("train", "dev", "test"):
         with (arguments.data / "qrels" / f"{split}.tsv").open(newline="") as labels:
@@ -46,7 +51,7 @@ def main() -> None:
         with (arguments.out / "qrels" / f"{split}.tsv").open("w", newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerows([header, *rows])
         print(f"{split}: {len({row[0] for row in rows})} queries, {len(rows)} labels")
-    write("queries", lambda row: row["_id"] in queries)
+    write("queries", rows_of("queries", lambda row: row["_id"] in queries))
     print(f"{len(kept)} passages")
 
 

@@ -2,17 +2,27 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from document_graphs import PASSAGES, random_graph, random_tokens
 from torch._subclasses import FakeTensorMode
+from torch.nn.functional import scaled_dot_product_attention
 
 from gnn_encoder.artifacts.document_graph import KINDS
 from gnn_encoder.document_graph.neighbourhoods import edges_into, neighbourhood
 from gnn_encoder.models import document_gat
-from gnn_encoder.models.document_gat import DocumentGat, DocumentGatConfig, Edges, TokenMatrices, TypedAttention
+from gnn_encoder.models.document_gat import (
+    LENGTHS,
+    SIZES,
+    DocumentGat,
+    DocumentGatConfig,
+    Edges,
+    TokenMatrices,
+    TypedAttention,
+)
 from gnn_encoder.models.document_reranker import ContextMatching, DocumentReranker
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 
@@ -192,6 +202,50 @@ def test_the_backward_pass_draws_the_same_dropout() -> None:
         torch.manual_seed(6)
         matrices = TokenMatrices(values, tokens.lengths)  # control: another draw
         assert not torch.allclose(total(values), layer(matrices, matrices, edges).square().sum())
+
+
+def test_batches_of_few_sizes_in_training_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training, edges are padded to `LENGTHS` and `SIZES`; without dropout neither results nor gradients change."""
+    graph, tokens = random_graph(), random_tokens(random_graph(), D)
+    layer = with_random_weights(TypedAttention(replace(SMALL, dropout=0.0))).double()
+    edges = edges_into(graph, np.arange(len(graph)))
+    shapes: set[tuple[int, ...]] = set()
+    plain = document_gat._attention
+
+    def noted(*given: Any) -> torch.Tensor:
+        shapes.add((len(given[0]), given[0].shape[2], given[1].shape[2]))
+        return plain(*given)
+
+    monkeypatch.setattr(document_gat, "_attention", noted)
+    found = []
+    for mode in (False, True):
+        shapes.clear()
+        values = tokens.values.double().requires_grad_()
+        matrices = TokenMatrices(values, tokens.lengths)
+        result = layer.train(mode)(matrices, matrices, edges)
+        found.append((result.detach(), *torch.autograd.grad(result.square().sum(), [values, *layer.parameters()])))
+        rounded = all({asking, answering} <= {*LENGTHS} and size in SIZES for size, asking, answering in shapes)
+        assert rounded == mode
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_attention_in_training_equals_torchs(dtype: torch.dtype) -> None:
+    """And drops as many weights as it should, so that its mean over many draws is the attention without dropout."""
+    torch.manual_seed(0)
+    sides = [torch.randn(5, 2, length, 4, dtype=dtype, requires_grad=True) for length in (3, 7, 7)]
+    answers = (torch.arange(7) < torch.tensor([7, 1, 3, 5, 2])[:, None])[:, None, None]
+    wanted = scaled_dot_product_attention(*sides, attn_mask=answers)
+    tolerance = {"rtol": 1e-9, "atol": 1e-9} if dtype is torch.float64 else {"rtol": 0.02, "atol": 0.02}
+    torch.testing.assert_close(document_gat._attention(*sides, answers, 0.0), wanted, **tolerance)
+    mean = sum(document_gat._attention(*sides, answers, 0.7).detach().double() for _ in range(4000)) / 4000
+    assert (mean - wanted).abs().max() < 0.2
+    everything = scaled_dot_product_attention(*sides)  # control: with the masked tokens, it would be another mean
+    assert (mean - everything).abs().max() > 0.4
+    kept = document_gat._kept(torch.zeros(1000, 1001, dtype=dtype), 0.7)
+    assert (kept > 0).double().mean() == pytest.approx(0.3, abs=2e-3)
+    assert kept.max().item() == pytest.approx(1 / 0.3, rel=5e-3)
 
 
 def test_scores_mix_content_and_context() -> None:

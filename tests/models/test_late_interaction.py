@@ -42,6 +42,17 @@ def test_vectors_have_unit_length_and_survive_saving(model, tmp_path):
     assert (again.layout, again.markers, again.punctuation) == (model.layout, model.markers, model.punctuation)
 
 
+def test_a_trained_one_is_a_start_with_its_linear_map(model, tiny_backbone, tmp_path):
+    model.save(tmp_path)
+    start = LateInteraction.from_backbone(str(tmp_path), LateInteractionLayout(width=6, passage_length=9))
+    assert torch.equal(start.projection.weight, model.projection.weight) and not start.projection_is_new
+    assert (start.layout.passage_length, start.markers) == (9, model.markers)
+    fresh = LateInteraction.from_backbone(str(tiny_backbone), LateInteractionLayout(width=6))  # control
+    assert not torch.equal(fresh.projection.weight, model.projection.weight) and fresh.projection_is_new
+    with pytest.raises(UserError, match="vectors of 6 numbers: set token_width to 6"):
+        LateInteraction.from_backbone(str(tmp_path), LateInteractionLayout(width=8))
+
+
 def test_markers_are_tokens_of_their_own(model):
     """The tiny vocabulary has no unused tokens, MiniLM's has."""
     words = set(model.tokenizer("the words of a text")["input_ids"])

@@ -1,5 +1,6 @@
 """What a step says when the disk under it is full or its settings are wrong: one line, nothing half-written."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from safetensors import SafetensorError
 from gnn_encoder.artifacts import Draft, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import step
+from gnn_encoder.runs import lifeline
+from gnn_encoder.runs.step import MOST_PRIMITIVES, PRIMITIVES, step
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.settings.outcome import Rerank
 from gnn_encoder.settings.pipeline import StepArguments
@@ -83,3 +85,21 @@ def test_a_step_that_is_not_asked_for_writes_an_empty_artifact(tmp_path: Path) -
     assert called == ["A"]
     assert read_manifest(tmp_path / "False", "run").metrics["headline"] == "not asked for"
     assert list(read_history(tmp_path / "False")) == [] and list(read_history(tmp_path / "True")) == ["rerank"]
+
+
+@pytest.mark.parametrize("own", [None, "7"])
+def test_a_step_in_a_pipeline_bounds_what_onednn_keeps(own: str | None, tmp_path: Path, monkeypatch) -> None:
+    """In a function call, the process is the caller's, and so is its environment; a user's own value stays."""
+    monkeypatch.setenv(PRIMITIVES, "before")  # restored afterwards
+    monkeypatch.delenv(PRIMITIVES) if own is None else monkeypatch.setenv(PRIMITIVES, own)
+    monkeypatch.setattr(lifeline, "attach", lambda: None)
+    seen = []
+
+    @step(dataset="dataset")
+    def ingest(context: Context, settings: Ingest, dataset: Draft) -> dict[str, object]:
+        seen.append(os.environ.get(PRIMITIVES))
+        return {}
+
+    ingest(Ingest(), dataset=tmp_path / "called")
+    ingest(StepArguments(settings=Ingest().model_dump()).model_dump_json(), dataset=tmp_path / "pipeline")
+    assert seen == [own, own or MOST_PRIMITIVES]

@@ -265,3 +265,17 @@ def test_all_kinds_train_on_the_same_triples_of_documents(
     assert beside(lim[0]) and not beside(epochs("colbert")[0])
     again = epochs("colbert", **corpus, redraw_negatives=True)
     assert again[0] != again[1] and beside(again[0] | again[1])
+
+
+@pytest.mark.parametrize("kind", ["colbert", "lim"])
+def test_a_trained_encoder_goes_on_at_its_own_rate(
+    kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """A linear map that was trained with the encoder is no new head; a new one is (control)."""
+    train(inputs, tmp_path / "first", tiny_backbone, "colbert", epochs=1)
+    known = load_file(tmp_path / "first" / "projection.safetensors")["weight"]
+    rates = {"epochs": 1, "learning_rate": 1e-7, "head_learning_rate": 1e-2}
+    for backbone, moved in ((tmp_path / "first", False), (tiny_backbone, True)):
+        out = tmp_path / f"{kind}-{moved}"
+        weight = train(inputs, out, backbone, kind, **rates)["weight"]
+        assert (np.abs(weight - known).max() > 1e-3) == moved

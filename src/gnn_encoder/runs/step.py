@@ -31,6 +31,9 @@ from gnn_encoder.tracking.progress import emit
 
 __all__ = ["Context", "Metrics", "step"]
 
+PRIMITIVES, MOST_PRIMITIVES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128"
+"""Environment variable, which oneDNN reads at its first operation: how many compiled operations it keeps. Each is for
+one shape and takes up to 0.7 MB, and the texts of each batch have other lengths, so its own 1,024 held 0.6 GB."""
 Metrics = dict[str, Any]
 Paths = str | Path | Sequence[str | Path]
 
@@ -50,6 +53,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component, so this process is the step
                 lifeline.attach()
+                os.environ.setdefault(PRIMITIVES, MOST_PRIMITIVES)
                 call = StepArguments.model_validate_json(arguments)
                 settings = STEP_SETTINGS[name].model_validate(call.settings) if call.asked else StepSettings()
             else:
