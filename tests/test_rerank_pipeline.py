@@ -74,7 +74,8 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert list(metrics["results"]["test"]) == ["BM25", *titles]
     assert (metrics["baseline"], metrics["candidate"]) == ("BM25", titles[-1])
     assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 1 + len(titles)
-    assert "BERT-DMN" in page.read_text()
+    assert "BERT-DMN" in page.read_text() and "What the re-rankers in documents learned" in page.read_text()
+    assert list(metrics["learned"]) == ["MiM", "LiM", "Mix-iM"] and "λ" in metrics["learned"]["LiM"]
     (parent,) = (run for run in trained.runs() if run.info.run_name.startswith("rerank-tiny"))
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["test/ColBERT/RR_at_10"] == metrics["results"]["test"]["ColBERT"]["RR@10"]

@@ -79,6 +79,7 @@ def fabricated_metrics() -> dict:
             "isolated": 0.25,
             "labels_with_neighbors": {"train": 1.0},
         },
+        "learned": {"MiM": {"order": 0.25}, "LiM": {"λ": 0.307, "order": 0.125}},
         **statistics,
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ from gnn_encoder.report.examples import examples, explained_by_graph, explained_
 from gnn_encoder.report.page import Plot, render_page
 from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, systems_plot, training_plot
 from gnn_encoder.report.profile import data_profile
+from gnn_encoder.report.study import learned
 from gnn_encoder.retrieval.scorers import load_scorer
 from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import outcome
@@ -72,6 +73,7 @@ def report(
         "data": Plot(profile_plot(profile), "Text lengths, and numbers of training queries with an edge to a passage."),
     }
     history = joined(inputs.values())
+    metrics["learned"] = learned(history)
     if drawn := training_plot(history):
         plots["training"] = Plot(drawn, "Training losses, and the measure on a pool of dev passages after each epoch.")
     hits = {system: evaluated.first_hits(system) for system in figures}
