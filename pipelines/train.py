@@ -207,6 +207,7 @@ def train(
         encoding=encoding,
         bundle=bundle,
         recommendation=recommendation,
+        graph_choice=tried["graph_choice"],
     )
     # The decision does not read the page, but runs after it, so that the page exists if the decision fails.
     components.promote(

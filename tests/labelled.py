@@ -8,6 +8,7 @@ USES = {
     "sum": LabelUse("sum", 0.4),
     "max": LabelUse("max", 0.4),
     "softmax": LabelUse("softmax", 0.4, neighbours=7, temperature=0.1),
+    "threshold": LabelUse("softmax", 0.4, neighbours=7, temperature=0.1, threshold=0.4),
     "clusters": LabelUse("clusters", 0.7, clusters=3),
 }
 
@@ -50,7 +51,8 @@ def scores_by_loop(use: LabelUse, passages: np.ndarray, labels: LabelledQueries,
         elif mine and use.method == "max":
             own += use.weight * max(asked @ q[i] for i in mine)
         elif use.method == "softmax":
-            own += use.weight * scale * sum(powers[i] for i in near if i in mine) / sum(powers.values())
+            counted = [i for i in near if i in mine and asked @ q[i] >= use.threshold * scale]
+            own += use.weight * scale * sum(powers[i] for i in counted) / sum(powers.values())
         elif mine and use.method == "clusters":
             for centroid in centroids_by_loop(q[mine], use.clusters):
                 moved = vector + use.weight * centroid

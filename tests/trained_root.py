@@ -65,6 +65,7 @@ def tiny_settings(backbone: Path, seq2seq: Path) -> dict[str, Any]:
             "memory_weights": [0.3],
             "memory_neighbours": [5],
             "memory_temperatures": [0.1],
+            "memory_thresholds": [0.5],
             "cluster_weights": [0.5],
             "clusters": [2],
         },

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelled import USES, best_by_loop, random_labels, scores_by_loop
+from labelled import USES, best_by_loop, random_labels, scores_by_loop, unit
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.labelled_queries import LabelUse, labelled_pairs
@@ -66,7 +66,8 @@ def test_labels_that_help_are_chosen(data: Dataset, kind: str, smallest: int, wh
     use, facts = choose(data, kind=kind, smallest_dev=smallest)
     before = next(iter(facts["figures"].values()))
     assert use.weight > 0 and facts["tuned_on"] == where and facts["tuned_queries"] == (12 if where == "dev" else 40)
-    assert facts["figure"] == max(facts["figures"].values()) > before + 0.3
+    kept = [figure for name, figure in facts["figures"].items() if name not in facts["left_out"]]
+    assert facts["figure"] == max(kept) > before + 0.3
     again, nothing = choose(data, kind=kind, **settings_of_use(kind, vars(use)))  # type: ignore[arg-type]
     assert again == use and nothing == {}
 
@@ -79,6 +80,35 @@ def test_labels_that_do_not_help_are_left_out(data: Dataset, monkeypatch: pytest
         lambda rows: vectors(np.arange(12), 2)[rows - 40],
     )  # fmt: skip
     assert use.weight == 0 and facts["figure"] == 1.0
+
+
+def test_a_use_by_which_cold_queries_lose_is_left_out(tmp_path: Path) -> None:
+    """With the whole weight a cold question finds the labelled passage of a need that is like it; a third is enough."""
+    random, each = np.random.default_rng(0), 40
+    needs, cold = unit(random.normal(size=(each, 64))), unit(random.normal(size=(each, 64)))
+    labelled = unit(random.normal(size=(each, 64)))
+    ids = [*(f"t{i}" for i in range(each)), *(f"w{i}" for i in range(2 * each)), *(f"c{i}" for i in range(each))]
+    passages, splits = [f"p{i}" for i in range(2 * each)], ["train"] * each + ["dev"] * 3 * each
+    relevant = np.concatenate([np.arange(each)] * 3 + [np.arange(each, 2 * each)])
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(passages, [""] * len(passages), passages)
+        writer.queries(ids, ids, splits, [[] for _ in ids], np.arange(len(ids)))
+        writer.qrels(ids, [passages[p] for p in relevant], [1] * len(ids), np.arange(len(ids)), relevant)
+        writer.close()
+    asked = np.concatenate([needs, needs, needs, unit(0.5 * cold + 0.6 * needs)])
+
+    def choose(**settings: float) -> tuple[LabelUse, dict]:
+        tried = EncodeWithLabels.model_validate({"sum_weights": [0.0, 0.3, 1.0], "smallest_dev": 100} | settings)
+        vectors = np.concatenate([labelled, cold])
+        return chosen_use(Dataset(tmp_path / "dataset"), tried, vectors, needs, lambda rows: asked[rows])
+
+    use, facts = choose()
+    assert use.weight == 0.3 and facts["left_out"] == ["weight 1"]
+    assert facts["figures"]["weight 1"] > facts["figures"]["weight 0.3"] == facts["figure"]
+    # The control: the mean alone chooses the other one.
+    use, facts = choose(margin=1.0)
+    assert use.weight == 1.0 and facts["left_out"] == []
 
 
 def test_a_fold_has_all_twins_and_none_of_its_labels(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +131,6 @@ def test_a_fold_has_all_twins_and_none_of_its_labels(data: Dataset, monkeypatch:
 def test_uses_in_order() -> None:
     uses = candidate_uses(EncodeWithLabels(kind="memory"))
     assert [use.weight for use in uses] == sorted(use.weight for use in uses)
-    assert sum(use.weight == 0 for use in uses) == 1 and len(set(uses)) == len(uses) == 61
+    assert sum(use.weight == 0 for use in uses) == 1 and len(set(uses)) == len(uses) == 260
     (one,) = candidate_uses(EncodeWithLabels(kind="clusters", cluster_weights=(0.5,), clusters=(2,)))
     assert str(one) == "weight 0.5, up to 2 clusters"

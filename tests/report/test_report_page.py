@@ -305,3 +305,17 @@ def test_recurring_queries_and_power_have_their_sections() -> None:
     empty = block({}, ("RR@10",), permutations=1, resamples=1, seed=0, baseline=BASELINE)
     metrics["recurrence"] = {"recurring": empty, "unseen": empty}
     assert "nearly equal no training query" not in render(metrics=metrics)
+
+
+def test_tried_graphs_are_shown_with_what_speaks_against_them() -> None:
+    standings = [
+        {"variant": "Dual encoder", "mean": 0.5, "objections": []},
+        {"variant": "two <layers>", "mean": 0.7, "objections": ["0.020 below"]},
+        {"variant": "one layer", "mean": 0.625, "objections": []},
+    ]
+    choice = {"variant": "one layer", "measure": "RR@10", "queries": 1234, "training": {}, "standings": standings}
+    page = render(metrics={**fabricated_metrics(), "graph_choice": choice})
+    assert "<strong>one layer</strong>" in page and "0.625" in page and "1,234 dev queries" in page
+    assert "two &lt;layers&gt;</th>" in page and "0.020 below" in page
+    untried = [None, {}, {**choice, "standings": []}]
+    assert not any("Graphs tried" in render(metrics={**fabricated_metrics(), "graph_choice": none}) for none in untried)

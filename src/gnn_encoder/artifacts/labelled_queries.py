@@ -30,8 +30,8 @@ PLAIN, USE = "plain.npy", "use.json"
 class LabelUse:
     """How labelled queries change the scores of their passages (`retrieval.labelled_vectors`, `retrieval.memory`).
 
-    A `weight` of 0 leaves all passages as they are. `clusters`: most vectors of a passage besides its own; `neighbours`
-    and `temperature`: of the softmax. A method that has no such number has 0.
+    A `weight` of 0 leaves all passages as they are. `clusters`: most vectors of a passage besides its own;
+    `neighbours`, `temperature` and `threshold`: of the softmax. A method that has no such number has 0.
     """
 
     method: Method
@@ -39,12 +39,14 @@ class LabelUse:
     clusters: int = 0
     neighbours: int = 0
     temperature: float = 0.0
+    threshold: float = 0.0
 
     def __str__(self) -> str:
+        near = f" with a similarity of {self.threshold:g} or more" if self.threshold else ""
         more = {
             "sum": "",
             "max": ", best query",
-            "softmax": f", softmax of the {self.neighbours} nearest queries, temperature {self.temperature:g}",
+            "softmax": f", softmax of the {self.neighbours} nearest queries{near}, temperature {self.temperature:g}",
             "clusters": f", up to {self.clusters} clusters",
         }
         return f"weight {self.weight:g}{more[self.method]}" if self.weight else "weight 0: as the dual encoder"

@@ -1,11 +1,13 @@
 """Chooses how labelled queries are used: on dev queries, or by cross-validation over training queries.
 
 A trial ranks its queries with every use in question. Passages without a label are searched once for all uses, because a
-use changes only the vectors of labelled passages.
+use changes only the vectors of labelled passages. The labels of the warm must not be paid by the cold: a use by which
+either lose (`recommendation.falls`) is not chosen.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,19 @@ from gnn_encoder.artifacts import Dataset, Qrels, Run
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.recommendation import Rule, falls
+from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.passage_index import best_of_blocks
 from gnn_encoder.settings.labels import EncodeWithLabels
-from gnn_encoder.settings.measures import cutoff, of_documents
+from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
+from gnn_encoder.settings.systems import DUAL_ENCODER
 
 QUERIES = 1000
 """Most queries that decide, taken evenly from all."""
+PERMUTATIONS = 10_000
 
 
 def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
@@ -38,9 +44,10 @@ def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
                 uses.append(LabelUse("max", weight))
             if "softmax" in settings.memory_forms:
                 uses += [
-                    LabelUse("softmax", weight, neighbours=neighbours, temperature=temperature)
+                    LabelUse("softmax", weight, neighbours=neighbours, temperature=temperature, threshold=threshold)
                     for neighbours in settings.memory_neighbours
                     for temperature in settings.memory_temperatures
+                    for threshold in settings.memory_thresholds
                 ]
     off = [use for use in uses if not use.weight][:1]  # without a weight all are one
     return off + sorted((use for use in uses if use.weight), key=lambda use: use.weight)
@@ -73,6 +80,11 @@ class Trial:
             scores, rows = merge(*self._plain(labelled=False), *lifted)
         return Run.from_hits(self.queries, rows, scores)
 
+    def warm(self, qrels: Qrels) -> np.ndarray:
+        """Returns whether a relevant passage of each query has a label of this trial, bool [n]."""
+        known = qrels.where((qrels.relevance >= 1) & np.isin(qrels.passage, self.labels.passages))
+        return np.isin(self.queries, known.query)
+
     def _plain(self, labelled: bool) -> Hits:
         """Returns the best passages as they are, of all or of those without a label."""
         if labelled not in self._found:
@@ -93,7 +105,8 @@ def chosen_use(
 ) -> tuple[LabelUse, dict[str, Any]]:
     """Returns the first of the settings' uses with the highest measure, and facts about the choice.
 
-    Without a choice, or without labelled training queries, it is the first use, without facts.
+    Uses by which warm or cold queries lose are left out. If all are, it is the first use. Without a choice, or without
+    labelled training queries, it is the first use, too, without facts.
 
     Args:
         vectors: M_de's vectors of all passages [m, d]. of_train: of the training queries [t, d], in their order.
@@ -115,19 +128,27 @@ def chosen_use(
         trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth)
         qrels, tuned_on = data.split_qrels("train"), f"training queries in {len(trials)} folds"
     measured = _Measured(data, settings.measure, qrels)
-    figures = []
+
+    def values_of(use: LabelUse) -> np.ndarray:
+        return np.concatenate([measured.of(trial.ranked(use), trial.queries) for trial in trials])
+
+    values = []
     for use in uses:
-        figures.append(
-            float(np.concatenate([measured.of(trial.ranked(use), trial.queries) for trial in trials]).mean())
-        )
+        values.append(values_of(use))
         tried()
-    best = int(np.argmax(np.round(figures, 12)))
+    figures = [float(each.mean()) for each in values]
+    gains = np.stack(values) - values_of(LabelUse("sum", 0.0))
+    warm = np.concatenate([trial.warm(qrels) for trial in trials])
+    order = np.argsort(-np.round(figures, 12), kind="stable").tolist()
+    losing = list(takewhile(lambda place: _loses(gains[place], warm, settings), order))
+    best = order[len(losing)] if len(losing) < len(order) else 0
     facts = {
         "tuned_on": tuned_on,
         "tuned_by": settings.measure,
         "tuned_queries": sum(len(trial.queries) for trial in trials),
         "figures": {str(use): figure for use, figure in zip(uses, figures, strict=True)},
         "figure": figures[best],
+        "left_out": [str(uses[place]) for place in losing],
     }
     return uses[best], facts
 
@@ -165,6 +186,16 @@ def _evenly(rows: np.ndarray) -> np.ndarray:
     """Returns at most `QUERIES` of the rows, spread over all of them."""
     some: np.ndarray = rows[np.linspace(0, len(rows) - 1, min(len(rows), QUERIES)).astype(int)]
     return some
+
+
+def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:
+    """Returns whether warm or cold queries lose by a use; `gains` [n] over the dual encoder, `warm` bool [n]."""
+    rule = Rule(settings.margin, floor_significance=settings.floor_significance)
+
+    def p_value(differences: np.ndarray) -> float:
+        return float(paired_randomization(differences[:, None], PERMUTATIONS, seed=0)[0])
+
+    return any(falls(gains, DUAL_ENCODER, {WARM: warm, COLD: ~warm}, p_value, rule))
 
 
 class _Measured:

@@ -68,7 +68,7 @@ def parts_of(
         return nothing
     if use.method == "softmax":
         near, weights = (each[0] for each in Memory(labels, use).neighbours(question[None]))
-        inside = np.isin(near, asked)
+        inside = np.isin(near, asked) & (weights > 0)
         return own, near[inside], weights[inside]
     if use.method == "max":
         best = int(np.argmax(similar))

@@ -2,9 +2,13 @@
 
     score(q, p) = s(q, p) + w · Σ softmax(s(q, q') / T) · [p is labelled for q']      over the k nearest q' in training
 
+A q' whose s(q, q') is below a threshold adds nothing, and nothing gets its share of the softmax. Without a threshold
+every question lifts some passages, even if the nearest training queries ask for something else, and new passages pay.
+
 (LADER: Jin, Shin and Lu, "LADER: Log-Augmented DEnse Retrieval for Biomedical Literature Search", SIGIR 2023. LADER
-averages both parts; w, k and T are chosen on dev here.) For vectors that have no unit length, w and T are multiples of
-the mean squared length of the memory's vectors, so that their values mean the same.
+averages both parts and has no threshold; w, k, T and the threshold are chosen on dev here.) For vectors that have no
+unit length, w, T and the threshold are multiples of the mean squared length of the memory's vectors, so that their
+values mean the same.
 """
 
 from dataclasses import dataclass
@@ -34,6 +38,8 @@ class Memory:
         scores, rows = exact.search(self.labels.vectors, queries, k)
         weights = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
         weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
+        if self.use.threshold:
+            weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
         return rows, weights
 
     def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits) -> Hits:

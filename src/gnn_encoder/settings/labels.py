@@ -10,7 +10,7 @@ from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
-from gnn_encoder.settings.values import Count, PositiveFloat, PositiveInt
+from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt
 
 Kind = Literal["sum", "memory", "clusters"]
 LABEL_SYSTEMS: dict[Kind, str] = {"sum": QUERY_SUM, "memory": QUERY_MEMORY, "clusters": QUERY_CLUSTERS}
@@ -38,14 +38,25 @@ class EncodeWithLabels(Inference, Lexical, IndexKind):
     memory_forms: tuple[Literal["max", "softmax"], ...] = ("max", "softmax")
     """`max`: w · the best similarity with a labelled query. `softmax`: w · the softmax, over the nearest training
     queries, of those that the passage is labelled for (`gnn_encoder.retrieval.memory`)."""
-    memory_weights: Weights = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
+    memory_weights: Weights = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
     memory_neighbours: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (5, 20, 100)
     """Numbers of nearest training queries in the softmax."""
     memory_temperatures: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (0.05, 0.1, 0.2)
     """Temperatures of the softmax; for vectors that have no unit length, multiples of their mean squared length."""
+    memory_thresholds: Annotated[tuple[Annotated[float, Field(ge=0.0)], ...], Field(min_length=1)] = (
+        0.0,
+        0.5,
+        0.6,
+        0.7,
+    )
+    """Similarities that a nearest training query needs to count in the softmax; 0: all count. Multiples as above."""
     cluster_weights: Weights = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
     clusters: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 4, 16)
     """Numbers of vectors that a passage has at most, besides its own."""
+    margin: Annotated[float, Field(ge=0.0)] = 0.005
+    floor_significance: Fraction = 0.1
+    """A use of the labels is not chosen if warm or cold queries lose more than the margin by it, unless chance explains
+    the loss: as `recommend.margin` and `recommend.floor_significance`. A margin of 1 chooses by the mean alone."""
     smallest_dev: Count = 100
     """With fewer labelled dev queries, the numbers are chosen by cross-validation over training queries."""
     folds: Annotated[int, Field(ge=2, strict=True)] = 5
@@ -66,5 +77,9 @@ def settings_of_use(kind: Kind, use: Mapping[str, Any]) -> dict[str, list[Any]]:
     elif kind == "memory":
         names["method"] = "memory_forms"
         if use["method"] == "softmax":
-            names |= {"neighbours": "memory_neighbours", "temperature": "memory_temperatures"}
+            names |= {
+                "neighbours": "memory_neighbours",
+                "temperature": "memory_temperatures",
+                "threshold": "memory_thresholds",
+            }
     return {setting: [use[field]] for field, setting in names.items()}

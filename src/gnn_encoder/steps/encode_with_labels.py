@@ -57,6 +57,8 @@ def encode_with_labels(
     if facts:
         before = next(iter(facts["figures"].values()))
         gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {facts['tuned_on']}"
+        if facts["left_out"]:
+            gained += f"; {len(facts['left_out'])} higher uses left out, by which warm or cold queries lose"
     return {
         "vectors": len(vectors),
         "labelled_passages": len(labels.passages),

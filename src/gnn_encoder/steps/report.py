@@ -3,7 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Graph, Latency, Recommended, Report, read_manifest
+from gnn_encoder.artifacts import (
+    Dataset,
+    Draft,
+    Evaluation,
+    Graph,
+    GraphChoice,
+    Latency,
+    Recommended,
+    Report,
+    read_manifest,
+)
 from gnn_encoder.artifacts.history import joined
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
@@ -35,6 +45,7 @@ def report(
     bundle: Path | None = None,
     scorer: Path | None = None,
     recommendation: Path | None = None,
+    graph_choice: Path | None = None,
 ) -> Metrics:
     """Writes the page.
 
@@ -45,7 +56,7 @@ def report(
     given = {
         "dataset": dataset, "evaluation": evaluation, "latency": latency, "graph": graph, "gnn_encoder": gnn_encoder,
         "passage_vectors": passage_vectors, "encoding": encoding, "bundle": bundle, "scorer": scorer,
-        "recommendation": recommendation,
+        "recommendation": recommendation, "graph_choice": graph_choice,
     }  # fmt: skip
     inputs = {name: path for name, path in given.items() if path}
     profile = data_profile(data, Graph.read(graph) if graph else None)
@@ -54,6 +65,7 @@ def report(
         "latency": Latency.read(latency).metrics if latency else None,
         "profile": profile.facts,
         "recommendation": Recommended.read(recommendation).facts if recommendation else None,
+        "graph_choice": GraphChoice.read(graph_choice).facts if graph_choice else None,
     }
     shown, baseline, candidate = metrics["headline_split"], metrics["baseline"], metrics["candidate"]
     first = metrics["measures"][0]
