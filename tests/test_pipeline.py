@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from trained_root import Trained
 
+from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
 from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.cli import app
@@ -82,6 +83,18 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
             app.main()
     assert not caught.value.code
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
+
+
+def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) -> None:
+    question, latest = "what is the old river", trained.root / "latest"
+    champion = Retriever.load("models:/gnn-encoder@champion", trained.root)
+    assert champion.search(question) == Retriever.load(latest / "bundle").search(question)
+    by_graph = Retriever.load(latest / place_of(GNN_ENCODER))
+    explained = by_graph.explain(question, 3)
+    assert [each.hit.passage_id for each in explained] == [hit.passage_id for hit in by_graph.search(question, 3)]
+    assert all(each.graph and each.graph.why.score == pytest.approx(each.hit.score, abs=1e-4) for each in explained)
+    for each in Retriever.load(latest / place_of(LABEL_SYSTEMS["memory"])).explain(question, 3):
+        assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, abs=1e-4)
 
 
 def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

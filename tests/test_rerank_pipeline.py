@@ -12,6 +12,7 @@ import pytest
 from bundles import fill_bundle
 from trained_root import Trained
 
+from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Report, Run, drafting
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
@@ -143,6 +144,15 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     hits = Run.from_hits(np.zeros(1, int), np.arange(20)[None], np.zeros((1, 20)))
     found = reranked_hits(Bundle.read(bundle), "a question", hits, 20)
     assert len(np.unique(found.score)) > 10
+    retriever = Retriever.load(bundle)
+    first = Run.from_hits(np.zeros(1, int), retriever._searcher.run("a question", 20).passage[None], np.zeros((1, 20)))
+    alone = reranked_hits(retriever.bundle, "a question", first, 20)
+    for asked in ("a question", ["the old river", "a question"]):
+        answer = retriever.search(asked, 5, rerank=True, depth=20)
+        reranked = answer if isinstance(asked, str) else answer[1]
+        assert [hit.score for hit in reranked] == pytest.approx(alone.score[:5].tolist(), abs=1e-4)
+    explained = retriever.explain("a question", 3, rerank=True, depth=20)
+    assert sum(part.amount for part in explained[0].parts) == pytest.approx(explained[0].hit.score, abs=1e-3)
     explain = ["explain", "one of the words", "--bundle", str(bundle), "-k", "3", "--depth", "20", "--rerank"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", *explain])

@@ -73,19 +73,16 @@ def search(
 
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.retrieval.reranking import reranked_hits
-    from gnn_encoder.retrieval.search import Searcher, fused_run
+    from gnn_encoder.retrieval.search import Searcher, fused_run, served_weight
 
     screen, searcher = Console(), Searcher(Bundle.read(_folder(bundle, root)))
     found = max(k, depth) if rerank else k
-    serving = searcher.bundle.serving
-    if fuse is None and weight is None and serving.weight is not None:
-        run, weights = fused_run(searcher, question, found, serving.weight)
-        screen.print(f"{serving.system}: {weights.removesuffix(', as given')}, as recommended\n", style="dim")
-    elif fuse or weight is not None:
-        run, weights = fused_run(searcher, question, found, weight)
-        screen.print(f"{weights}\n", style="dim")
-    else:
+    wanted, words = served_weight(searcher.bundle, fuse, weight)
+    if wanted is None:
         run = searcher.run(question, found)
+    else:
+        run, _ = fused_run(searcher, question, found, wanted)
+        screen.print(f"{words}\n", style="dim")
     if rerank:
         run = reranked_hits(searcher.bundle, question, run, depth)
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker\n", style="dim")

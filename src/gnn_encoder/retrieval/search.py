@@ -18,6 +18,7 @@ from gnn_encoder.retrieval.passage_index import PassageIndex
 
 if TYPE_CHECKING:
     from gnn_encoder.models.dual_encoder import TextEncoder
+    from gnn_encoder.retrieval.bm25 import Bm25
 
 NOT_TUNED = "not tuned: beside the bundle there is no report of its model with dev queries"
 DEPTH = 1000
@@ -26,6 +27,8 @@ DEPTH = 1000
 
 ASKED = np.zeros(1, np.int32)
 """The query of a run for one question."""
+UNSERVED = np.empty((0, 0), np.float32)
+"""In place of the vectors that a ranking by BM25 alone does not look at."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,18 @@ class Searcher:
             UserError: an empty query, or k below 1.
         """
         self.check(question, k)
-        if self._bert:
-            vectors = self._bert(question)
-        else:
-            from gnn_encoder.inference.encoding import encode_question
-
-            vectors = encode_question(self.encoder, question)
+        vectors = self.encode(question)
         scores, rows = self.index.search(vectors, k)
         hits = rows[0] >= 0
         return vectors[0], scores[0][hits], rows[0][hits]
+
+    def encode(self, question: str) -> np.ndarray:
+        """E_Q of a query, fp32 [1, d]."""
+        if self._bert:
+            return self._bert(question)
+        from gnn_encoder.inference.encoding import encode_question
+
+        return encode_question(self.encoder, question)
 
     @staticmethod
     def check(question: str, k: int) -> None:
@@ -117,21 +123,83 @@ def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = 
     Raises:
         UserError: as `Searcher.find`, or the bundle has no BM25 index.
     """
-    bundle = searcher.bundle
+    weight, words = fusion_weight(searcher.bundle, weight)
+    bm25 = bm25_of(searcher.bundle)
+    searcher.check(question, k)
+    vectors = searcher.encode(question) if weight else UNSERVED
+    return ranking(searcher.index, bm25, ASKED, [question], vectors, k, weight), words
+
+
+def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None = None) -> tuple[float | None, str]:
+    """Returns the weight of the vectors in the sum with BM25 that a search is to use, and the ranking in words.
+
+    Args:
+        fuse: whether the search was asked to fuse; None: as the run that chose the bundle recommends.
+        weight: the weight that was asked for, which asks for a fusion, too.
+
+    Returns:
+        None, and no words, for the vectors alone.
+    """
+    serving = bundle.serving
+    if fuse or weight is not None:
+        return fusion_weight(bundle, weight)
+    if fuse is None and serving.weight is not None:
+        return serving.weight, f"{serving.system}: {_in_words(serving.weight)}, as recommended"
+    return None, ""
+
+
+def fusion_weight(bundle: Bundle, weight: float | None = None) -> tuple[float, str]:
+    """Returns the given weight, or the tuned one of a bundle, and the weights in words.
+
+    Raises UserError for a weight that is not from 0 to 1.
+    """
+    origin = "as given"
+    if weight is None:
+        weight, origin = _tuned_weight(bundle)
+    if not 0 <= weight <= 1:
+        raise UserError(f"{weight} is no weight of the vectors: give a number from 0 to 1")
+    return weight, _in_words(weight) + (f", {origin}" if weight else "")
+
+
+def _in_words(weight: float) -> str:
+    return f"vectors {weight:.2f} + BM25 {1 - weight:.2f}" if weight else "BM25 alone"
+
+
+def bm25_of(bundle: Bundle) -> "Bm25":
+    """Opens the BM25 index of a bundle; raises UserError if it has none."""
     if bundle.bm25_path is None:
         raise UserError(f"{bundle.path} has no BM25 index to fuse with: run encode_corpus with bm25: true")
     from gnn_encoder.retrieval.bm25 import Bm25
 
-    origin = "as given"
-    if weight is None:
-        weight, origin = _tuned_weight(bundle)
-    scores, rows = Bm25.load(bundle.bm25_path).search([question], max(k, DEPTH))
-    lexical = Run.from_hits(ASKED, rows, scores)
-    if weight == 0:
-        searcher.check(question, k)
-        return lexical.of(ASKED, k), "BM25 alone"
-    fused, _ = fuse(lexical, searcher.run(question, max(k, DEPTH)), weight, k)
-    return fused, f"vectors {weight:.2f} + BM25 {1 - weight:.2f}, {origin}"
+    return Bm25.load(bundle.bm25_path)
+
+
+def ranking(
+    index: PassageIndex,
+    bm25: "Bm25 | None",
+    queries: np.ndarray,
+    questions: Sequence[str],
+    vectors: np.ndarray,
+    k: int,
+    weight: float | None,
+) -> Run:
+    """The best `k` passages of many queries by weight · dense score + (1 - weight) · BM25 score, as in `fused_run`.
+
+    Args:
+        bm25: the passages' BM25 index; None is enough for a weight of None, the vectors alone.
+        queries: row numbers [n] of the queries, for the run. questions: their texts [n].
+        vectors: their vectors [n, d]; with weight 0, BM25 alone, nobody looks at them.
+    """
+    if weight is None or bm25 is None:
+        scores, rows = index.search(vectors, k)
+        return Run.from_hits(queries, rows, scores)
+    depth = max(k, DEPTH)
+    scores, rows = bm25.search(questions, depth)
+    lexical = Run.from_hits(queries, rows, scores)
+    if not weight:
+        return lexical.of(queries, k)
+    scores, rows = index.search(vectors, depth)
+    return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
 
 
 def served_run(
@@ -145,20 +213,9 @@ def served_run(
     Raises:
         UserError: the bundle is served with BM25, but has no BM25 index.
     """
-    weight, depth = bundle.serving.weight, max(k, DEPTH)
-    if weight is None:
-        scores, rows = index.search(vectors, k)
-        return Run.from_hits(queries, rows, scores)
-    from gnn_encoder.retrieval.bm25 import Bm25
-
-    if bundle.bm25_path is None:
-        raise UserError(f"{bundle.path} has no BM25 index, with which it is served: run gnn-encoder run again")
-    scores, rows = Bm25.load(bundle.bm25_path).search(questions, depth)
-    lexical = Run.from_hits(queries, rows, scores)
-    if not weight:
-        return lexical.of(queries, k)
-    scores, rows = index.search(vectors, depth)
-    return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
+    weight = bundle.serving.weight
+    bm25 = None if weight is None else bm25_of(bundle)
+    return ranking(index, bm25, queries, questions, vectors, k, weight)
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:

@@ -1,0 +1,1 @@
+"""Trained bundles in use by applications."""

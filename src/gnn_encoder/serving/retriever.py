@@ -1,0 +1,170 @@
+"""The public interface for applications: a bundle, opened once and asked many times.
+
+from gnn_encoder import Retriever
+
+retriever = Retriever.load("gnn-encoder-runs/latest/bundle")
+for hit in retriever.search("how do I read a file line by line?"):
+    print(hit.score, hit.passage_id, hit.text)
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from gnn_encoder.artifacts import Asked, Bundle
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.retrieval.reranking import reranked, reranker_of
+from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.retrieval.search import UNSERVED, Hit, Searcher, bm25_of, ranking, served_weight
+
+if TYPE_CHECKING:
+    from gnn_encoder.explanation.search import ExplainedHit
+    from gnn_encoder.retrieval.bm25 import Bm25
+    from gnn_encoder.retrieval.scorers import Scorer
+
+ROOT = "gnn-encoder-runs"
+"""The folder of runs whose registry is asked for `models:/` names, as of the command line."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a hit has its score: `graph` for a GNN-encoder's bundle, `parts` in all other cases."""
+
+    hit: Hit
+    parts: tuple[Contribution, ...] = ()
+    """What the passage itself, labelled training queries, or the parts of a re-ranker add to the score."""
+    graph: "ExplainedHit | None" = None
+    """The training queries in the passage's vector, and its score and rank without the graph."""
+
+
+class Retriever:
+    """Searches a bundle; several threads may use one retriever. Nothing in the bundle's folder is changed."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._searcher = Searcher(bundle)
+        # Tokenizers keep the last call's padding as their state, so one thread reads texts at a time. Products of
+        # matrices use all cores anyway. A search of vectors waits for nobody.
+        self._reading = RLock()
+
+    @classmethod
+    def load(cls, name: str | Path, root: str | Path = ROOT) -> "Retriever":
+        """Opens a bundle by its folder, by its `s3://` address, or by its name in the registry.
+
+        Args:
+            name: a folder such as `gnn-encoder-runs/latest/bundle`, an address, `models:/gnn-encoder@champion` or
+                `models:/gnn-encoder/3`. For a folder, neither MLflow nor boto3 is imported.
+            root: the folder of runs with the registry, for `models:/`, unless MLFLOW_TRACKING_URI names another.
+
+        Raises:
+            UserError: there is no such bundle, or it is incomplete or damaged.
+        """
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        folder = Path(name)
+        if not folder.is_dir():
+            from gnn_encoder.promotion.registry import named_bundle
+
+            folder = named_bundle(str(name), Path(root))
+        return cls(Bundle.read(folder))
+
+    @overload  # a text is a sequence of texts, too, but the first that fits is taken
+    def search(  # type: ignore[overload-overlap]
+        self,
+        questions: str,
+        k: int = ...,
+        *,
+        fuse: bool | None = ...,
+        weight: float | None = ...,
+        rerank: bool = ...,
+        depth: int = ...,
+    ) -> list[Hit]: ...
+
+    @overload
+    def search(
+        self,
+        questions: Sequence[str],
+        k: int = ...,
+        *,
+        fuse: bool | None = ...,
+        weight: float | None = ...,
+        rerank: bool = ...,
+        depth: int = ...,
+    ) -> list[list[Hit]]: ...
+
+    def search(
+        self,
+        questions: str | Sequence[str],
+        k: int = 10,
+        *,
+        fuse: bool | None = None,
+        weight: float | None = None,
+        rerank: bool = False,
+        depth: int = 100,
+    ) -> list[Hit] | list[list[Hit]]:
+        """Returns the best passages, best first: a list for one question, and a list of lists for several.
+
+        Args:
+            k: passages of each question; a smaller corpus gives fewer.
+            fuse: whether the vectors' scores are summed with BM25's; by default as the run that chose the bundle
+                recommends.
+            weight: weight of the vectors in that sum, 0 to 1; by default as tuned on dev, or 0.5.
+            rerank: whether the bundle's re-ranker orders the first `depth` hits.
+
+        Raises:
+            UserError: an empty question, k or depth below 1, a weight outside 0 to 1, or the bundle lacks the BM25
+                index or the re-ranker that was asked for.
+        """
+        asked = [questions] if isinstance(questions, str) else list(questions)
+        for question in asked:
+            self._searcher.check(question, k)
+        self._searcher.check("as a depth", depth)
+        wanted, _ = served_weight(self.bundle, fuse, weight)
+        found = max(k, depth) if rerank else k
+        rows, bm25 = np.arange(len(asked), dtype=np.int32), None if wanted is None else self._bm25
+        vectors = self.encode_queries(asked) if wanted != 0 else UNSERVED
+        with self._reading if bm25 or rerank else nullcontext():
+            run = ranking(self._searcher.index, bm25, rows, asked, vectors, found, wanted)
+            if rerank:
+                run = reranked(self._reranker, Asked(asked, self.bundle.passages), run, depth)
+        hits = []
+        for row in rows:
+            own = run.of(np.array([row], np.int32), k)
+            hits.append(self._searcher.hits(own.score, own.passage))
+        return hits[0] if isinstance(questions, str) else hits
+
+    def encode_queries(self, questions: Sequence[str]) -> np.ndarray:
+        """Returns the questions' vectors fp32 [n, d] (E_Q). A passage's score is the inner product with its vector."""
+        with self._reading:
+            return encode_texts(self._searcher.encoder, list(questions), precision="fp32")
+
+    def explain(self, question: str, k: int = 5, *, rerank: bool = False, depth: int = 100) -> list[Explanation]:
+        """Returns the best `k` passages by the vectors alone, or by the re-ranker, each with what its score is made of.
+
+        Raises:
+            UserError: as `search`; or the bundle has the vectors of a graph, and the artifacts that it was made from
+                are not beside it, as they are in ROOT/latest; or it is a plain dual encoder's.
+        """
+        from gnn_encoder.explanation.labels import explain_by_labels
+        from gnn_encoder.explanation.search import explain_reranked, explain_search
+
+        path = self.bundle.path
+        with self._reading:
+            if rerank or self.bundle.labels_path:
+                found = explain_reranked(path, question, k, depth) if rerank else explain_by_labels(path, question, k)
+                return [Explanation(hit, tuple(parts)) for hit, parts in found]
+            return [Explanation(each.hit, graph=each) for each in explain_search(path, question, k)]
+
+    @cached_property
+    def _bm25(self) -> "Bm25":
+        return bm25_of(self.bundle)
+
+    @cached_property
+    def _reranker(self) -> "Scorer":
+        return reranker_of(self.bundle)

@@ -1,0 +1,131 @@
+"""An application gets what `gnn-encoder search` shows: one question, many questions, many threads."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bundles import fill_bundle
+
+import gnn_encoder
+from gnn_encoder import Hit, Retriever, UserError
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.inference.encoding import encode_passages
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.settings.bm25 import Lexical
+
+QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the stone of the mountain"]
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> dict[str, Path]:
+    """The bundle of one run, as the run recommends it: by vectors, by both, by words; and one without BM25."""
+    folder = tmp_path_factory.mktemp("retriever")
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), pooling="mean", max_length=32)
+    vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
+    encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
+    for name, bm25 in (("vectors", Bm25.build(tiny_dataset.passages, Lexical())), ("without", None)):
+        with drafting(folder / name, "bundle") as draft:
+            fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=bm25)
+    for name, weight in (("both", 0.3), ("words", 0.0)):
+        with drafting(folder / name, "bundle") as draft:
+            Bundle.read(folder / "vectors").serve(draft, Serving(f"BM25 + {name}", weight, "dev"))
+    return {path.name: path for path in folder.iterdir()}
+
+
+def same(hits: list[Hit], expected: list[Hit]) -> bool:
+    """Whether hits are the same; scores may differ in the last bits of fp32."""
+    named = [[(hit.rank, hit.passage_id, hit.title, hit.text) for hit in each] for each in (hits, expected)]
+    return named[0] == named[1] and np.allclose([h.score for h in hits], [h.score for h in expected], atol=1e-5)
+
+
+def searched(path: Path, question: str, k: int, weight: float | None) -> list[Hit]:
+    searcher = Searcher(Bundle.read(path))
+    run = searcher.run(question, k) if weight is None else fused_run(searcher, question, k, weight)[0]
+    return searcher.hits(run.score, run.passage)
+
+
+@pytest.mark.parametrize(("name", "weight"), [("vectors", None), ("both", 0.3), ("words", 0.0)])
+def test_many_questions_get_what_each_gets_alone(bundles: dict[str, Path], name: str, weight: float | None) -> None:
+    retriever = Retriever.load(bundles[name])
+    many = retriever.search(QUESTIONS, k=7)
+    for question, hits in zip(QUESTIONS, many, strict=True):
+        assert same(hits, searched(bundles[name], question, 7, weight)) and hits
+        assert same(hits, retriever.search(question, k=7))
+    assert not same(many[0], many[1]), "the control: other questions have other hits"
+    assert retriever.search([], k=7) == []
+
+
+def test_a_fusion_can_be_asked_for_and_declined(bundles: dict[str, Path]) -> None:
+    question, path = QUESTIONS[0], bundles["vectors"]
+    plain, both, words = (searched(path, question, 5, weight) for weight in (None, 0.3, 0.0))
+    served, recommended = Retriever.load(path), Retriever.load(str(bundles["both"]))
+    assert same(recommended.search(question, 5), both) and not same(plain, both)
+    assert same(recommended.search(question, 5, fuse=False), plain)
+    assert same(served.search(question, 5, weight=0.3), both) and same(served.search(question, 5), plain)
+    assert same(served.search(question, 5, weight=0.0), words)
+    assert same(served.search(question, 5, fuse=True), searched(path, question, 5, 0.5))
+
+
+def test_threads_do_not_disturb_each_other(bundles: dict[str, Path]) -> None:
+    retriever = Retriever.load(bundles["both"])
+    questions = [f"{first} {second}" for first in QUESTIONS for second in QUESTIONS]
+    expected = [retriever.search(question, 5) for question in questions]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda question: retriever.search(question, 5), questions * 4))
+    assert all(same(hits, right) for hits, right in zip(found, expected * 4, strict=True))
+
+
+def test_vectors_of_queries_score_as_hits_do(bundles: dict[str, Path]) -> None:
+    retriever = Retriever.load(bundles["vectors"])
+    vectors = retriever.encode_queries(QUESTIONS)
+    scores = vectors.astype(np.float64) @ retriever.bundle.vectors.astype(np.float64).T
+    best = [hits[0].score for hits in retriever.search(QUESTIONS, 1)]
+    np.testing.assert_allclose(best, scores.max(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "words"),
+    [
+        ("vectors", {"questions": ["garden", " "]}, "question is empty"),
+        ("vectors", {"questions": "garden", "k": 0}, "ask for at least 1"),
+        ("vectors", {"questions": "garden", "rerank": True, "depth": 0}, "ask for at least 1"),
+        ("vectors", {"questions": "garden", "weight": 1.5}, "from 0 to 1"),
+        ("vectors", {"questions": "garden", "weight": float("nan")}, "from 0 to 1"),
+        ("vectors", {"questions": "garden", "rerank": True}, "has no re-ranker"),
+        ("without", {"questions": "garden", "fuse": True}, "no BM25 index"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(bundles: dict[str, Path], name: str, asked: dict, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        Retriever.load(bundles[name]).search(**asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_bundle() -> None:
+    with pytest.raises(UserError, match="no bundle"):
+        Retriever.load("not/there")
+
+
+def test_a_folder_needs_neither_mlflow_nor_kfp(bundles: dict[str, Path]) -> None:
+    program = (
+        "import sys, gnn_encoder\n"
+        "assert 'torch' not in sys.modules, 'an import alone is light'\n"
+        f"hits = gnn_encoder.Retriever.load({str(bundles['both'])!r}).search('the old river', k=3)\n"
+        "assert len(hits) == 3\n"
+        "print(sorted({'mlflow', 'kfp', 'boto3', 'pandas'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_public_names() -> None:
+    assert all(getattr(gnn_encoder, name) is not None for name in gnn_encoder.__all__)
+    assert set(dir(gnn_encoder)) == set(gnn_encoder.__all__) == {*gnn_encoder.PLACES, "__version__"}
+    with pytest.raises(AttributeError, match="nothing"):
+        gnn_encoder.nothing  # noqa: B018
