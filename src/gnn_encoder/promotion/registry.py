@@ -266,17 +266,35 @@ def named_bundle(name: str, root: Path) -> Path:
     of the root. If ROOT/latest links to the same bundle, the path in ROOT/latest is returned, because that folder also
     holds the artifacts that explain the bundle.
     """
-    registered = parse_name(name)
-    if registered is None:
+    version = named_version(name, root)
+    if version is None:
         if not is_remote(name) and not local_folder(name).is_dir():
             raise UserError(
                 f"no bundle {name}: name a folder such as gnn-encoder-runs/latest/bundle, an s3:// address or "
                 f"{SCHEME}NAME@ALIAS"
             )
         return local_folder(name)
+    return version_folder(version, root)
+
+
+def named_version(name: str, root: Path) -> Version | None:
+    """Returns the version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names now; None for other names.
+
+    Raises:
+        UserError: there is no such version, or the tracking store cannot be asked.
+    """
+    registered = parse_name(name)
+    if registered is None:
+        return None
     model, version = registered
     with impatient():
-        folder = open_registry(existing_store(root), model).find(version).bundle_folder()
+        return open_registry(existing_store(root), model).find(version)
+
+
+def version_folder(version: Version, root: Path) -> Path:
+    """Returns the local folder of a version's bundle; the path in ROOT/latest if that links to the same bundle."""
+    with impatient():
+        folder = version.bundle_folder()
     latest = root / "latest" / "bundle"
     return latest if latest.exists() and latest.resolve() == folder else folder
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from gnn_encoder.artifacts import Asked, Bundle
+from gnn_encoder.artifacts import Asked, Bundle, read_manifest
+from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.retrieval.reranking import reranked, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
@@ -155,6 +156,8 @@ class Retriever:
         from gnn_encoder.explanation.search import explain_reranked, explain_search
 
         path = self.bundle.path
+        if read_manifest(path).digest != self.bundle.manifest.digest:
+            raise UserError(f"{path} leads to another bundle than before: load it again")
         with self._reading:
             if rerank or self.bundle.labels_path:
                 found = explain_reranked(path, question, k, depth) if rerank else explain_by_labels(path, question, k)
