@@ -195,7 +195,7 @@ def compile_(
             raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
 
 
-for command in (retrain, serve, bundles.search, bundles.copy, bundles.explain, bundles.evaluate):
+for command in (retrain, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
     app.command()(command)
 
 

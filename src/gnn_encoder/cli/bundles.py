@@ -109,6 +109,25 @@ def copy(
     typer.echo(f"{source} is at {target}")
 
 
+def export(
+    bundle: Named,
+    target: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    form: Annotated[str, typer.Option("--format", help="sentence-transformers or parquet.")],
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Write the query encoder or the passage vectors for other programs, after asking both the same questions."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.serving.exports import HOW
+    from gnn_encoder.serving.exports import export as write
+
+    opened = Bundle.read(_folder(bundle, root))
+    said = write(opened, form, target)
+    typer.echo(f"{target} is {opened.system}'s: {said}; {HOW[form].format(target)}")
+    if opened.label_use and opened.label_use.method == "softmax" and form == "parquet":
+        typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
+
+
 def explain(
     question: Question,
     bundle: Named,

@@ -1,0 +1,127 @@
+"""An export gives other programs the bundle's vectors; one that does not is refused and leaves nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from bundles import fill_bundle
+
+from gnn_encoder import Retriever, UserError
+from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
+from gnn_encoder.cli import app
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.serving import exports
+from gnn_encoder.serving.exports import FACTS, PASSAGES, export, questions_of
+
+
+@pytest.fixture
+def bundle(bundles: dict[str, Path]) -> Bundle:
+    return Bundle.read(bundles["vectors"])
+
+
+LOADING = (
+    "import json, sys, numpy as np\n"
+    "from sentence_transformers import SentenceTransformer\n"
+    "found = SentenceTransformer(sys.argv[1], device='cpu').encode(json.loads(sys.argv[2]))\n"
+    "assert not any(name.startswith('gnn_encoder') for name in sys.modules)\n"
+    "np.save(sys.argv[3], found)\n"
+)
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", "yes"), ("cls", "no")])
+def test_sentence_transformers_has_the_same_vectors_without_this_project(
+    pooling: str, normalize: str, tiny_backbone: Path, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), pooling=pooling, normalize=normalize, max_length=12)
+    vectors = np.random.default_rng(0).normal(size=(len(tiny_dataset.passages), encoder.width)).astype(np.float32)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        fill_bundle(draft, vectors, tiny_dataset, encoder.save)
+    said = export(Bundle.read(tmp_path / "bundle"), "sentence-transformers", tmp_path / "out")
+    texts = ["the old river", "a garden in winter " * 9, "x", *questions_of(Bundle.read(tmp_path / "bundle"))]
+    command = [sys.executable, "-c", LOADING, str(tmp_path / "out"), json.dumps(texts), str(tmp_path / "found.npy")]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    found, expected = np.load(tmp_path / "found.npy"), encode_texts(encoder, texts, precision="fp32")
+    cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert (cosine >= 0.99999).all() and np.allclose(found, expected, atol=1e-4)
+    assert "texts have the bundle's vectors" in said
+    facts = json.loads((tmp_path / "out" / FACTS).read_text())
+    assert facts["system"] == "GNN-encoder" and facts["width"] == encoder.width and facts["replay"] == said
+
+
+def test_parquet_has_the_vectors_and_the_hits(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "ROWS", 7)
+    export(bundle, "parquet", tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / PASSAGES)
+    vectors = np.stack(table.column("vector").to_numpy())
+    assert np.array_equal(vectors, bundle.vectors) and pq.ParquetFile(tmp_path / "out" / PASSAGES).num_row_groups > 9
+    retriever, question = Retriever(bundle), "the old river"
+    best = np.argsort(-(vectors @ retriever.encode_queries([question])[0]), kind="stable")[:5]
+    expected = retriever.search(question, 5)
+    for name, wanted in (("passage_id", "passage_id"), ("title", "title"), ("text", "text")):
+        assert table.column(name).take(best).to_pylist() == [getattr(hit, wanted) for hit in expected]
+
+
+def test_a_passage_with_several_vectors_has_several_rows(bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    of = np.sort(np.concatenate([np.arange(len(bundle.passages)), [3, 3, 50]])).astype(np.int32)
+    vectors = np.random.default_rng(0).normal(size=(len(of), bundle.vectors.shape[1])).astype(np.float32)
+    with drafting(tmp_path / "bundle", "bundle") as draft:
+        np.save(draft / f"{VECTOR_PASSAGES}.npy", of)
+        fill_bundle(draft, vectors, tiny_dataset, TextEncoder.load(bundle.query_encoder_path).save)
+    export(Bundle.read(tmp_path / "bundle"), "parquet", tmp_path / "out")
+    names = pq.read_table(tmp_path / "out" / PASSAGES).column("passage_id")
+    assert names.to_pylist() == bundle.passages.ids().take(of).to_pylist()
+
+
+def test_an_export_that_differs_is_refused(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = exports._write_encoder
+
+    def wrong(*given: object) -> None:
+        real(*given)  # type: ignore[arg-type]
+        path = given[2] / "1_Pooling" / "config.json"  # type: ignore[operator]
+        swapped = {
+            key: not value if isinstance(value, bool) else value for key, value in json.loads(path.read_text()).items()
+        }
+        path.write_text(json.dumps(swapped))
+
+    monkeypatch.setattr(exports, "_write_encoder", wrong)
+    with pytest.raises(UserError, match="gives other vectors"):
+        export(bundle, "sentence-transformers", tmp_path / "out")
+    for column in ("vector", "passage_id"):
+        monkeypatch.undo()
+        right = exports._write_passages
+
+        def rolled(given: Bundle, folder: Path, progress: None, column: str = column, right: Any = right) -> None:
+            right(given, folder, progress)
+            table = pq.read_table(folder / PASSAGES)
+            place = table.column_names.index(column)
+            moved = table.column(column).take(np.roll(np.arange(len(table)), 1))
+            pq.write_table(table.set_column(place, table.schema.field(place), moved), folder / PASSAGES)
+
+        monkeypatch.setattr(exports, "_write_passages", rolled)
+        with pytest.raises(UserError, match="other vectors"):
+            export(bundle, "parquet", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_on_the_command_line(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["gnn-encoder", "export", "--bundle", str(bundle.path), *arguments])
+        with pytest.raises(SystemExit) as caught:
+            app.main()
+        return int(caught.value.code or 0), "".join(capsys.readouterr())
+
+    target = str(tmp_path / "out")
+    code, shown = run("--format", "parquet", target)
+    assert code == 0 and f"{target}/{PASSAGES}" in shown
+    assert run("--format", "parquet", target) == (2, f"error: {target} exists: name a folder that does not\n")
+    code, shown = run("--format", "csv", str(tmp_path / "other"))
+    assert code == 2 and "choose sentence-transformers or parquet" in shown and not (tmp_path / "other").exists()
