@@ -25,6 +25,7 @@ from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.registry import BUNDLE, DIGEST, open_registry
 from gnn_encoder.serving import app as module
+from gnn_encoder.serving import following
 from gnn_encoder.serving.app import PROBLEM, Limits, create_app
 from gnn_encoder.serving.following import Followed
 
@@ -338,6 +339,30 @@ def test_an_alias_is_followed(bundles: dict[str, Path], tmp_path: Path) -> None:
     assert registry.promote(wrong) and not followed.look() and "is not the bundle" in followed.refused
     with pytest.raises(UserError, match="is not the bundle"):
         Followed("models:/gnn-encoder@champion", tmp_path)
+
+
+def test_a_store_that_fails_for_a_while_is_asked_again(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointed(tmp_path / "bundle", bundles["vectors"])
+    followed = Followed(str(tmp_path / "bundle"), tmp_path)
+    first = followed.current
+
+    def fails(*given: object) -> None:
+        raise RuntimeError("the store is away")
+
+    pointed(tmp_path / "bundle", bundles["both"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Followed, "_opened", fails)
+        assert not followed.look() and followed.refused == "the store is away" and followed.current is first
+    assert not followed.look() and followed.refused, "not at once"
+    monkeypatch.setattr(following, "RETRY", 0.0)
+    followed._retry_at = 1e-9
+    assert followed.look() and not followed.refused and followed.current.system == "BM25 + both"
+    with monkeypatch.context() as patch:
+        patch.setattr(Followed, "_look_up", fails)
+        assert not followed.look() and followed.refused
+    assert not followed.look() and not followed.refused, "the name leads where it led"
 
 
 def test_sigterm_lets_the_work_end(bundles: dict[str, Path]) -> None:

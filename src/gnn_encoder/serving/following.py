@@ -6,6 +6,7 @@ one is served on.
 """
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from gnn_encoder.promotion.registry import DIGEST, Version, named_bundle, named_
 from gnn_encoder.serving.retriever import Retriever
 
 PROBE = "what is this about?"
+RETRY = 60.0
+"""Seconds until a refused bundle is opened again: the store may have been the reason."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,24 @@ class Followed:
         self.current = self._opened(version)
         self.refused = ""
         """Why what the name leads to now is not served; empty if it is."""
+        self._retry_at = 0.0
 
     def look(self) -> bool:
         """Looks where the name leads now, and returns whether another bundle is served since.
 
-        `refused` tells why not; a bundle that was refused is not opened again until the name leads elsewhere.
+        `refused` tells why not. A refused bundle is opened again after `RETRY` seconds, or if the name leads elsewhere.
         """
         try:
             target, version = self._look_up()
-            if target == self._target:
+            if target == self._target and (not self._retry_at or time.monotonic() < self._retry_at):
+                self.refused = self.refused if self._retry_at else ""
                 return False
-            self._target = target
+            self._target, self._retry_at = target, time.monotonic() + RETRY
             self.current = self._opened(version)
-        except UserError as error:
+        except Exception as error:  # whatever is wrong with the new bundle or its store: the old one is served on
             self.refused = one_line(error)
             return False
+        self._retry_at = 0.0
         self.refused = ""
         return True
 
