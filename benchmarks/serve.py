@@ -91,7 +91,7 @@ def questions_of(bundle: Bundle) -> list[str]:
     """Questions of 5 to 25 words from the passages."""
     chance = np.random.default_rng(1)
     rows = np.sort(chance.choice(len(bundle.passages), min(2000, len(bundle.passages)), replace=False))
-    words = [re.findall(r"\\w+", text) for text in bundle.passages.take(rows).texts]
+    words = [re.findall(r"\w+", text) for text in bundle.passages.take(rows).texts]
     return [" ".join(each[: chance.integers(5, 26)]) for each in words if len(each) >= 5]
 
 
@@ -172,13 +172,15 @@ def main() -> None:
         for number, (name, command) in enumerate(sides.items()):
             port = o.port + number
             with subprocess.Popen(command(str(port)), stdout=subprocess.DEVNULL) as process:
-                ready = asyncio.run(started(port, process))
-                asyncio.run(load(port, questions, o.clients, 3))
-                before = rss(process)
-                took, wrong = asyncio.run(load(port, questions, o.clients, o.seconds))
-                after = rss(process)
-                alone, _ = asyncio.run(load(port, questions, 1, 5))
-                process.terminate()
+                try:
+                    ready = asyncio.run(started(port, process))
+                    asyncio.run(load(port, questions, o.clients, 3))
+                    before = rss(process)
+                    took, wrong = asyncio.run(load(port, questions, o.clients, o.seconds))
+                    after = rss(process)
+                    alone, _ = asyncio.run(load(port, questions, 1, 5))
+                finally:
+                    process.terminate()
             rates[name] = len(took) / o.seconds
             figures = [1000 * np.percentile(took, p) for p in (50, 99)] + [1000 * np.percentile(alone, 50)]
             rows.append(
