@@ -25,7 +25,7 @@ test-slow: $(INSTALLED)
 test-effectiveness: $(INSTALLED)
 	DATA="$(DATA)" $(BIN)/python -m pytest -m effectiveness -rs
 
-# Tests the report and the dashboard in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
+# Tests the report, the dashboard and the page of `serve` in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
@@ -39,7 +39,8 @@ test-integration: $(INSTALLED)
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
 	$(BIN)/python -m pytest -m integration
 
-# The steps' image; TARGET=gpu makes the image for GPUs. images/build describes the requirements.
+# The steps' image; TARGET=gpu makes the image for GPUs, and TARGET=serve the server's. images/build describes the
+# requirements.
 TARGET ?= cpu
 images: $(INSTALLED)
 	images/build $(TARGET)

@@ -18,15 +18,18 @@ def choose_bundle(
     gnn_encoder: Input[Model],
     chosen_bundle: Output[Model],
     recommendation: Input[Artifact] = None,
+    evaluation: Input[Artifact] = None,
+    graph: Input[Artifact] = None,
 ) -> None:
     """Make the bundle of the recommended system, or of an earlier run's system."""
     from gnn_encoder.steps.choose_bundle import choose_bundle
 
+    made_in_a_run = {"recommendation": recommendation, "evaluation": evaluation, "graph": graph}
     bundles = (dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder)
     choose_bundle(
         arguments,
         dataset=dataset.path,
         bundles=[bundle.path for bundle in bundles],
         chosen_bundle=chosen_bundle.path,
-        **({"recommendation": recommendation.path} if recommendation else {}),
+        **{name: artifact.path for name, artifact in made_in_a_run.items() if artifact},
     )

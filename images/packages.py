@@ -1,4 +1,4 @@
-"""Packages of an image: `packages.py wanted cpu|gpu` lists the packages, `packages.py check FOLDER` checks wheels.
+"""Packages of an image: `packages.py wanted cpu|gpu|serve` lists packages, `packages.py check FOLDER` checks wheels.
 
 FAISS and torch for GPUs both require CUDA's libraries as packages. PyPI's torch 2.13 is built for CUDA 13 and FAISS for
 CUDA 12, so an image would hold both versions. torch's build for CUDA 12.6 uses the same libraries as FAISS.

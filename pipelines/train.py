@@ -184,6 +184,8 @@ def train(
         arguments=choose_bundle,
         dataset=dataset,
         recommendation=recommendation,
+        evaluation=evaluation,
+        graph=graph,
         dual_encoder=plain_bundle,
         converged=converged_bundle,
         **by_labels,

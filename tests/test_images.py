@@ -1,15 +1,20 @@
-"""What goes into an image: one FAISS, no CUDA library twice; and CI builds it."""
+"""What goes into an image: one FAISS, no CUDA library twice; CI builds it. A cluster's file asks what it answers."""
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+from typer.main import get_command
 
 from gnn_encoder import __version__
+from gnn_encoder.cli.app import app
+from gnn_encoder.cli.serving import DRAIN, TOKEN
 from gnn_encoder.runs.provenance import package_digest
+from gnn_encoder.serving.guard import OPEN
 
 PROJECT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("packages", PROJECT / "images" / "packages.py")
@@ -51,3 +56,23 @@ def test_the_build_asks_the_package_for_its_version_and_source() -> None:
     (program,) = re.findall(r"'(from gnn_encoder [^']+)'", (PROJECT / "images" / "build").read_text())
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.split() == [__version__, package_digest()]
+
+
+def test_the_deployment_asks_the_server_what_it_answers() -> None:
+    deployment, service = yaml.safe_load_all((PROJECT / "docs" / "serve.yaml").read_text())
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == f"gnn-encoder-python:{__version__}-serve"
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in OPEN and container[probe]["httpGet"]["port"] == "http"
+    assert pod["metadata"]["annotations"]["prometheus.io/path"] == "/metrics"
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= DRAIN + int(
+        container["lifecycle"]["preStop"]["exec"]["command"][1]
+    )
+    assert TOKEN in {each["name"] for each in container["env"]}
+    image = (PROJECT / "images" / "Containerfile").read_text()
+    (entry,) = (json.loads(line.removeprefix("ENTRYPOINT ")) for line in image.splitlines() if "ENTRYPOINT" in line)
+    options = {each.opts[0] for each in get_command(app).commands["serve"].params}
+    assert entry[:2] == ["gnn-encoder", "serve"]
+    assert {each for each in (*entry[2:], *container["args"]) if each.startswith("--")} <= options

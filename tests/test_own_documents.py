@@ -85,7 +85,7 @@ def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, 
     # The vectors are of a random model; the words alone find the section.
     found, _ = fused_run(searcher, "add a setting with a type, a default and a docstring", 3, weight=0.0)
     assert searcher.hits(found.score, found.passage)[0].passage_id.startswith("CONTRIBUTING.md#")
-    explained = explain_search(bundle, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
+    explained = explain_search(searcher, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
     assert [each.hit.rank for each in explained] == list(range(1, len(dataset.passages) + 1))
     for each in explained:
         assert each.why.score == pytest.approx(each.hit.score, abs=1e-4)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from http_server import ids, serving
 from trained_root import Trained
 
 from gnn_encoder import Retriever
@@ -73,6 +74,11 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert trained.runs()[0].data.tags["recommended"] == facts["system"]
     champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder").versions()[0]
     assert champion.tags["digest"] == chosen.manifest.digest
+    readme = (latest / "bundle" / "README.md").read_text("utf-8")
+    assert f"# {facts['system']}\n" in readme and facts["sentence"] in readme and "% of the test labels" in readme
+    header, measures = champion.card.partition("## What it reaches")[2].split("\n\n")[1:3]
+    assert header in readme and measures in readme, "the registry's card has the same figures"
+    assert "- train_gnn: heads = `2`, epochs = `1`" in readme and "negative_slope" not in readme, "no defaults"
 
 
 def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +99,39 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
     explained = by_graph.explain(question, 3)
     assert [each.hit.passage_id for each in explained] == [hit.passage_id for hit in by_graph.search(question, 3)]
     assert all(each.graph and each.graph.why.score == pytest.approx(each.hit.score, abs=1e-4) for each in explained)
+    with serving(latest / place_of(GNN_ENCODER), trained.root) as server:
+        status, answer = server.search(questions=question, k=3, explain=True)
+    (result,) = answer["results"]
+    assert status == 200 and ids(result) == [each.hit.passage_id for each in explained]
+    for hit, expected in zip(result["hits"], explained, strict=True):
+        assert expected.graph and hit["why"]["graph"]["plain_rank"] == expected.graph.plain_rank
+        assert hit["why"]["graph"]["score"] == pytest.approx(expected.graph.why.score, abs=1e-5)
+        assert len(hit["why"]["graph"]["influences"]) == len(expected.graph.why.influences)
     for each in Retriever.load(latest / place_of(LABEL_SYSTEMS["memory"])).explain(question, 3):
         assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, abs=1e-4)
+
+
+def test_mlflow_loads_the_champion_and_shows_data_and_model(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    latest, question = trained.root / "latest", "what is the old river"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{trained.root / 'mlflow.db'}")
+        (hits,) = mlflow.pyfunc.load_model("models:/gnn-encoder@champion").predict([question], params={"k": 3})
+        command = ["search", question, "--bundle", "models:/gnn-encoder@champion", "-k", "3"]
+        patch.setattr(sys, "argv", ["gnn-encoder", *command, "--root", str(trained.root)])
+        with pytest.raises(SystemExit):
+            app.main()
+    assert [hit["passage_id"] for hit in hits] == re.findall(r"\[(p\d+)\]", capsys.readouterr().out)
+    parent, *steps = trained.runs()
+    digest = read_manifest(latest / "dataset").digest[:36]
+    readers = {run.info.run_name for run in (parent, *steps) if run.inputs.dataset_inputs}
+    assert {parent.info.run_name, "train_gnn", "evaluate", "promote"} <= readers and "ingest" not in readers
+    assert {each.dataset.digest for run in (parent, *steps) for each in run.inputs.dataset_inputs} == {digest}
+    (promoted,) = (run for run in steps if run.info.run_name == "promote")
+    assert parent.outputs.model_outputs == promoted.outputs.model_outputs != []
 
 
 def test_a_fused_search_is_the_reports_fused_row(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundles import fill_bundle
+from http_server import ids, serving
 from trained_root import Trained
 
 from gnn_encoder import Retriever
@@ -153,6 +154,14 @@ def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
         assert [hit.score for hit in reranked] == pytest.approx(alone.score[:5].tolist(), abs=1e-4)
     explained = retriever.explain("a question", 3, rerank=True, depth=20)
     assert sum(part.amount for part in explained[0].parts) == pytest.approx(explained[0].hit.score, abs=1e-3)
+    with serving(bundle, k=100) as server:
+        status, answer = server.search(questions="a question", k=3, rerank=True)
+        assert status == 200 and ids(answer["results"][0]) == [
+            hit.passage_id for hit in retriever.search("a question", 3, rerank=True)
+        ]
+        status, answer = server.search(questions="a question", k=3, rerank=True, explain=True)
+    for hit in answer["results"][0]["hits"]:
+        assert sum(part["amount"] for part in hit["why"]["parts"]) == pytest.approx(hit["score"], abs=1e-3)
     explain = ["explain", "one of the words", "--bundle", str(bundle), "-k", "3", "--depth", "20", "--rerank"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["gnn-encoder", *explain])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "Hit", "Retriever", "UserError", "__version__"]
 __version__ = "0.1.0"
-PLACES = {
+_PLACES = {
     "Explanation": "gnn_encoder.serving.retriever",
     "Hit": "gnn_encoder.retrieval.search",
     "Retriever": "gnn_encoder.serving.retriever",
@@ -23,11 +23,11 @@ PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PLACES:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(PLACES[name]), name)
+    return getattr(import_module(_PLACES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,6 @@
 """
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from required import missing
+from browser_page import Page
 from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
@@ -24,53 +23,11 @@ from gnn_encoder.settings.pipeline import TITLES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync")
-MLFLOWS_OWN = ("/mlflow/users/current", "/model-versions/get-artifact?path=MLmodel")
-"""What the dashboard asks its server for to learn whether it is there: users, and a model that MLflow packed."""
-SECONDS = 30
-
 
 @pytest.fixture(scope="module")
 def metrics(trained: Trained) -> dict[str, Any]:
     assert trained.run().status == "FINISHED"
     return Report.read(trained.root / "latest" / "report").metrics
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        missing("no playwright: make test-browser installs it")
-    program = os.environ.get("GNN_ENCODER_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not program:
-        missing("no Chromium: apt-get install chromium, or name one in GNN_ENCODER_CHROMIUM")
-    with sync_playwright() as engine:
-        opened = engine.chromium.launch(executable_path=program, args=list(QUIET))
-        yield opened
-        opened.close()
-
-
-class Page:
-    """A page that remembers what went wrong in it."""
-
-    def __init__(self, browser: Any, **options: Any) -> None:
-        self.page = browser.new_page(**options)
-        self.page.set_default_timeout(1000 * SECONDS)
-        self.requests: list[str] = []
-        self.errors: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("response", self._response)
-        self.page.on("console", self._console)
-
-    def _response(self, response: Any) -> None:
-        if response.status >= 400 and not any(known in response.url for known in MLFLOWS_OWN):
-            self.errors.append(f"{response.status} {response.url}")
-
-    def _console(self, message: Any) -> None:
-        if message.type == "error" and not message.text.startswith("Failed to load resource"):  # told by `_response`
-            self.errors.append(message.text)
 
 
 def cells(table: Any) -> dict[str, list[str]]:

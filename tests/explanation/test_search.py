@@ -42,7 +42,7 @@ def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
 
 @pytest.fixture(scope="module")
 def hits(latest: Path) -> list[ExplainedHit]:
-    return explain_search(latest / "bundle", QUESTION, k=60, neighbors=2)
+    return explain_search(Searcher(Bundle.read(latest / "bundle")), QUESTION, k=60, neighbors=2)
 
 
 def test_scores_and_ranks_are_those_of_the_vectors(latest: Path, hits: list[ExplainedHit]) -> None:

@@ -15,7 +15,7 @@ from tiny_graph import write_models
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.added_labels import new_query_id
 from gnn_encoder.errors import UserError
-from gnn_encoder.explanation.search import explain_search
+from gnn_encoder.explanation.search import ExplainedHit, explain_search
 from gnn_encoder.inference.encoding import native_bf16
 from gnn_encoder.labels.adding import add_labels, remove_labels
 from gnn_encoder.labels.requests import Wanted
@@ -286,16 +286,21 @@ def test_a_version_can_be_copied_and_get_a_reranker(latest: Path, tmp_path: Path
     assert version.digest != read_manifest((latest / "graph").parent / ".labels" / "0001" / "former").digest
 
 
+def explained(latest: Path) -> dict[str, ExplainedHit]:
+    searcher = Searcher(Bundle.read(latest / "bundle"))
+    return {each.hit.passage_id: each for each in explain_search(searcher, NEW.query, k=100, neighbors=60)}
+
+
 def test_explain_names_the_added_query(latest: Path) -> None:
     add_labels(latest / "bundle", [NEW])
-    hits = {each.hit.passage_id: each for each in explain_search(latest / "bundle", NEW.query, k=100, neighbors=60)}
+    hits = explained(latest)
     (mine,) = [each for each in hits["p7"].why.influences if each.query == NEW.query]
     assert mine.labelled and mine.query_id == new_query_id(NEW.query) and mine.score_change != 0
     for each in hits.values():
         assert each.why.score == pytest.approx(each.hit.score, abs=1e-5)
     with Versions.of(latest / "bundle") as versions:
         versions.undo()
-    hits = {each.hit.passage_id: each for each in explain_search(latest / "bundle", NEW.query, k=100, neighbors=60)}
+    hits = explained(latest)
     assert not [each for each in hits["p7"].why.influences if each.query == NEW.query]
 
 

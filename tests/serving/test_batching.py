@@ -67,16 +67,20 @@ def test_a_failure_is_its_batchs_alone() -> None:
 
 def test_a_client_that_went_away_does_not_stop_the_others() -> None:
     async def main(answering: Answering) -> list[str]:
-        batcher = Batcher(answering, batch=4, most=100)
+        batcher = Batcher(answering, batch=1, most=100)
         working = asyncio.create_task(batcher.work())
-        gone = asyncio.create_task(batcher.ask(asks("gone")))
+        gone = [asyncio.create_task(batcher.ask(asks(name))) for name in ("in work", "waits", "waits too")]
         await asyncio.sleep(0.05)
-        gone.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await gone
+        for each in gone:
+            each.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await each
         answering.may.set()
         found = await batcher.ask(asks("here"))
         working.cancel()
+        assert batcher.waiting == 0
         return found
 
-    assert asyncio.run(main(Answering())) == ["HERE"]
+    answering = Answering()
+    assert asyncio.run(main(answering)) == ["HERE"]
+    assert answering.batches == [["in work"], ["here"]], "nothing is computed for a client that went away"

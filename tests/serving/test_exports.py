@@ -17,8 +17,9 @@ from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.cli import app
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.serving import exports
-from gnn_encoder.serving.exports import FACTS, PASSAGES, export, questions_of
+from gnn_encoder.serving.exports import export, parquet_file, query_encoder, rows
+from gnn_encoder.serving.exports.job import FACTS, Job, questions_of
+from gnn_encoder.serving.exports.parquet_file import PASSAGES
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_sentence_transformers_has_the_same_vectors_without_this_project(
 
 
 def test_parquet_has_the_vectors_and_the_hits(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "ROWS", 7)
+    monkeypatch.setattr(rows, "ROWS", 7)
     export(bundle, "parquet", tmp_path / "out")
     table = pq.read_table(tmp_path / "out" / PASSAGES)
     vectors = np.stack(table.column("vector").to_numpy())
@@ -80,31 +81,31 @@ def test_a_passage_with_several_vectors_has_several_rows(bundle: Bundle, tiny_da
 
 
 def test_an_export_that_differs_is_refused(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = exports._write_encoder
+    real = query_encoder._write
 
-    def wrong(*given: object) -> None:
-        real(*given)  # type: ignore[arg-type]
-        path = given[2] / "1_Pooling" / "config.json"  # type: ignore[operator]
+    def wrong(job: Job, folder: Path) -> None:
+        real(job, folder)
+        path = folder / "1_Pooling" / "config.json"
         swapped = {
             key: not value if isinstance(value, bool) else value for key, value in json.loads(path.read_text()).items()
         }
         path.write_text(json.dumps(swapped))
 
-    monkeypatch.setattr(exports, "_write_encoder", wrong)
+    monkeypatch.setattr(query_encoder, "_write", wrong)
     with pytest.raises(UserError, match="gives other vectors"):
         export(bundle, "sentence-transformers", tmp_path / "out")
     for column in ("vector", "passage_id"):
         monkeypatch.undo()
-        right = exports._write_passages
+        right = parquet_file._write
 
-        def rolled(given: Bundle, folder: Path, progress: None, column: str = column, right: Any = right) -> None:
-            right(given, folder, progress)
+        def rolled(job: Job, folder: Path, column: str = column, right: Any = right) -> None:
+            right(job, folder)
             table = pq.read_table(folder / PASSAGES)
             place = table.column_names.index(column)
             moved = table.column(column).take(np.roll(np.arange(len(table)), 1))
             pq.write_table(table.set_column(place, table.schema.field(place), moved), folder / PASSAGES)
 
-        monkeypatch.setattr(exports, "_write_passages", rolled)
+        monkeypatch.setattr(parquet_file, "_write", rolled)
         with pytest.raises(UserError, match="other vectors"):
             export(bundle, "parquet", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -121,7 +122,20 @@ def test_on_the_command_line(
 
     target = str(tmp_path / "out")
     code, shown = run("--format", "parquet", target)
-    assert code == 0 and f"{target}/{PASSAGES}" in shown
+    assert code == 0 and f"{target}/{PASSAGES}" in shown and "export: writing 100/100 rows" in shown
     assert run("--format", "parquet", target) == (2, f"error: {target} exists: name a folder that does not\n")
     code, shown = run("--format", "csv", str(tmp_path / "other"))
-    assert code == 2 and "choose sentence-transformers or parquet" in shown and not (tmp_path / "other").exists()
+    assert (
+        code == 2
+        and "choose sentence-transformers, parquet, lancedb or pgvector" in shown
+        and not (tmp_path / "other").exists()
+    )
+    for given, problem in (
+        (["--format", "parquet", "--update"], "leave out --update"),
+        (["--format", "parquet", "--index"], "tables of LanceDB and PostgreSQL"),
+        (["--format", "lancedb", "--table", "a'b"], "lower-case letters"),
+    ):
+        code, shown = run(*given, str(tmp_path / "other"))
+        assert code == 2 and problem in shown and shown.count("\n") == 1
+    code, shown = run("--format", "lancedb", "s3://bucket/table")
+    assert code == 2 and "is a folder of this machine" in shown and list(tmp_path.iterdir()) == [tmp_path / "out"]

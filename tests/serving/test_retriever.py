@@ -85,6 +85,25 @@ def test_what_cannot_be_done_is_one_line(bundles: dict[str, Path], name: str, as
     assert "\n" not in str(caught.value)
 
 
+def test_a_retriever_stays_with_its_bundle_when_the_link_moves(bundles: dict[str, Path], tmp_path: Path) -> None:
+    link = tmp_path / "bundle"
+    link.symlink_to(bundles["vectors"])
+    retriever, expected = Retriever.load(link), Retriever.load(bundles["vectors"])
+    link.unlink()
+    link.symlink_to(bundles["without"])  # has no BM25, which the retriever has not read yet
+    assert retriever.search("the old river", 5, fuse=True) == expected.search("the old river", 5, fuse=True)
+
+
+def test_ids_are_known_or_not(bundles: dict[str, Path]) -> None:
+    retriever = Retriever.load(bundles["vectors"])
+    assert retriever.has_passage("p3") and not retriever.has_passage("p") and not retriever.has_passage("")
+
+
+def test_a_weight_without_a_fusion_is_refused(bundles: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match="leave one of them out"):
+        Retriever.load(bundles["vectors"]).search("the old river", fuse=False, weight=0.3)
+
+
 def test_no_such_bundle() -> None:
     with pytest.raises(UserError, match="no bundle"):
         Retriever.load("not/there")
@@ -104,6 +123,10 @@ def test_a_folder_needs_neither_mlflow_nor_kfp(bundles: dict[str, Path]) -> None
 
 def test_the_public_names() -> None:
     assert all(getattr(gnn_encoder, name) is not None for name in gnn_encoder.__all__)
-    assert set(dir(gnn_encoder)) == set(gnn_encoder.__all__) == {*gnn_encoder.PLACES, "__version__"}
+    assert (
+        set(dir(gnn_encoder))
+        == set(gnn_encoder.__all__)
+        == {"Explanation", "Hit", "Retriever", "UserError", "__version__"}
+    )
     with pytest.raises(AttributeError, match="nothing"):
         gnn_encoder.nothing  # noqa: B018

@@ -101,7 +101,7 @@ def test_a_bundle_searches_and_explains_as_its_equation_says(
     assert System.of(tmp_path / "run").name == name
 
     question = data.query_texts(test[:1])[0]
-    explained = explain_by_labels(bundle.path, question, k=6, queries=2)
+    explained = explain_by_labels(Searcher(bundle), question, k=6, queries=2)
     assert [hit.passage_id for hit, _ in explained] == [f"p{row}" for row in best[0][:6]]
     for (hit, parts), row in zip(explained, best[0], strict=False):
         assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=1e-5)
@@ -112,7 +112,8 @@ def test_a_bundle_searches_and_explains_as_its_equation_says(
         assert any("number" in part.source and "[q" in part.source for _, parts in explained for part in parts)
     if name == "sum":  # nine queries of a passage: two are named
         passage = int(np.argmax(np.diff(labels.indptr)))
-        (parts,) = (p for hit, p in explain_by_labels(bundle.path, question, 40, 2) if hit.passage_id == f"p{passage}")
+        explained = explain_by_labels(Searcher(bundle), question, 40, 2)
+        (parts,) = (parts for hit, parts in explained if hit.passage_id == f"p{passage}")
         assert [part.source for part in parts[3:]] == ["7 more queries"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from gnn_encoder.artifacts import (
     Bundle,
@@ -16,7 +17,9 @@ from gnn_encoder.artifacts import (
     drafting,
     read_manifest,
 )
+from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
@@ -204,6 +207,43 @@ def test_the_chosen_bundle_is_the_systems_and_takes_no_space_of_its_own(
     again = tmp_path / "again"
     choose_bundle(ChooseBundle(previous=str(tmp_path)), dataset=tiny_dataset.path, bundles=[plain], chosen_bundle=again)
     assert Bundle.read(again).serving == bundle.serving
+
+
+def test_the_folder_explains_itself_and_its_digest_does_not_count_that(
+    plain: Path, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    bundle = chosen(tmp_path, tiny_dataset, [plain], MEANS | {GRAPH: 0.1, FUSED: 0.6})
+    page, digest = (bundle.path / README).read_text("utf-8"), bundle.manifest.digest
+    front, _, body = page.removeprefix("---\n").partition("---\n")
+    assert yaml.safe_load(front)["library_name"] == "gnn-encoder"
+    assert body.startswith(f"# {FUSED}\n\nRecommended: {FUSED}") and "0.40 of the vectors' and 0.60 of BM25's" in page
+    assert "What it reaches" not in page, "without an evaluation there are no figures"
+    assert f"| test | {len(tiny_dataset.query_rows('test'))} |" in page and tiny_dataset.manifest.digest in page
+    (bundle.path / README).write_text("other words")
+    assert Bundle.read(bundle.path).manifest.digest == digest
+    (bundle.path / README).unlink()
+    assert Bundle.read(bundle.path).manifest.digest == digest
+    update = tmp_path / "update"
+    choose_bundle(
+        ChooseBundle(previous=str(tmp_path)), dataset=tiny_dataset.path, bundles=[plain], chosen_bundle=update
+    )
+    assert "An update has encoded this corpus" in (update / README).read_text("utf-8")
+    assert read_manifest(update).digest == digest
+
+
+def test_a_copy_with_a_reranker_and_a_version_with_labels_keep_the_readme(
+    plain: Path, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    bundle = chosen(tmp_path, tiny_dataset, [plain], MEANS | {GRAPH: 0.1, FUSED: 0.6})
+    with drafting(tmp_path / "scorer", "model") as draft:
+        (draft / "scorer.json").write_text("{}")
+    with drafting(tmp_path / "copy", "bundle") as draft:
+        bundle.copy_to(draft, tmp_path / "scorer")
+    with drafting(tmp_path / "labelled", "bundle") as draft:
+        bundle.with_added(draft, AddedLabels([]))
+    pages = {(tmp_path / name / README).read_text("utf-8") for name in ("bundle", "copy", "labelled")}
+    assert len(pages) == 1
+    assert all(README not in read_manifest(tmp_path / name).files for name in ("bundle", "copy", "labelled"))
 
 
 def test_a_system_without_a_bundle_and_a_bundle_that_was_not_ranked_are_refused(

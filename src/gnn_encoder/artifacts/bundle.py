@@ -11,6 +11,7 @@ reranker/       scorer that orders the first hits, if one was trained on them (`
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
 serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both
 bundle.json     describes these files for other programs, and names the system whose vectors they are
+README.md       describes the bundle for people, if a run chose it (`promotion.model_card`)
 
 ROOT/latest/bundle is the bundle that a run recommends, and ROOT/latest/bundles/NAME is each system's.
 
@@ -30,7 +31,7 @@ import numpy as np
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, ROWS, AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
-from gnn_encoder.artifacts.folder import Artifact, Draft, FileFacts, read_manifest
+from gnn_encoder.artifacts.folder import README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, LabelledQueries, LabelUse, read_use
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER
@@ -161,6 +162,8 @@ class Bundle(Artifact):
         for name, source in sources.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, draft / name)
+        if (self.path / README).is_file():
+            shutil.copyfile(self.path / README, draft / README)
         self._pass_on(draft)
 
     def serve(self, draft: Draft, serving: Serving, reranker: Path | None = None) -> None:
@@ -185,7 +188,7 @@ class Bundle(Artifact):
         for name in self.manifest.files:
             if name != CARD and not name.startswith(f"{ADDED}/"):
                 draft.link(self, name)
-        draft.link_history(self)
+        draft.link_apart(self)
         card = json.loads((self.path / CARD).read_text(encoding="utf-8"))
         card.pop("changed", None)
         if added.changes:

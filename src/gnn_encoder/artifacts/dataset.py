@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -98,11 +99,12 @@ class Passages:
 
 
 class PassageTable:
-    """`corpus.parquet` of a dataset or a bundle: streamed in order, or read by row number."""
+    """`corpus.parquet` of a dataset or a bundle: streamed in order, or read by row. Threads may share it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = pq.ParquetFile(path, memory_map=True)
+        self._reading = Lock()  # two threads that read one ParquetFile crash the process
         sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
 
@@ -116,7 +118,7 @@ class PassageTable:
 
     def stream(self) -> Iterator[Passages]:
         """All passages in row order, a row group at a time."""
-        for batch in self._file.iter_batches(batch_size=ROW_GROUP):
+        for batch in pq.ParquetFile(self._path, memory_map=True).iter_batches(batch_size=ROW_GROUP):
             yield _passages(batch)
 
     def take(self, rows: np.ndarray) -> Passages:
@@ -124,15 +126,17 @@ class PassageTable:
         rows = np.asarray(rows, dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         groups = np.searchsorted(self._starts, rows[order], side="right") - 1
-        parts = [
-            self._file.read_row_group(int(group)).take(_column(rows[order][groups == group] - self._starts[group]))
-            for group in np.unique(groups)
-        ]
+        parts = []
+        for group in np.unique(groups):
+            with self._reading:
+                table = self._file.read_row_group(int(group))
+            parts.append(table.take(_column(rows[order][groups == group] - self._starts[group])))
         return _passages(pa.concat_tables(parts).take(_column(np.argsort(order)))) if parts else Passages([], [], [])
 
     def ids(self) -> pa.ChunkedArray:
         """Every passage's text id, as an Arrow column [m]."""
-        return self._file.read(columns=["passage_id"]).column(0)
+        with self._reading:
+            return self._file.read(columns=["passage_id"]).column(0)
 
 
 def _column(rows: np.ndarray) -> pa.Array:

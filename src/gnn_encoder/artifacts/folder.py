@@ -24,7 +24,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gnn_encoder.errors import UserError, printable
 
-MANIFEST, HISTORY = "manifest.json", "history.json"
+MANIFEST, HISTORY, README = "manifest.json", "history.json", "README.md"
+APART = (HISTORY, README)
+"""Files that explain an artifact. They are not among its files: its digest is the same whenever it was made."""
 LARGEST = 2**24
 """Most bytes of a manifest; real manifests have some thousand bytes."""
 CLOCK_TICK = 20_000_000
@@ -66,8 +68,8 @@ class FileFacts:
 class Manifest:
     """The content of `manifest.json`.
 
-    `digest` covers the names, sizes and SHA-256 of `files`. `history` is the SHA-256 of `history.json`, which is not
-    among `files`; empty without such a file. `seal` covers all other fields of the manifest.
+    `digest` covers the names, sizes and SHA-256 of `files`, which are all but those in `APART`. `history` is the
+    SHA-256 of `history.json`; empty without such a file. `seal` covers all other fields of the manifest.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -134,10 +136,11 @@ class Draft:
             shutil.copyfile(artifact.path / name, target)
         self._linked[name] = artifact.manifest.files[name]
 
-    def link_history(self, artifact: "Artifact") -> None:
-        """Add the history of a complete artifact, if it has one, as a symbolic link."""
-        if (artifact.path / HISTORY).is_file():
-            (self.path / HISTORY).symlink_to((artifact.path / HISTORY).resolve())
+    def link_apart(self, artifact: "Artifact") -> None:
+        """Add the history and the README of a complete artifact, if it has them, as symbolic links."""
+        for name in APART:
+            if (artifact.path / name).is_file():
+                (self.path / name).symlink_to((artifact.path / name).resolve())
 
     def rows(self, **counts: int) -> None:
         """Record row counts in the manifest."""
@@ -145,8 +148,8 @@ class Draft:
 
     def finish(self) -> Manifest:
         """Hash the files, write the manifest, and give the folder its final name."""
-        history = self.path / HISTORY
-        for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p != history):
+        history, apart = self.path / HISTORY, [self.path / name for name in APART]
+        for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p not in apart):
             name = path.relative_to(self.path).as_posix()
             self.manifest.files[name] = self._linked.get(name) or FileFacts(path.stat().st_size, sha256(path))
         if history.is_file():

@@ -4,13 +4,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gnn_encoder.cli.options import DEFAULT_ROOT, Root
-from gnn_encoder.errors import UserError, printable
+from gnn_encoder.errors import UserError, printable, without_password
 
 if TYPE_CHECKING:
     from gnn_encoder.artifacts import Dataset
@@ -111,20 +112,38 @@ def copy(
 
 def export(
     bundle: Named,
-    target: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
-    form: Annotated[str, typer.Option("--format", help="sentence-transformers or parquet.")],
+    target: Annotated[
+        str,
+        typer.Argument(help="Folder to write; for pgvector the database, postgresql://USER:PASSWORD@HOST/DATABASE."),
+    ],
+    form: Annotated[str, typer.Option("--format", help="sentence-transformers, parquet, lancedb or pgvector.")],
+    table: Annotated[str, typer.Option(help="Name of the table of LanceDB or PostgreSQL.")] = "passages",
+    index: Annotated[
+        bool | None,
+        typer.Option(
+            "--index/--no-index",
+            help="Search the table by an approximate index that finds 99 % of the first hits, or exactly; by default "
+            "pgvector has an index and lancedb has none.",
+        ),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Send only what changed to a table of an earlier export, if there is one.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Write the query encoder or the passage vectors for other programs, after asking both the same questions."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.serving.exports import HOW
+    from gnn_encoder.serving.exports import FORMATS
     from gnn_encoder.serving.exports import export as write
+    from gnn_encoder.tracking.progress import Progress
 
     opened = Bundle.read(_folder(bundle, root))
-    said = write(opened, form, target)
-    typer.echo(f"{target} is {opened.system}'s: {said}; {HOW[form].format(target)}")
-    if opened.label_use and opened.label_use.method == "softmax" and form == "parquet":
+    said = write(opened, form, target, table=table, index=index, update=update, progress=partial(Progress, "export"))
+    place = without_password(target)
+    reader = FORMATS[form].reader.format(target=place, table=table)
+    typer.echo(f"{place} is {opened.system}'s: {said}; {reader}")
+    if opened.label_use and opened.label_use.method == "softmax" and form != "sentence-transformers":
         typer.echo("warning: a query memory lifts passages at search, which vectors alone do not show", err=True)
 
 
@@ -158,9 +177,10 @@ def explain(
     from gnn_encoder.explanation.labels import explain_by_labels
     from gnn_encoder.explanation.passages import LEGEND
     from gnn_encoder.explanation.search import explain_reranked, explain_search, show_hit, show_parts
+    from gnn_encoder.retrieval.reranking import reranker_of
+    from gnn_encoder.retrieval.search import Searcher
 
-    screen, folder = Console(), _folder(bundle, root)
-    opened = Bundle.read(folder)
+    screen, opened = Console(), Bundle.read(_folder(bundle, root))
     by_labels = not rerank and opened.labels_path is not None
     if opened.serving.weight is not None and not rerank:
         screen.print(f"the hits of the vectors alone; a search ranks by {opened.serving.system}\n", style="dim")
@@ -169,14 +189,14 @@ def explain(
         raise UserError(f"--html shows the graph's effect: {which}")
     if rerank or by_labels:
         explained = (
-            explain_reranked(folder, question, k, depth)
+            explain_reranked(Searcher(opened), reranker_of(opened), question, k, depth)
             if rerank
-            else explain_by_labels(folder, question, k, neighbors)
+            else explain_by_labels(Searcher(opened), question, k, neighbors)
         )
         for found, parts in explained:
             show_parts(screen, found, parts)
         return
-    hits = explain_search(folder, question, k, neighbors)
+    hits = explain_search(Searcher(opened), question, k, neighbors)
     for hit in hits:
         show_hit(screen, hit)
     screen.print(LEGEND, style="dim")

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,9 +24,16 @@ def serve(
     look: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two looks at where the bundle's name leads.")
     ] = 5.0,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the labels that people give on the page; --set ingest.labels=FILE trains on them.",
+        ),
+    ] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Serve a trained bundle over HTTP until SIGTERM: POST /search, /health/ready, /metrics, /docs.
+    """Serve a trained bundle over HTTP until SIGTERM: a page at /, POST /search, /health/ready, /metrics, /docs.
 
     If the bundle's name leads to another bundle later (a moved alias, a new run), that one is opened beside and takes
     over. With GNN_ENCODER_TOKEN set, clients need the header `Authorization: Bearer TOKEN`.
@@ -33,24 +41,36 @@ def serve(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     import uvicorn
 
-    from gnn_encoder.serving.app import Limits, create_app
+    from gnn_encoder.serving.app import create_app
+    from gnn_encoder.serving.feedback import Feedback
     from gnn_encoder.serving.following import Followed
+    from gnn_encoder.serving.guard import Limits
+    from gnn_encoder.tracking.pipeline_run import impatient
 
-    token = os.environ.get(TOKEN, "")
+    token = os.environ.get(TOKEN, "").strip()
+    if TOKEN in os.environ and not token:
+        raise UserError(f"{TOKEN} is empty: give it a token, or unset it to serve without one")
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         raise UserError(f"cannot listen at {host}, port {port} ({error}): choose others by --host and --port") from None
-    followed = Followed(bundle, root)
-    served, where = followed.current, listening.getsockname()
-    application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token)
-    typer.echo(
-        f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"
-    )
-    typer.echo(f"at         http://{f'[{where[0]}]' if ':' in where[0] else where[0]}:{where[1]}, described at /docs")
-    if not token and where[0] not in ("127.0.0.1", "::1"):
-        typer.echo(f"warning    anyone who reaches this address may search: set {TOKEN}", err=True)
-    config = uvicorn.Config(
-        application, access_log=False, log_level="warning", timeout_graceful_shutdown=DRAIN, server_header=False
-    )
-    uvicorn.Server(config).run(sockets=[listening])
+    where = listening.getsockname()
+    private = bool(token) or where[0] in ("127.0.0.1", "::1")
+    if labels and not private:
+        raise UserError(f"with --labels and no token, anyone who reaches {where[0]} trains the model: set {TOKEN}")
+    feedback = Feedback(labels) if labels else None
+    with impatient():  # once: setting the environment while another thread reads it is not safe
+        followed = Followed(bundle, root)
+        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback)
+        served = followed.current
+        typer.echo(
+            f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"
+        )
+        address = f"[{where[0]}]" if ":" in where[0] else where[0]
+        typer.echo(f"at         http://{address}:{where[1]}, described at /docs")
+        if not private:
+            typer.echo(f"warning    anyone who reaches this address may search: set {TOKEN}", err=True)
+        config = uvicorn.Config(
+            application, access_log=False, log_level="warning", timeout_graceful_shutdown=DRAIN, server_header=False
+        )
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,7 +1,5 @@
 """Explains the hits of a bundle with labelled queries: what each training query adds to a passage's score."""
 
-from pathlib import Path
-
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
@@ -13,7 +11,7 @@ from gnn_encoder.retrieval.search import Hit, Searcher
 
 
 def explain_by_labels(
-    bundle: Path, question: str, k: int = 5, queries: int = 5
+    searcher: Searcher, question: str, k: int = 5, queries: int = 5
 ) -> list[tuple[Hit, list[Contribution]]]:
     """Returns the best `k` passages for a query, best first, each with the parts of its score.
 
@@ -23,8 +21,8 @@ def explain_by_labels(
     Raises:
         UserError: as `Searcher.find`.
     """
-    opened = Bundle.read(bundle)
-    labels, use, folder, searcher = opened.labels, opened.label_use, opened.labels_path, Searcher(opened)
+    opened = searcher.bundle
+    labels, use, folder = opened.labels, opened.label_use, opened.labels_path
     assert labels and use and folder, "a bundle without labelled queries"
     vector, scores, rows = searcher.find(question, k)
     labelled, plain = labels.passages, read_plain(folder)

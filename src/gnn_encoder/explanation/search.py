@@ -19,8 +19,8 @@ from gnn_encoder.artifacts import Asked, Bundle, read_manifest
 from gnn_encoder.artifacts.bundle import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
-from gnn_encoder.retrieval.reranking import reranked, reranker_of
-from gnn_encoder.retrieval.scorers import Contribution
+from gnn_encoder.retrieval.reranking import reranked
+from gnn_encoder.retrieval.scorers import Contribution, Scorer
 from gnn_encoder.retrieval.search import Hit, Searcher
 from gnn_encoder.settings.systems import GNN_ENCODER
 
@@ -42,46 +42,51 @@ class ExplainedHit:
     plain_rank: int
 
 
-def explain_search(bundle: Path, question: str, k: int = 5, neighbors: int = 5) -> list[ExplainedHit]:
+def explain_search(
+    searcher: Searcher, question: str, k: int = 5, neighbors: int = 5, beside: Path | None = None
+) -> list[ExplainedHit]:
     """Returns the best `k` passages for a query, best first, each with `neighbors` training queries of largest weight.
 
     Only the neighbourhood of the hits is propagated. For the ranks, h'_p and h_p of all passages are read once.
 
+    Args:
+        beside: the folder of the run, with the artifacts that the bundle was made from; by default the bundle's parent.
+
     Raises:
-        UserError: as `Searcher.find`, or the artifacts that explain the bundle are not in its parent folder.
+        UserError: as `Searcher.find`, or these artifacts are not in that folder.
     """
-    opened = Bundle.read(bundle)
-    sources, searcher = sources_of(opened), Searcher(opened)
+    sources = sources_of(searcher.bundle, beside)
     vector, scores, rows = searcher.find(question, k)
     (whys,) = sources.explain(vector[None], rows[None], neighbors=neighbors, inflows=INFLOWS)
-    with_graph = ranks(opened.vectors, vector, rows)
+    with_graph = ranks(searcher.bundle.vectors, vector, rows)
     without = ranks(sources.encoding.passages, vector, rows, sources.gnn.scaled)
     hits = zip(searcher.hits(scores, rows), whys, with_graph, without, strict=True)
     return [ExplainedHit(*each) for each in hits]
 
 
-def explain_reranked(bundle: Path, question: str, k: int = 5, depth: int = 100) -> list[tuple[Hit, list[Contribution]]]:
-    """Returns the best `k` of a query's first `depth` hits by the bundle's re-ranker, each with the parts of its score.
+def explain_reranked(
+    searcher: Searcher, scorer: Scorer, question: str, k: int = 5, depth: int = 100
+) -> list[tuple[Hit, list[Contribution]]]:
+    """Returns the best `k` of a query's first `depth` hits by a re-ranker, each with the parts of its score.
 
     Raises:
-        UserError: as `Searcher.find`, or the bundle has no re-ranker.
+        UserError: as `Searcher.find`.
     """
-    opened = Bundle.read(bundle)
-    searcher, scorer, asked = Searcher(opened), reranker_of(opened), Asked([question], opened.passages)
+    asked = Asked([question], searcher.bundle.passages)
     depth = max(k, depth)  # a later hit has no score of the re-ranker
     run = reranked(scorer, asked, searcher.run(question, depth), depth)
     hits = searcher.hits(run.score[:k], run.passage[:k])
     return [(hit, scorer.explain(asked, question, int(row))) for hit, row in zip(hits, run.passage[:k], strict=True)]
 
 
-def sources_of(bundle: Bundle) -> Sources:
-    """Opens the artifacts beside a bundle; raises UserError if one is missing, or is not what the bundle came from."""
+def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
+    """Opens the artifacts that a bundle was made from; raises UserError if one is missing or another run's."""
     if bundle.system != GNN_ENCODER:
         raise UserError(
             f"{bundle.path} has the vectors of the system {bundle.system}, without a graph: give --bundle "
             f"ROOT/latest/{place_of(GNN_ENCODER)}"
         )
-    beside, inputs = run_folder(bundle.path), bundle.manifest.inputs
+    beside, inputs = beside or run_folder(bundle.path), bundle.manifest.inputs
     folders = {name: beside / name for name in NEEDED}
     if missing := [name for name, path in folders.items() if not path.exists()]:
         raise UserError(

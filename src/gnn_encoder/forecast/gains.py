@@ -9,10 +9,11 @@ from gnn_encoder.artifacts.tables import warm_labels
 from gnn_encoder.evaluation.power import deviation
 from gnn_encoder.evaluation.significance import bootstrap_intervals, holm, paired_randomization
 from gnn_encoder.forecast.frozen_sum import WEIGHTS, labels_of, reciprocal_ranks, training_pairs
-from gnn_encoder.forecast.sample import NewProgress, draw
+from gnn_encoder.forecast.sample import draw
 from gnn_encoder.inference.encoding import encode_texts, encode_tokens
 from gnn_encoder.inference.tokens import tokens_at
 from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.tracking.progress import NewProgress
 
 LENGTH = 128
 """Tokens of a text that are read: more would take longer and change the gain little."""

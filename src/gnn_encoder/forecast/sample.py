@@ -7,7 +7,6 @@ obliqa (13,012 passages, w = 0.3, dev: +0.056 MRR@10) samples of 5,000 passages 
 samples of 3,000 give +0.046, and +0.011. So a forecast from a sample errs on the low side.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.tracking.progress import Progress
+from gnn_encoder.tracking.progress import NewProgress
 
 FEWEST = 200
 """Labelled dev queries from which on a forecast is of dev. Fewer say little, so it is of training queries."""
@@ -25,9 +24,6 @@ QUERIES, QUERIES_OF_SAMPLE = 2000, 500
 """Most queries of a forecast, and most if passages are drawn: all relevant passages take a place."""
 DEPTH = 100
 """First hits of BM25 that may be among the passages."""
-
-NewProgress = Callable[[str, int, str], Progress]
-"""Makes the progress of a stage from its name, total and unit."""
 
 
 @dataclass(frozen=True)

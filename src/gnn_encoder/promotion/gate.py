@@ -52,6 +52,16 @@ class Paired:
         return self.challenger[measure] - self.other[measure]
 
 
+def against_baseline(metrics: Mapping[str, Any], system: str, split: str) -> dict[str, Paired]:
+    """Returns {`ALL` and each stratum of the split: a system against the baseline of its evaluation}.
+
+    Args:
+        metrics: the metrics of an `Evaluation`.
+    """
+    blocks = {ALL: metrics} | {name: of for name, of in metrics["strata"].items() if split in of["queries"]}
+    return {name: Paired.of_block(block, split, system, metrics["baseline"]) for name, block in blocks.items()}
+
+
 @dataclass(frozen=True)
 class Costs:
     """What a bundle costs."""

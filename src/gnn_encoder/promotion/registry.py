@@ -1,5 +1,8 @@
 """The model registry: versions of a model, and the aliases that name the served version.
 
+A version is an MLflow model (`promotion.logged_model`) that names a bundle. This program reads the bundle's address
+from the version's tag `bundle`.
+
 The alias `champion` names the version in service, `previous` the former champion. MLflow sets an alias without a
 condition, so two processes that compared with the same champion could both replace the champion. Therefore each move of
 the aliases is first recorded as a version of the model `NAME.moves` that names the previous move. MLflow assigns each
@@ -20,7 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import Missing, UserError
+from gnn_encoder.promotion.logged_model import log_model
 from gnn_encoder.storage import is_remote, local_folder
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.pipeline_run import existing_store, impatient
@@ -125,31 +131,34 @@ class Registry:
         return Path(self._client.download_artifacts(version.run_id, name, folder))
 
     @_naming_store
-    def register(self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str) -> str:
+    def log_model(self, bundle: Bundle, address: str, figures: Mapping[str, float], dataset: Manifest) -> str:
+        """Logs a bundle as an MLflow model with its figures on a dataset; returns the model's id."""
+        data = mlflow_runs.dataset_of(dataset)
+        return log_model(self._client, str(self._run_id), self.name, bundle, address, figures, data)
+
+    @_naming_store
+    def register(
+        self, bundle: str, tags: Mapping[str, Any], metrics: Mapping[str, float], card: str, model: str | None = None
+    ) -> str:
         """Registers a bundle as a version; returns the version's number.
 
         Args:
             bundle: the bundle's folder, or its address in an object store.
             card: the model card, cut to the length that the store accepts.
+            model: the id of the bundle's MLflow model. Without one, as in versions of earlier releases, this program
+                can use the version, and MLflow's own programs cannot.
         """
-        from mlflow.exceptions import MlflowException
-
         _agree(self._client.create_registered_model, self.name)
         most = mlflow_runs.VALUE_CHARACTERS
         if len(card) > most:
             card = card[: card.rindex("\n", 0, most - 1)] + "\n…"
         figures = {f"metric.{mlflow_runs.metric_name(name)}": f"{value:.6g}" for name, value in metrics.items()}
         labels = {name: str(value)[:most] for name, value in {**tags, **figures, BUNDLE: bundle}.items()}
-        create = functools.partial(
-            self._client.create_model_version, self.name, run_id=self._run_id, tags=labels, description=card
+        source = f"models:/{model}" if model else bundle if "://" in bundle else Path(bundle).as_uri()
+        made = self._client.create_model_version(
+            self.name, source, self._run_id, tags=labels, description=card, model_id=model
         )
-        try:
-            return str(create(bundle if "://" in bundle else Path(bundle).as_uri()).version)
-        except MlflowException as error:
-            # A server refuses a source on the client's disk. The tag `bundle` has the bundle's address, too.
-            if "model version source" not in str(error):
-                raise
-            return str(create(f"runs:/{self._run_id}/bundle").version)
+        return str(made.version)
 
     @_naming_store
     def withdraw(self, number: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ DEPTH = 1000
 
 ASKED = np.zeros(1, np.int32)
 """The query of a run for one question."""
-UNSERVED = np.empty((0, 0), np.float32)
+NO_VECTORS = np.empty((0, 0), np.float32)
 """In place of the vectors that a ranking by BM25 alone does not look at."""
 
 
@@ -53,6 +54,8 @@ class Searcher:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
+        self.reading = RLock()
+        """Held while texts are encoded: tokenizers keep the last call's padding as their state."""
         self._bert = Bert.read(bundle.query_encoder_path)
         self.index = PassageIndex.read(bundle)
         if bundle.vectors.shape[1] != (self._bert or self.encoder).width:
@@ -95,12 +98,13 @@ class Searcher:
         return vectors[0], scores[0][hits], rows[0][hits]
 
     def encode(self, question: str) -> np.ndarray:
-        """E_Q of a query, fp32 [1, d]."""
-        if self._bert:
-            return self._bert(question)
-        from gnn_encoder.inference.encoding import encode_question
+        """E_Q of a query, fp32 [1, d]. Several threads may call it."""
+        with self.reading:
+            if self._bert:
+                return self._bert(question)
+            from gnn_encoder.inference.encoding import encode_question
 
-        return encode_question(self.encoder, question)
+            return encode_question(self.encoder, question)
 
     @staticmethod
     def check(question: str, k: int) -> None:
@@ -126,7 +130,7 @@ def fused_run(searcher: Searcher, question: str, k: int, weight: float | None = 
     weight, words = fusion_weight(searcher.bundle, weight)
     bm25 = bm25_of(searcher.bundle)
     searcher.check(question, k)
-    vectors = searcher.encode(question) if weight else UNSERVED
+    vectors = searcher.encode(question) if weight else NO_VECTORS
     return ranking(searcher.index, bm25, ASKED, [question], vectors, k, weight), words
 
 
@@ -139,8 +143,13 @@ def served_weight(bundle: Bundle, fuse: bool | None = None, weight: float | None
 
     Returns:
         None, and no words, for the vectors alone.
+
+    Raises:
+        UserError: a weight without a fusion, or a weight that is not from 0 to 1.
     """
     serving = bundle.serving
+    if fuse is False and weight is not None:
+        raise UserError(f"a weight of {weight:g} and no fusion were asked for: leave one of them out")
     if fuse or weight is not None:
         return fusion_weight(bundle, weight)
     if fuse is None and serving.weight is not None:

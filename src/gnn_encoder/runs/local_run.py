@@ -81,8 +81,13 @@ def run_pipeline(
                 systems = metrics["results"][split].items()
                 figures = {f"{split}/{system}/{k}": v for system, means in systems for k, v in means.items()}
                 advice = metrics.get("recommendation") or {}
-                card = Decision.read(decision).card if decision else ""
-                parent.results(figures, card, advice.get("system", ""))
+                card, model = "", ""
+                if decision:
+                    decided = Decision.read(decision)
+                    card, model = decided.card, decided.facts.get("model") or ""
+                data = outcome.outputs.get("dataset")
+                dataset = read_manifest(data) if data else None
+                parent.results(figures, card, advice.get("system", ""), dataset, model)
         finally:
             parent.finish(outcome.status)
     return outcome

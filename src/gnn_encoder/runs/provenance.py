@@ -213,12 +213,15 @@ def code_digest(module: str) -> str:
 
 
 def _templates(source: Path) -> set[Path]:
-    """Returns the templates in the module's folder that the module names, and the templates that those name."""
+    """Returns the templates that a module names, and those that a template names.
+
+    A template lies in the module's folder. Code that is copied and not imported (`"../serving/pyfunc.py"`) is one, too.
+    """
     templates: set[Path] = set()
     waiting = [source]
     while waiting:
-        named = re.findall(r"[\w.]+\.j2\b", waiting.pop().read_text(encoding="utf-8"))
-        new = {path for path in map(source.with_name, named) if path.is_file()} - templates
+        named = re.findall(r"[\w.]+\.j2\b|(?<=\")\.\./\w+/\w+\.py(?=\")", waiting.pop().read_text(encoding="utf-8"))
+        new = {path for path in map(source.parent.joinpath, named) if path.is_file()} - templates
         templates |= new
         waiting += new
     return templates

@@ -98,6 +98,8 @@ def _run(
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
+            if "dataset" in folders:
+                log.dataset(read_manifest(folders["dataset"]))
             context = Context(name, log, key, title, call.source_digests, addresses)
             drafts = {o: stack.enter_context(drafting(path, schema)) for o, (path, schema) in outputs.items()}
             if not call.asked:

@@ -73,6 +73,8 @@ class Batcher(Generic[Answer]):
             requests = self._next()
             if not self._requests:
                 self._arrived.clear()
+            if not requests:
+                continue
             asks = [ask for some, _ in requests for ask in some]
             began = time.perf_counter()
             try:
@@ -87,16 +89,26 @@ class Batcher(Generic[Answer]):
             self._seconds_each += RECENT * ((time.perf_counter() - began) / len(asks) - self._seconds_each)
             for some, future in requests:
                 own, answers = answers[: len(some)], answers[len(some) :]
-                if not future.done():  # a client that went away waits no more
+                if not future.done():  # the client did not go away meanwhile
                     future.set_result(own)
 
     def _next(self) -> list[tuple[Sequence[Ask], asyncio.Future[list[Answer]]]]:
-        """Takes the next requests, with at most `batch` questions unless the first has more."""
-        requests = [self._requests.popleft()]
-        questions = len(requests[0][0])
-        while self._requests and questions + len(self._requests[0][0]) <= self._batch:
-            requests.append(self._requests.popleft())
-            questions += len(requests[-1][0])
+        """Takes the next requests, with at most `batch` questions unless the first has more.
+
+        Requests whose clients went away are dropped.
+        """
+        requests: list[tuple[Sequence[Ask], asyncio.Future[list[Answer]]]] = []
+        questions = 0
+        while self._requests:
+            asks, future = self._requests[0]
+            if future.done():
+                self.waiting -= len(asks)
+            elif requests and questions + len(asks) > self._batch:
+                break
+            else:
+                requests.append((asks, future))
+                questions += len(asks)
+            self._requests.popleft()
         return requests
 
     def close(self) -> None:

@@ -48,17 +48,19 @@ class Followed:
     def look(self) -> bool:
         """Looks where the name leads now, and returns whether another bundle is served since.
 
-        `refused` tells why not. A refused bundle is opened again after `RETRY` seconds, or if the name leads elsewhere.
+        A refused bundle is opened again after `RETRY` seconds, or if the name leads elsewhere.
         """
         try:
             target, version = self._look_up()
             if target == self._target and (not self._retry_at or time.monotonic() < self._retry_at):
                 self.refused = self.refused if self._retry_at else ""
                 return False
-            self._target, self._retry_at = target, time.monotonic() + RETRY
+            self._target, self._retry_at = target, math.inf
             self.current = self._opened(version)
         except Exception as error:  # whatever is wrong with the new bundle or its store: the old one is served on
             self.refused = one_line(error)
+            if self._retry_at == math.inf:  # the bundle was refused, and not the store that names it
+                self._retry_at = time.monotonic() + RETRY
             return False
         self._retry_at = 0.0
         self.refused = ""
@@ -81,7 +83,12 @@ class Followed:
         digest = retriever.bundle.manifest.digest
         if version and version.tags.get(DIGEST, digest) != digest:
             raise UserError(f"{folder} is not the bundle that was registered as version {version.number}")
-        for hits in (retriever.search(PROBE, 10), retriever.search(PROBE, 10, fuse=False)):
+        bundle = retriever.bundle
+        ways: list[dict[str, bool]] = [{}, {"fuse": False}]
+        ways += [{"fuse": True}] if bundle.bm25_path else []
+        ways += [{"rerank": True}] if bundle.reranker_path else []
+        for way in ways:  # each part of the bundle is read before it is served
+            hits = retriever.search(PROBE, 10, **way)
             if not all(math.isfinite(hit.score) for hit in hits):
                 raise UserError(f"{folder}: a question got a score that is no number, so it is not served")
         return Served(retriever, version.number if version else digest[:12])

@@ -1,11 +1,4 @@
-"""The public interface for applications: a bundle, opened once and asked many times.
-
-from gnn_encoder import Retriever
-
-retriever = Retriever.load("gnn-encoder-runs/latest/bundle")
-for hit in retriever.search("how do I read a file line by line?"):
-    print(hit.score, hit.passage_id, hit.text)
-"""
+"""The public interface for applications: a bundle, opened once and asked many times. README shows its use."""
 
 import os
 from collections.abc import Sequence
@@ -17,13 +10,17 @@ from threading import RLock
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import Asked, Bundle, read_manifest
+from gnn_encoder.artifacts import Asked, Bundle
+from gnn_encoder.artifacts.bundle import run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.retrieval.reranking import reranked, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
-from gnn_encoder.retrieval.search import UNSERVED, Hit, Searcher, bm25_of, ranking, served_weight
+from gnn_encoder.retrieval.search import NO_VECTORS, Hit, Searcher, bm25_of, ranking, served_weight
 
 if TYPE_CHECKING:
     from gnn_encoder.explanation.search import ExplainedHit
@@ -48,12 +45,14 @@ class Explanation:
 class Retriever:
     """Searches a bundle; several threads may use one retriever. Nothing in the bundle's folder is changed."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, run: Path | None = None) -> None:
+        """Opens a bundle's index and query encoder; `run`: the folder of the run that explains the bundle."""
         self.bundle = bundle
         self._searcher = Searcher(bundle)
-        # Tokenizers keep the last call's padding as their state, so one thread reads texts at a time. Products of
-        # matrices use all cores anyway. A search of vectors waits for nobody.
-        self._reading = RLock()
+        self.run = run or run_folder(bundle.path)
+        # One thread encodes, and one re-ranks or explains. Products of matrices use all cores anyway, and a search of
+        # vectors waits for nobody.
+        self._reading, self._judging = self._searcher.reading, RLock()
 
     @classmethod
     def load(cls, name: str | Path, root: str | Path = ROOT) -> "Retriever":
@@ -68,12 +67,9 @@ class Retriever:
             UserError: there is no such bundle, or it is incomplete or damaged.
         """
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        folder = Path(name)
-        if not folder.is_dir():
-            from gnn_encoder.promotion.registry import named_bundle
-
-            folder = named_bundle(str(name), Path(root))
-        return cls(Bundle.read(folder))
+        named = named_bundle(str(name), Path(root))
+        # A link such as ROOT/latest/bundle leads to another bundle after the next run; this retriever stays with one.
+        return cls(Bundle.read(named.resolve()), run_folder(named))
 
     @overload  # a text is a sequence of texts, too, but the first that fits is taken
     def search(  # type: ignore[overload-overlap]
@@ -125,14 +121,16 @@ class Retriever:
         asked = [questions] if isinstance(questions, str) else list(questions)
         for question in asked:
             self._searcher.check(question, k)
-        self._searcher.check("as a depth", depth)
+        if depth < 1:
+            raise UserError(f"a depth of {depth} was asked for: ask for at least 1")
         wanted, _ = served_weight(self.bundle, fuse, weight)
         found = max(k, depth) if rerank else k
         rows, bm25 = np.arange(len(asked), dtype=np.int32), None if wanted is None else self._bm25
-        vectors = self.encode_queries(asked) if wanted != 0 else UNSERVED
-        with self._reading if bm25 or rerank else nullcontext():
+        vectors = self.encode_queries(asked) if wanted != 0 else NO_VECTORS
+        with self._reading if bm25 is not None else nullcontext():
             run = ranking(self._searcher.index, bm25, rows, asked, vectors, found, wanted)
-            if rerank:
+        if rerank:
+            with self._judging:
                 run = reranked(self._reranker, Asked(asked, self.bundle.passages), run, depth)
         hits = []
         for row in rows:
@@ -155,14 +153,26 @@ class Retriever:
         from gnn_encoder.explanation.labels import explain_by_labels
         from gnn_encoder.explanation.search import explain_reranked, explain_search
 
-        path = self.bundle.path
-        if read_manifest(path).digest != self.bundle.manifest.digest:
-            raise UserError(f"{path} leads to another bundle than before: load it again")
-        with self._reading:
+        with self._judging:
             if rerank or self.bundle.labels_path:
-                found = explain_reranked(path, question, k, depth) if rerank else explain_by_labels(path, question, k)
+                found = (
+                    explain_reranked(self._searcher, self._reranker, question, k, depth)
+                    if rerank
+                    else explain_by_labels(self._searcher, question, k)
+                )
                 return [Explanation(hit, tuple(parts)) for hit, parts in found]
-            return [Explanation(each.hit, graph=each) for each in explain_search(path, question, k)]
+            return [
+                Explanation(each.hit, graph=each)
+                for each in explain_search(self._searcher, question, k, beside=self.run)
+            ]
+
+    def has_passage(self, passage_id: str) -> bool:
+        """Returns whether the bundle has a passage with this id. The first call reads all ids."""
+        return bool(pc.index(self._ids, pa.scalar(passage_id, self._ids.type)).as_py() >= 0)
+
+    @cached_property
+    def _ids(self) -> pa.ChunkedArray:
+        return self.bundle.passages.ids()
 
     @cached_property
     def _bm25(self) -> "Bm25":

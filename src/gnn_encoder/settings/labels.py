@@ -15,7 +15,7 @@ from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, Positive
 Kind = Literal["sum", "memory", "clusters"]
 LABEL_SYSTEMS: dict[Kind, str] = {"sum": QUERY_SUM, "memory": QUERY_MEMORY, "clusters": QUERY_CLUSTERS}
 """Kind → the system's name in every table."""
-Weights = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...], Field(min_length=1)]
+Candidates = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...], Field(min_length=1)]
 
 
 class EncodeWithLabels(Inference, Lexical, IndexKind):
@@ -33,24 +33,20 @@ class EncodeWithLabels(Inference, Lexical, IndexKind):
     """The system of this call."""
     measure: Measure = "RR@10"
     """The measure that chooses among the numbers below."""
-    sum_weights: Weights = (0.0, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+    sum_weights: Candidates = (0.0, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
     """w of the sum. 0: the dual encoder as it is, so that a run may say that labels gain nothing."""
     memory_forms: tuple[Literal["max", "softmax"], ...] = ("max", "softmax")
     """`max`: w · the best similarity with a labelled query. `softmax`: w · the softmax, over the nearest training
     queries, of those that the passage is labelled for (`gnn_encoder.retrieval.memory`)."""
-    memory_weights: Weights = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
+    memory_weights: Candidates = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
     memory_neighbours: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (5, 20, 100)
     """Numbers of nearest training queries in the softmax."""
     memory_temperatures: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] = (0.05, 0.1, 0.2)
     """Temperatures of the softmax; for vectors that have no unit length, multiples of their mean squared length."""
-    memory_thresholds: Annotated[tuple[Annotated[float, Field(ge=0.0)], ...], Field(min_length=1)] = (
-        0.0,
-        0.5,
-        0.6,
-        0.7,
-    )
-    """Similarities that a nearest training query needs to count in the softmax; 0: all count. Multiples as above."""
-    cluster_weights: Weights = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+    memory_thresholds: Candidates = (0.0, 0.5, 0.6, 0.7)
+    """Training queries with a lower similarity get no share of the softmax; 0: all nearest ones get theirs. For vectors
+    without unit length they are multiples of the mean squared length, too."""
+    cluster_weights: Candidates = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
     clusters: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 4, 16)
     """Numbers of vectors that a passage has at most, besides its own."""
     margin: Annotated[float, Field(ge=0.0)] = 0.005

@@ -2,11 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gnn_encoder.artifacts import Bundle, Dataset, DocumentContext, Draft, Recommended, read_manifest
+from gnn_encoder.artifacts import (
+    Bundle,
+    Dataset,
+    DocumentContext,
+    Draft,
+    Evaluation,
+    Graph,
+    Recommended,
+    read_manifest,
+)
 from gnn_encoder.artifacts.bundle import BUNDLE, Serving
+from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
+from gnn_encoder.promotion.model_card import readme
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import ChooseBundle
 
@@ -19,22 +31,27 @@ def choose_bundle(
     bundles: list[Path],
     chosen_bundle: Draft,
     recommendation: Path | None = None,
+    evaluation: Path | None = None,
+    graph: Path | None = None,
 ) -> Metrics:
     """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
 
-    A bundle without files belongs to a system that the settings leave out.
+    The evaluation and the graph are for the README only. A bundle without files belongs to a system that the settings
+    leave out.
 
     Raises:
-        UserError: no bundle is of that system, or the recommendation's evaluation did not rank the bundle.
+        UserError: no bundle is of that system, the recommendation's evaluation did not rank the bundle, or the
+            recommendation is not of the given evaluation.
     """
-    reranker, remark = None, ""
+    reranker, remark, data = None, "", Dataset(dataset)
+    facts: dict[str, Any] | None = None
     if recommendation:
         facts = Recommended.read(recommendation).facts
         serving, system = Serving(facts["system"], facts["weight"], facts["tuned_on"]), facts["dense"]
     else:
         former = Bundle.read(Path(settings.previous) / BUNDLE)
         serving, system = former.serving, former.system
-        reranker, remark = _reranker(former, Dataset(dataset))
+        reranker, remark = _reranker(former, data)
     bundle = _of_system(system, bundles)
     if recommendation:
         ranked = {record.inputs.get("bundle") for record in read_history(recommendation).values()}
@@ -42,7 +59,15 @@ def choose_bundle(
             raise UserError(
                 f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
             )
+    evaluated = Evaluation.read(evaluation) if evaluation else None
+    if evaluated and facts and facts["evaluation"] != evaluated.manifest.digest:
+        raise UserError(f"{recommendation} was not made from {evaluation}: run recommend again")
     bundle.serve(chosen_bundle, serving, reranker)
+    history = read_history(recommendation or bundle.path)
+    edges = Graph.read(graph) if graph else None
+    has_reranker = (reranker or bundle.reranker_path) is not None
+    page = readme(bundle, serving, data, history, facts, evaluated, edges, has_reranker)
+    (chosen_bundle / README).write_text(page, encoding="utf-8")
     headline = f"{serving.system}, {len(bundle.passages):,} passages{remark}"
     return {"passages": len(bundle.passages), "headline": headline}
 

@@ -12,7 +12,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, Evaluation, Graph, Rec
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
-from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Paired, Verdict, decide
+from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
 from gnn_encoder.promotion.model_card import model_card
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
@@ -70,12 +70,15 @@ def promote(
 
 def _registered(challenger: "_Challenger", models: Registry) -> dict[str, Any]:
     """Decides and registers, again if another process has moved the aliases; returns the facts of the decision."""
-    address = challenger.stored_bundle()
+    address, model = challenger.stored_bundle(), None
     while True:
         seen = models.aliases()
         facts = challenger.facts(models.find(seen.champion) if seen.champion else None, address)
         if models.aliases() != seen:
             continue
+        # A second round has the same model, and the same figures.
+        model = model or models.log_model(challenger.bundle, address, facts["figures"], challenger.data.manifest)
+        facts["model"] = model
         facts["version"] = version = challenger.register(models, facts)
         if facts["decision"] == KEEP or models.promote(version, seen):
             return facts
@@ -98,7 +101,7 @@ class _Challenger:
         """Decides; returns the content of `decision.json` for an unregistered bundle at `address`."""
         digest, measure = self.bundle.manifest.digest, self.settings.measure
         split = self.evaluation.metrics["headline_split"]
-        plain = self._against_baseline(split)
+        plain = against_baseline(self.evaluation.metrics, self.advice.facts["system"], split)
         figures = plain[ALL].challenger
         comparison: ChampionComparison | str | None = None
         if champion and champion.tags.get(DIGEST) == digest:
@@ -117,17 +120,11 @@ class _Challenger:
             "comparison": asdict(comparison) if isinstance(comparison, ChampionComparison) else None,
             "model_name": self.settings.model_name,
             "version": None,
+            "model": None,
             "champion_before": champion and champion.number,
             "bundle": address,
             "bundle_digest": digest,
         }
-
-    def _against_baseline(self, split: str) -> dict[str, Paired]:
-        """Returns {`ALL` and each stratum of the split: the recommended system against the plain dual encoder}."""
-        metrics = self.evaluation.metrics
-        blocks = {ALL: metrics} | {name: of for name, of in metrics["strata"].items() if split in of["queries"]}
-        system, baseline = self.advice.facts["system"], metrics["baseline"]
-        return {name: Paired.of_block(block, split, system, baseline) for name, block in blocks.items()}
 
     def _compared(self, champion: Version, split: str) -> ChampionComparison | str:
         """Returns the comparison with the champion, or the reason why the champion's bundle cannot be read."""
@@ -170,8 +167,8 @@ class _Challenger:
         tags = {name: digest for name, digest in self.context.sources.items() if name in ORIGIN}
         tags |= {DECISION: facts["decision"], REASON: facts["reason"], DIGEST: facts["bundle_digest"]}
         tags["evaluation.digest"] = self.evaluation.metrics["digests"][facts["split"]]
-        return models.register(facts["bundle"], tags, facts["figures"], self.card(facts))
+        return models.register(facts["bundle"], tags, facts["figures"], self.card(facts), facts["model"])
 
     def card(self, facts: dict[str, Any]) -> str:
         """Returns the model card."""
-        return model_card(self.evaluation, self.data, self.graph, self.bundle, facts)
+        return model_card(self.bundle, self.data, self.advice.facts, self.evaluation, self.graph, facts)

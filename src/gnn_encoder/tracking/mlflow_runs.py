@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from gnn_encoder import __version__
+from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError, one_line, without_password
 
 PARENT_RUN = "GNN_ENCODER_PARENT_RUN"
@@ -34,6 +35,8 @@ NOTE = "mlflow.note.content"
 FLUSH_SECONDS = 3.0
 LOCK_SECONDS = 120.0
 """Longest wait for a SQLite store that another program has locked."""
+DIGEST_CHARACTERS = 36
+"""MLflow's limit for the digest of a dataset."""
 METRICS_PER_CALL, PARAMS_PER_CALL, VALUE_CHARACTERS = 1000, 100, 5000
 """MLflow's limits for one `log_batch`, and for the value of one tag or parameter."""
 
@@ -66,6 +69,20 @@ class StepLog:
         for name, value in values.items():
             if isinstance(value, int | float):
                 self.metric(name, value, at=0)
+
+    def dataset(self, manifest: Manifest) -> None:
+        """Log a dataset artifact that the run reads, by its manifest."""
+        if self.client is not None:
+            from mlflow.entities import DatasetInput
+
+            self._try("log_inputs", [DatasetInput(dataset_of(manifest))])
+
+    def model(self, model_id: str) -> None:
+        """Log an MLflow model that the run made."""
+        if self.client is not None:
+            from mlflow.entities import LoggedModelOutput
+
+            self._try("log_outputs", [LoggedModelOutput(model_id, step=0)])
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Log a file (or the contents of a folder) in `folder` of the run's artifacts."""
@@ -175,14 +192,18 @@ def _client(uri: str) -> Any:
     # MLflow prints each run's address with the password.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     # 40 % of the import time is garbage collection, because MLflow creates a million lasting objects.
-    gc.disable()
+    # Only then are these objects frozen: a server asks again and again, and frozen objects are never freed.
+    first = "mlflow.tracking" not in sys.modules
+    if first:
+        gc.disable()
     try:
         from mlflow.tracking import MlflowClient
 
         return MlflowClient(uri, uri)
     finally:
-        gc.freeze()
-        gc.enable()
+        if first:
+            gc.freeze()
+            gc.enable()
 
 
 def experiment_id(client: Any, parent: str | None = None, artifact_location: str | None = None) -> str:
@@ -221,6 +242,28 @@ def describe(log: StepLog, params: Mapping[str, Any], tags: Mapping[str, str]) -
     for start in range(0, max(len(entries), 1), PARAMS_PER_CALL):
         batch = entries[start : start + PARAMS_PER_CALL]
         log.client.log_batch(log.run_id, params=batch, tags=[] if start else labels)
+
+
+def dataset_of(manifest: Manifest) -> Any:
+    """The MLflow dataset of a dataset artifact: its name, digest, source and row counts."""
+    from mlflow.entities import Dataset
+
+    source = without_password(str(manifest.settings.get("dataset") or manifest.schema))
+    name = source.rstrip("/").rpartition("/")[2] or source
+    kind = source.partition(":")[0] if ":" in source else "local"
+    profile = json.dumps(manifest.rows)
+    return Dataset(
+        name[:500], manifest.digest[:DIGEST_CHARACTERS], kind[:36], json.dumps({"uri": source}), None, profile
+    )
+
+
+def log_figures(client: Any, run_id: str, figures: Mapping[str, float], model_id: str, dataset: Any) -> None:
+    """Log the figures of an MLflow model on a dataset (`dataset_of`)."""
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    of = {"model_id": model_id, "dataset_name": dataset.name, "dataset_digest": dataset.digest, "run_id": run_id}
+    client.log_batch(run_id, [Metric(metric_name(name), float(value), now, 0, **of) for name, value in figures.items()])
 
 
 def metric_name(name: str) -> str:

@@ -50,14 +50,25 @@ class PipelineLog:
             log.metrics(manifest.metrics)
             log.close("FINISHED")
 
-    def results(self, figures: Mapping[str, float], note: str = "", recommended: str = "") -> None:
-        """Log the comparison's figures, a description (`note`) and the recommended system on the pipeline's run, where
-        users compare runs."""
+    def results(
+        self,
+        figures: Mapping[str, float],
+        note: str = "",
+        recommended: str = "",
+        dataset: Manifest | None = None,
+        model: str = "",
+    ) -> None:
+        """Log the comparison's figures, a description (`note`), the recommended system, the dataset and the id of the
+        registered MLflow model on the pipeline's run, where users compare runs."""
         self._log.metrics(figures)
         if recommended:
             self._log.tag("recommended", recommended)
         if note:
             self._log.tag(mlflow_runs.NOTE, note)
+        if dataset:
+            self._log.dataset(dataset)
+        if model:
+            self._log.model(model)
         self._log.close(None)
 
     def finish(self, status: str) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,3 +70,7 @@ class Progress:
         for item in items:
             yield item
             self.advance()
+
+
+NewProgress = Callable[[str, int, str], Progress]
+"""Makes the progress of a stage from its name, total and unit."""

@@ -1,9 +1,8 @@
-"""A server answers as `Retriever` does, refuses what it must in one line, and follows its bundle's name."""
+"""A server answers as `Retriever` does, and refuses what it must in one line."""
 
 import http.client
 import json
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,79 +11,29 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+from http_server import JSON, Server, ids, serving
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.folder import MANIFEST
+from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion.registry import BUNDLE, DIGEST, open_registry
 from gnn_encoder.serving import app as module
-from gnn_encoder.serving import following
-from gnn_encoder.serving.app import PROBLEM, Limits, create_app
-from gnn_encoder.serving.following import Followed
+from gnn_encoder.serving import feedback
+from gnn_encoder.serving.guard import PROBLEM
 
-TOKEN = "a-secret-of-this-test"
-JSON = {"Content-Type": "application/json"}
-
-
-class Server:
-    """A server in a thread of this process."""
-
-    def __init__(self, followed: Followed, limits: Limits, token: str) -> None:
-        self.followed = followed
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        config = uvicorn.Config(create_app(followed, limits, token), log_level="critical", access_log=False)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]))
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    def send(
-        self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request(method, path, body, headers or {})
-        response = connection.getresponse()
-        found = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-        connection.close()
-        return found
-
-    def search(self, **asked: Any) -> tuple[int, Any]:
-        status, headers, body = self.send("POST", "/search", json.dumps(asked).encode(), JSON)
-        assert headers["content-type"] == ("application/json" if status == 200 else PROBLEM)
-        return status, json.loads(body)
-
-
-@contextmanager
-def serving(name: Path | str, root: Path = Path("none"), token: str = "", **limits: Any) -> Iterator[Server]:
-    server = Server(Followed(str(name), root), Limits(**limits), token)
-    try:
-        yield server
-    finally:
-        server.stop()
+TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
 
 
 @pytest.fixture(scope="module")
 def server(bundles: dict[str, Path]) -> Iterator[Server]:
-    with serving(bundles["both"], questions=4, characters=200, k=20, body=5000, body_seconds=0.5) as made:
+    with serving(
+        bundles["both"], questions=4, slow_questions=2, characters=200, k=20, body=5000, body_seconds=0.5
+    ) as made:
         yield made
-
-
-def ids(result: dict) -> list[str]:
-    return [hit["passage_id"] for hit in result["hits"]]
 
 
 def test_the_answers_are_the_retrievers(server: Server, bundles: dict[str, Path]) -> None:
@@ -98,6 +47,7 @@ def test_the_answers_are_the_retrievers(server: Server, bundles: dict[str, Path]
         assert [hit["score"] for hit in result["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-5)
     status, found = server.search(questions="garden", k=3, fuse=False)
     assert ids(found["results"][0]) == [hit.passage_id for hit in retriever.search("garden", 3, fuse=False)]
+    assert found["system"] == retriever.bundle.system, "not as it is served by default"
 
 
 def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, Path]) -> None:
@@ -111,8 +61,8 @@ def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, P
     assert [ids(answer["results"][0]) for _, answer in found] == expected
     _, _, figures = server.send("GET", "/metrics")
     lines = dict(line.rsplit(" ", 1) for line in figures.decode().splitlines() if not line.startswith("#"))
-    batches, asked = (float(lines[f"gnn_encoder_batch_questions_{name}"]) for name in ("count", "sum"))
-    assert batches < asked, "some questions were answered together"
+    most_alone, asked = (float(lines[f"gnn_encoder_batch_questions_{name}"]) for name in ('bucket{le="1.0"}', "count"))
+    assert most_alone < asked and float(lines['gnn_encoder_batch_questions_bucket{le="2.0"}']) < asked, "batches of 3"
     assert float(lines['gnn_encoder_requests_total{path="/search",status="200"}']) >= 64
     assert lines["gnn_encoder_questions_waiting"] == "0.0"
 
@@ -135,13 +85,17 @@ def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, P
         ({"questions": "a", "more": 1}, "more: "),
         ({"questions": "\ud800"}, "surrogate"),
         ({"questions": "a", "rerank": True}, "no re-ranker"),
+        ({"questions": "a", "explain": True}, "nothing can be explained"),
+        ({"questions": ["a", "b"], "explain": True}, "one at a time"),
+        ({"questions": "a", "explain": True, "fuse": True}, "leave out fuse"),
+        ({"questions": ["a", "b", "c"], "rerank": True}, "give 1 to 2"),
         ({}, "questions: Field required"),
     ],
 )
 def test_what_a_request_lacks_is_one_line(server: Server, asked: dict, words: str) -> None:
     status, found = server.search(**asked)
     assert status == 422 == found["status"] and found["title"] == "Unprocessable Entity" and found["type"]
-    assert words in found["detail"] and "\n" not in found["detail"]
+    assert words in found["detail"] and "\n" not in found["detail"] and "/tmp" not in found["detail"]
 
 
 def test_bodies_have_limits(server: Server) -> None:
@@ -197,9 +151,12 @@ def test_a_thousand_malformed_requests(server: Server) -> None:
         status, headers, found = server.send("POST", "/search", broken(), JSON)
         assert 400 <= status < 500, (number, status, found)
         assert headers["content-type"] == PROBLEM and "\n" not in json.loads(found)["detail"]
-    heads = [b"GET", b"POST /search", b"\x00\x01", b"GET / HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"]
-    heads += [b"POST /search HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"GET / HTTP/1.1\r\nHost\r\n\r\n"]
-    heads += [b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a" * 70000]
+    heads = [b"GET", b"POST /search", b"\x00\x01", b"GET /nothing HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"]
+    heads += [b"POST /search HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"GET /nothing HTTP/1.1\r\nHost\r\n\r\n"]
+    heads += [
+        b"POST /search HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        b"GET /nothing HTTP/1.1\r\n" + b"a" * 70000,
+    ]
     for number in range(100):
         status = raw(heads[number % len(heads)] + chance.randbytes(number // 10))
         assert 400 <= status < 500, heads[number % len(heads)][:40]
@@ -218,23 +175,25 @@ def test_the_token(bundles: dict[str, Path], capfd: pytest.CaptureFixture[str]) 
         ):
             status, headers, found = server.send("POST", "/search", body, JSON | given)
             assert status == 401 and headers["www-authenticate"] == "Bearer" and TOKEN.encode() not in found
-            assert server.send("GET", "/metrics", headers=given)[0] == 401
+            assert server.send("GET", "/about", headers=given)[0] == 401
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert server.send("POST", "/search", body, JSON | right)[0] == 200
-        assert server.send("GET", "/docs", headers=right)[0] == 200
-        assert server.send("GET", "/health/ready")[0] == server.send("GET", "/health/live")[0] == 200
+        for path in ("/health/ready", "/health/live", "/metrics", "/docs"):
+            assert server.send("GET", path)[0] == 200, path
+        described = json.loads(server.send("GET", "/openapi.json")[2])
+        assert described["paths"]["/search"]["post"]["security"] == [{"HTTPBearer": []}]
     assert TOKEN not in "".join(capfd.readouterr())
 
 
 def test_a_full_queue_says_when_to_come_again(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, may, real = threading.Event(), threading.Event(), module._answers
+    entered, may, real = threading.Event(), threading.Event(), module.answers_of
 
     def waits(*given: Any) -> Any:
         entered.set()
         assert may.wait(20)
         return real(*given)
 
-    monkeypatch.setattr(module, "_answers", waits)
+    monkeypatch.setattr(module, "answers_of", waits)
     with serving(bundles["vectors"], waiting=1) as server, ThreadPoolExecutor(1) as threads:
         first = threads.submit(server.search, questions="garden")
         assert entered.wait(20)
@@ -244,125 +203,55 @@ def test_a_full_queue_says_when_to_come_again(bundles: dict[str, Path], monkeypa
         assert first.result()[0] == 200
 
 
+def test_nothing_is_computed_for_a_client_that_went_away(
+    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, may, seen, real = threading.Event(), threading.Event(), [], module.answers_of
+
+    def waits(served: Any, asks: Any) -> Any:
+        seen.extend(ask.question for ask in asks)
+        entered.set()
+        assert may.wait(20)
+        return real(served, asks)
+
+    monkeypatch.setattr(module, "answers_of", waits)
+    with serving(bundles["vectors"]) as server, ThreadPoolExecutor(1) as threads:
+        first = threads.submit(server.search, questions="garden")
+        assert entered.wait(20)
+        gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        gone.request("POST", "/search", json.dumps({"questions": "gone"}).encode(), JSON)
+        for waiting in (2.0, 1.0):  # the figure falls when the next batch is taken
+            if waiting == 1.0:
+                gone.close()
+                time.sleep(0.3)
+                may.set()
+                assert first.result()[0] == 200
+                assert server.search(questions="river")[0] == 200
+            else:
+                until_waiting(server, waiting)
+        until_waiting(server, 0.0)
+        assert seen == ["garden", "river"]
+
+
+def until_waiting(server: Server, count: float) -> None:
+    """Waits until so many questions wait or are in work."""
+    for _ in range(200):
+        if f"gnn_encoder_questions_waiting {count}".encode() in server.send("GET", "/metrics")[2]:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"never {count} questions")
+
+
 def test_a_failure_says_nothing_of_the_inside(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: Any) -> Any:
         raise RuntimeError("at /a/secret/path")
 
     with serving(bundles["vectors"]) as server:
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_answers", fails)
+            patch.setattr(module, "answers_of", fails)
             status, found = server.search(questions="garden")
         assert status == 500 and "secret" not in json.dumps(found) and "Traceback" not in json.dumps(found)
         assert server.search(questions="garden")[0] == 200
-
-
-def pointed(link: Path, target: Path) -> None:
-    fresh = link.with_name("fresh")
-    fresh.symlink_to(target)
-    fresh.replace(link)
-
-
-def damaged(path: Path, folder: Path) -> Path:
-    shutil.copytree(path, folder)
-    with (folder / "vectors.npy").open("r+b") as file:
-        file.seek(-8, 2)
-        file.write(b"\xff" * 8)
-    return folder
-
-
-def test_a_moved_link_is_followed_and_a_damaged_bundle_is_not(bundles: dict[str, Path], tmp_path: Path) -> None:
-    link, question = tmp_path / "bundle", "the old river"
-    pointed(link, bundles["vectors"])
-    expected = {}
-    for name in ("vectors", "words"):
-        opened = Retriever.load(bundles[name])
-        expected[opened.bundle.manifest.digest[:12]] = [hit.passage_id for hit in opened.search(question, 5)]
-    assert len({tuple(hits) for hits in expected.values()}) == 2
-    answers: list[tuple[int, Any]] = []
-    with serving(link, look_seconds=0.05) as server:
-        stop = threading.Event()
-
-        def load() -> None:
-            while not stop.is_set():
-                answers.append(server.search(questions=question, k=5))
-
-        def until(version: str) -> None:
-            for _ in range(400):
-                if server.followed.current.version == version:
-                    return
-                time.sleep(0.05)
-            raise AssertionError(server.followed.refused)
-
-        clients = [threading.Thread(target=load) for _ in range(2)]
-        for client in clients:
-            client.start()
-        first, second = expected
-        pointed(link, bundles["words"])
-        until(second)
-        pointed(link, damaged(bundles["vectors"], tmp_path / "damaged"))
-        for _ in range(400):
-            if server.followed.refused:
-                break
-            time.sleep(0.05)
-        facts = json.loads(server.send("GET", "/health/ready")[2])
-        assert facts["version"] == second and "vectors.npy" in facts["refused"]
-        pointed(link, bundles["vectors"])
-        until(first)
-        time.sleep(0.2)
-        stop.set()
-        for client in clients:
-            client.join()
-        _, _, figures = server.send("GET", "/metrics")
-        assert b"gnn_encoder_bundle_swaps_total 2.0" in figures and first.encode() in figures
-        assert b"gnn_encoder_bundle_refused 0.0" in figures
-    assert {status for status, _ in answers} == {200} and {found["version"] for _, found in answers} == {first, second}
-    assert all(ids(found["results"][0]) == expected[found["version"]] for _, found in answers)
-
-
-def test_an_alias_is_followed(bundles: dict[str, Path], tmp_path: Path) -> None:
-    registry = open_registry(f"sqlite:///{tmp_path / 'mlflow.db'}", "gnn-encoder")
-    paths = [bundles["vectors"], bundles["both"], damaged(bundles["both"], tmp_path / "damaged")]
-    numbers = []
-    for path in paths:
-        digest = json.loads((path / MANIFEST).read_text())["digest"]
-        numbers.append(registry.register(str(path), {BUNDLE: str(path), DIGEST: digest}, {}, "a card"))
-    assert registry.promote(numbers[0])
-    followed = Followed("models:/gnn-encoder@champion", tmp_path)
-    assert followed.current.version == numbers[0] and not followed.look()
-    assert registry.promote(numbers[1]) and followed.look()
-    assert followed.current.version == numbers[1] and followed.current.system == "BM25 + both"
-    assert registry.promote(numbers[2]) and not followed.look()
-    assert followed.current.version == numbers[1] and followed.refused and not followed.look() and followed.refused
-    assert registry.promote(numbers[0]) and followed.look() and not followed.refused
-    other = Bundle.read(bundles["vectors"]).manifest.digest
-    wrong = registry.register(str(paths[1]), {BUNDLE: str(paths[1]), DIGEST: other}, {}, "another's digest")
-    assert registry.promote(wrong) and not followed.look() and "is not the bundle" in followed.refused
-    with pytest.raises(UserError, match="is not the bundle"):
-        Followed("models:/gnn-encoder@champion", tmp_path)
-
-
-def test_a_store_that_fails_for_a_while_is_asked_again(
-    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pointed(tmp_path / "bundle", bundles["vectors"])
-    followed = Followed(str(tmp_path / "bundle"), tmp_path)
-    first = followed.current
-
-    def fails(*given: object) -> None:
-        raise RuntimeError("the store is away")
-
-    pointed(tmp_path / "bundle", bundles["both"])
-    with monkeypatch.context() as patch:
-        patch.setattr(Followed, "_opened", fails)
-        assert not followed.look() and followed.refused == "the store is away" and followed.current is first
-    assert not followed.look() and followed.refused, "not at once"
-    monkeypatch.setattr(following, "RETRY", 0.0)
-    followed._retry_at = 1e-9
-    assert followed.look() and not followed.refused and followed.current.system == "BM25 + both"
-    with monkeypatch.context() as patch:
-        patch.setattr(Followed, "_look_up", fails)
-        assert not followed.look() and followed.refused
-    assert not followed.look() and not followed.refused, "the name leads where it led"
 
 
 def test_sigterm_lets_the_work_end(bundles: dict[str, Path]) -> None:
@@ -390,15 +279,85 @@ def test_sigterm_lets_the_work_end(bundles: dict[str, Path]) -> None:
     assert process.returncode in (0, -signal.SIGTERM) and "Traceback" not in out + errors
 
 
-@pytest.mark.parametrize(("port", "words"), [("taken", "cannot listen"), ("free", "no bundle")])
+@pytest.mark.parametrize(
+    ("port", "token", "more", "words"),
+    [
+        ("taken", None, (), "cannot listen"),
+        ("free", None, (), "no bundle"),
+        ("free", " ", (), "is empty"),
+        ("free", None, ("--host", "0.0.0.0", "--labels", "labels.jsonl"), "no token"),
+    ],
+)
 def test_what_cannot_be_served_is_one_line(
-    port: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    port: str,
+    token: str | None,
+    more: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from gnn_encoder.cli import app
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = str(taken.getsockname()[1] if port == "taken" else 0)
-        monkeypatch.setattr(sys, "argv", ["gnn-encoder", "serve", "--bundle", "not/there", "--port", number])
+        if token is not None:
+            monkeypatch.setenv(TOKEN_NAME, token)
+        monkeypatch.setattr(sys, "argv", ["gnn-encoder", "serve", "--bundle", "not/there", "--port", number, *more])
         with pytest.raises(SystemExit) as caught:
             app.main()
     assert caught.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_the_page_needs_no_token_and_says_nothing(bundles: dict[str, Path]) -> None:
+    with serving(bundles["vectors"], token=TOKEN) as server:
+        for path, words in (("/", b"<form"), ("/page.js", b"fetch("), ("/page.css", b"prefers-color-scheme")):
+            status, headers, body = server.send("GET", path)
+            assert status == 200 and words in body and "default-src 'self'" in headers["content-security-policy"]
+        assert server.send("GET", "/about")[0] == 401 == server.send("POST", "/feedback", b"{}", JSON)[0]
+        status, _, body = server.send("GET", "/about", headers={"Authorization": f"Bearer {TOKEN}"})
+        facts = json.loads(body)
+        assert status == 200 and facts["passages"] == len(Bundle.read(bundles["vectors"]).passages)
+        assert facts["feedback"] is facts["rerank"] is False
+
+
+def test_feedback_is_labels_of_the_next_training(
+    bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "new" / "labels.jsonl"
+
+    def vote(server: Server, **given: Any) -> tuple[int, Any]:
+        status, _, body = server.send("POST", "/feedback", json.dumps(given).encode(), JSON)
+        return status, json.loads(body)
+
+    with serving(bundles["vectors"], labels=file) as server:
+        assert read_labels(file) == []
+        for passage, count in (("p1", 1), ("p2", 2), ("p1", 2)):
+            assert vote(server, question=" where is the river ", passage_id=passage) == (200, {"labels": count})
+        first, second = read_labels(file)
+        assert (first.query, first.passage_id, second.passage_id) == ("where is the river", "p1", "p2")
+        assert first.is_new_query and first.added and first.query_id == second.query_id
+        for given, words in (
+            ({"question": "a", "passage_id": "nowhere"}, "no such passage"),
+            ({"question": " ", "passage_id": "p1"}, "question: empty"),
+            ({"question": "\ud800", "passage_id": "p1"}, "surrogate"),
+            ({"question": "a", "passage_id": "\ud800"}, "unicode"),
+            ({"question": "a", "passage_id": "p1", "relevant": 1}, "relevant: "),
+        ):
+            status, found = vote(server, **given)
+            assert status == 422 and words in found["detail"], given
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: vote(server, question=f"question {n}", passage_id="p3"), range(40)))
+    assert len(read_labels(file)) == 42
+    with serving(bundles["vectors"], labels=file) as server:  # a restart goes on from the file
+        assert vote(server, question="where is the river", passage_id="p1", relevant=False) == (200, {"labels": 41})
+    assert read_labels(file)[0] == second
+    with serving(bundles["vectors"]) as server:
+        status, found = vote(server, question="a", passage_id="p1")
+        assert status == 403 and "--labels" in found["detail"]
+    with monkeypatch.context() as patch, serving(bundles["vectors"], labels=file) as server:
+        patch.setattr(feedback, "MOST", 41)
+        status, found = vote(server, question="one more", passage_id="p1")
+        assert status == 507 and "41 labels" in found["detail"] and len(read_labels(file)) == 41
+    file.write_text("no label\n")
+    with pytest.raises(UserError, match="no added label"), serving(bundles["vectors"], labels=file):
+        pass

@@ -1,0 +1,72 @@
+"""What a bundle says to questions, as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.retrieval.search import Hit
+from gnn_encoder.serving.batching import Ask
+from gnn_encoder.serving.following import Served
+from gnn_encoder.serving.retriever import Explanation
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a bundle says to one question: results as JSON, or why there are none."""
+
+    served: Served
+    hits: list[dict[str, Any]] | UserError
+
+
+def ranked_by(served: Served, ask: Ask) -> str:
+    """Returns what ranks the hits of a question, in words."""
+    system = served.retriever.bundle.system
+    if ask.fuse:
+        ranked = f"BM25 + {system}"
+    elif ask.fuse is None and not ask.explain:
+        ranked = served.system
+    else:
+        ranked = system
+    return f"{ranked}, re-ranked" if ask.rerank else ranked
+
+
+def answers_of(served: Served, asks: Sequence[Ask]) -> list[Answer]:
+    """Answers all questions by one bundle, those with the same arguments together."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, ask in enumerate(asks):
+        alone = (place,) if ask.explain else ()
+        groups.setdefault((ask.k, ask.fuse, ask.rerank, *alone), []).append(place)
+    found_at: dict[int, Answer] = {}
+    for places in groups.values():
+        found = _hits(served, [asks[place] for place in places])
+        found_at |= {place: Answer(served, hits) for place, hits in zip(places, found, strict=True)}
+    return [found_at[place] for place in range(len(asks))]
+
+
+def _hits(served: Served, asks: Sequence[Ask]) -> list[list[dict[str, Any]] | UserError]:
+    """The hits of questions that have the same arguments, or for all of them the reason why there are none."""
+    first = asks[0]
+    try:
+        if first.explain:
+            explained = served.retriever.explain(first.question, first.k, rerank=first.rerank)
+            return [[asdict(each.hit) | {"why": _why(each)} for each in explained]]
+        found: list[list[Hit]] = served.retriever.search(
+            [ask.question for ask in asks], first.k, fuse=first.fuse, rerank=first.rerank
+        )
+    except UserError as error:
+        return [error] * len(asks)
+    return [[asdict(hit) for hit in hits] for hits in found]
+
+
+def without_paths(error: UserError, served: Served) -> str:
+    """Returns an error's line without the server's folders."""
+    retriever = served.retriever
+    return one_line(error).replace(str(retriever.bundle.path), "the bundle").replace(f"{retriever.run}/", "")
+
+
+def _why(explained: Explanation) -> dict[str, Any]:
+    if explained.graph:
+        ranks = {"rank": explained.graph.rank, "plain_rank": explained.graph.plain_rank}
+        return {"graph": asdict(explained.graph.why) | ranks}
+    return {"parts": [part._asdict() for part in explained.parts]}

@@ -1,0 +1,127 @@
+"""One export that is under way: what is written and where, the questions of its replay, and the facts to keep."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Bundle
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.tracking.progress import NewProgress
+
+QUESTIONS = 200
+"""Texts that both are asked."""
+FACTS = "export.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """An export of `bundle`."""
+
+    bundle: Bundle
+    form: str
+    target: str
+    table: str = "passages"
+    index: bool | None = None
+    """Whether to have an approximate index; None: `index_by_default`, or what the updated table has."""
+    index_by_default: bool = False
+    update: bool = False
+    progress: NewProgress | None = None
+
+    @property
+    def width(self) -> int:
+        """Components of a vector."""
+        return int(self.bundle.vectors.shape[1])
+
+    @property
+    def new_index(self) -> bool:
+        """Whether a new table gets an index."""
+        return self.index_by_default if self.index is None else self.index
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The query encoder."""
+        return TextEncoder.load(self.bundle.query_encoder_path)
+
+    @cached_property
+    def questions(self) -> list[str]:
+        """The texts that both are asked."""
+        return questions_of(self.bundle)
+
+    @cached_property
+    def queries(self) -> np.ndarray:
+        """The bundle's vectors fp32 [n, d] of the questions."""
+        return encode_texts(self.encoder, self.questions, precision="fp32")
+
+    def stage(self, name: str, total: int, unit: str = "rows") -> Callable[[int], None]:
+        """Starts a stage of `total` units; the result counts units that are done."""
+        if self.progress and total:
+            return self.progress(name, total, unit).advance
+        return lambda count: None
+
+    def facts(self, said: str, **more: Any) -> dict[str, Any]:
+        """Returns what is written beside an export, for its readers and for the next update."""
+        return {
+            "format": self.form,
+            "system": self.bundle.system,
+            "served_as": self.bundle.serving.system,
+            "similarity": "inner product",
+            "width": self.width,
+            "bundle_digest": self.bundle.manifest.digest,
+            "replay": said,
+            **more,
+        }
+
+    def check_former(self, place: str, facts: dict[str, Any]) -> None:
+        """Raises UserError if the table at `place` with the facts of its export is not one to update from this job."""
+        mine = {"format": self.form, "system": self.bundle.system, "width": self.width}
+        theirs = {name: facts.get(name) for name in mine}
+        if mine != theirs:
+            names = "{format} of {system}, width {width}"
+            raise UserError(f"{place} holds {names.format(**theirs)}, not {names.format(**mine)}: name another place")
+        if self.index is not None and self.index != bool(facts.get("index")):
+            has = "an" if facts.get("index") else "no"
+            raise UserError(f"{place} has {has} index, and an update keeps that: export to another place to change it")
+
+
+def questions_of(bundle: Bundle) -> list[str]:
+    """Returns texts to ask for: the titles, or the first words, of passages that are evenly spaced over the corpus."""
+    rows = np.unique(np.linspace(0, len(bundle.passages) - 1, QUESTIONS).astype(np.int64))
+    some = bundle.passages.take(rows)
+    texts = (title or " ".join(text.split()[:12]) for title, text in zip(some.titles, some.texts, strict=True))
+    return [text for text in texts if text.strip()]
+
+
+@contextmanager
+def new_folder(target: Path, mend: str = "name a folder that does not") -> Iterator[Path]:
+    """Yields a folder that gets the name `target` at the end; after an error nothing is left."""
+    if target.exists():
+        raise UserError(f"{target} exists: {mend}")
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Writes facts into a folder, in place of earlier ones."""
+    partial = folder / f".{FACTS}.partial"
+    partial.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    partial.replace(folder / FACTS)
+
+
+def missing(package: str, extra: str) -> UserError:
+    """Returns the error for a package that is not installed."""
+    return UserError(f'this export needs {package}: pip install "gnn-encoder[{extra}]"')

@@ -1,0 +1,238 @@
+"""The passages and their vectors as a PostgreSQL table, with pgvector.
+
+Everything is one transaction: a reader sees no table, or the former rows, until all rows are there, the index is built
+and the replay has compared both. After an error or a lost connection the server rolls back.
+
+The index is HNSW by inner product. The replay says which `hnsw.ef_search` finds 99 % of the exact first hits.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.serving.exports import rows as export_rows
+from gnn_encoder.serving.exports.job import Job, missing
+from gnn_encoder.serving.exports.replay import replay
+from gnn_encoder.serving.exports.rows import Changes, blocks, digests_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+WIDEST = 2000
+"""Largest width of an HNSW index over `vector`, by pgvector's documentation; `halfvec` has 4,000."""
+CONNECTING = 10
+"""Seconds to wait for the server, unless the address says otherwise."""
+COLUMNS = {
+    "digest": "bigint PRIMARY KEY",
+    "passage_id": "text NOT NULL",
+    "part": "integer NOT NULL",
+    "title": "text NOT NULL",
+    "text": "text NOT NULL",
+    "vector": "vector({width}) NOT NULL",
+}
+CONTENT = (
+    r"convert_to(passage_id, 'UTF8') || '\x00' || convert_to(title, 'UTF8') || '\x00' || convert_to(text, 'UTF8') || "
+    r"'\x00' || int4send(part) || vector_send(vector)"
+)
+"""What `Block.digests` takes the digest of."""
+DIGEST = f"('x' || encode(substr(sha256({CONTENT}), 1, 8), 'hex'))::bit(64)::bigint"
+
+
+def export(job: Job) -> str:
+    """Writes or updates the table and returns what was compared, in words."""
+    if job.new_index and job.width > WIDEST:
+        raise UserError(
+            f"pgvector's HNSW index takes vectors up to width {WIDEST:,} (4,000 as halfvec), and these have "
+            f"{job.width:,}: add --no-index"
+        )
+    with _connected(job.target) as connection:
+        table = _Table(job, connection)
+        if not table.exists():
+            said, effort = _create(job, table)
+            index = job.new_index
+        elif job.update:
+            said, index, effort = _update(job, table)
+        else:
+            raise UserError(
+                f"the table {job.table} exists in {shown(job.target)}: name another by --table, or send the changes "
+                "with --update"
+            )
+        table.keep(job.facts(said, table=job.table, index=index, ef_search=effort))
+    return said
+
+
+def shown(address: str) -> str:
+    """Returns the address of a database without user and password."""
+    return without_password(address)
+
+
+def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
+    table.create()
+    digests = table.send(None)
+    if job.new_index:
+        table.build_index()
+    table.analyze()
+    return replay(job, digests, table, job.new_index)
+
+
+def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
+    table.lock()
+    facts = table.facts()
+    job.check_former(f"the table {job.table}", facts)
+    digests = digests_of(job.bundle, job.stage("reading", len(job.bundle.vectors)))
+    changes, index = Changes.between(digests, table.digests()), bool(facts.get("index"))
+    table.delete(changes.old)
+    table.send(changes.new)
+    table.analyze()
+    said, effort = replay(job, digests, table, index)
+    return f"{changes}; {said}", index, effort
+
+
+@contextmanager
+def _connected(address: str) -> Iterator["psycopg.Connection[Any]"]:
+    """Yields a connection with pgvector's types, in one transaction that is committed at the end."""
+    try:
+        import psycopg
+        from pgvector.psycopg import register_vector
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise missing("psycopg and pgvector", "pgvector") from None
+    if not address.startswith(("postgresql://", "postgres://")):
+        raise UserError("the target of pgvector is a database: postgresql://USER:PASSWORD@HOST/DATABASE")
+    # libpq would take the rest of such a password for the host, and name it in its error.
+    before, at, _ = address.partition("://")[2].rpartition("@")
+    if at and set(before) & set("@/?#"):
+        raise UserError(
+            "the address of the database has @, /, ? or # in its user or password: write %40, %2F, %3F, %23"
+        )
+    try:
+        options: dict[str, Any] = {"connect_timeout": CONNECTING} | conninfo_to_dict(address)
+        with psycopg.connect(**options) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            register_vector(connection)
+            yield connection
+    except psycopg.Error as error:
+        raise UserError(f"{shown(address)}: {one_line(error)}") from None
+
+
+class _Table:
+    """A table of PostgreSQL, inside one transaction."""
+
+    effort = "hnsw.ef_search"
+    efforts = (40, 100, 200, 400, 1000)
+
+    def __init__(self, job: Job, connection: "psycopg.Connection[Any]") -> None:
+        from psycopg import sql
+
+        self._job, self._connection = job, connection
+        self._name = sql.Identifier(*job.table.split("."))
+
+    def _run(self, statement: str, *values: Any, **parts: Any) -> Any:
+        """Runs a statement in which `{table}` is the table's name; values travel in binary."""
+        from psycopg import sql
+
+        query = sql.SQL(statement).format(table=self._name, **parts)
+        return self._connection.execute(query, values or None, binary=True)
+
+    def exists(self) -> bool:
+        """Whether there is a relation of the table's name."""
+        name = self._name.as_string(self._connection)
+        return bool(self._run("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
+
+    def create(self) -> None:
+        """Creates the table, which only this transaction sees."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        self._run(f"CREATE TABLE {{table}} ({columns.format(width=self._job.width)})")
+
+    def lock(self) -> None:
+        """Keeps other writers out until the end; readers go on with the former rows."""
+        self._run("LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+
+    def send(self, rows: np.ndarray | None) -> np.ndarray:
+        """Sends the bundle's rows, or some, and returns their digests."""
+        job, digests = self._job, [np.empty(0, np.int64)]
+        done = job.stage("sending", len(job.bundle.vectors) if rows is None else len(rows))
+        types = [kind.split()[0].split("(")[0] for kind in COLUMNS.values()]
+        from psycopg import sql
+
+        columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, columns)
+        with self._connection.cursor() as cursor, cursor.copy(command) as copy:
+            copy.set_types(types)
+            for block in blocks(job.bundle, rows, done):
+                digests.append(block.digests())
+                some = block.passages
+                for row in zip(
+                    digests[-1].tolist(),
+                    some.ids,
+                    block.parts.tolist(),
+                    some.titles,
+                    some.texts,
+                    block.vectors,
+                    strict=True,
+                ):
+                    copy.write_row(row)
+        return np.concatenate(digests)
+
+    def delete(self, digests: np.ndarray) -> None:
+        """Deletes rows."""
+        for start in range(0, len(digests), export_rows.ROWS):
+            self._run("DELETE FROM {table} WHERE digest = ANY(%s)", digests[start : start + export_rows.ROWS].tolist())
+
+    def build_index(self) -> None:
+        """Builds the HNSW index."""
+        rows = len(self._job.bundle.vectors)
+        done = self._job.stage("indexing", rows)
+        self._run("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops)")
+        done(rows)
+
+    def analyze(self) -> None:
+        """Gives the planner the table's statistics."""
+        self._run("ANALYZE {table}")
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what `keep` wrote; empty for a table of another origin."""
+        name = self._name.as_string(self._connection)
+        (comment,) = self._run("SELECT obj_description(to_regclass(%s), 'pg_class')", name).fetchone()
+        try:
+            facts = json.loads(comment or "{}")
+        except ValueError:
+            facts = {}
+        if not isinstance(facts, dict) or "bundle_digest" not in facts:
+            raise UserError(f"the table {self._job.table} is not of an earlier export: name another by --table")
+        return facts
+
+    def keep(self, facts: dict[str, Any]) -> None:
+        """Writes facts as the table's comment."""
+        from psycopg import sql
+
+        self._run("COMMENT ON TABLE {table} IS {facts}", facts=sql.Literal(json.dumps(facts, ensure_ascii=False)))
+
+    def digests(self) -> np.ndarray:
+        from psycopg import sql
+
+        (count,) = self._run("SELECT count(*) FROM {table}").fetchone()
+        with self._connection.cursor("digests", binary=True) as cursor:
+            cursor.itersize = export_rows.ROWS
+            cursor.execute(sql.SQL("SELECT digest FROM {}").format(self._name))
+            return np.fromiter((digest for (digest,) in cursor), np.int64, count)
+
+    def altered(self) -> str | None:
+        rows = len(self._job.bundle.vectors)
+        done = self._job.stage("comparing", rows)
+        found = self._run(f"SELECT passage_id FROM {{table}} WHERE digest <> {DIGEST} LIMIT 1").fetchone()
+        done(rows)
+        return None if found is None else str(found[0])
+
+    def search(self, queries: np.ndarray, k: int, effort: int | None) -> list[np.ndarray]:
+        self._run(f"SET LOCAL enable_indexscan = {'off' if effort is None else 'on'}")
+        self._run(f"SET LOCAL enable_seqscan = {'on' if effort is None else 'off'}")
+        if effort is not None:
+            self._run(f"SET LOCAL hnsw.ef_search = {effort}")
+        question = "SELECT digest FROM {table} ORDER BY vector <#> %s LIMIT %s"
+        answers = (self._run(question, query, k).fetchall() for query in queries)
+        return [np.array([digest for (digest,) in answer], np.int64) for answer in answers]

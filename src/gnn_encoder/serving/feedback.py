@@ -1,0 +1,49 @@
+"""The labels that people give on a server's page, in a file that `ingest.labels` reads: `labels.jsonl` (artifacts)."""
+
+import os
+import time
+from pathlib import Path
+from threading import Lock
+
+from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
+from gnn_encoder.errors import UserError
+
+MOST = 10_000
+"""Labels that one file takes: each change writes the file anew."""
+
+
+class Feedback:
+    """A file of labels that one server writes. Several threads may use it; a crash leaves the old file or the new."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads what is there; raises UserError if it is no file of labels, or cannot be written."""
+        self._path, self._lock = path, Lock()
+        self._labels = read_labels(path) if path.exists() else []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(self._labels)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written ({error.strerror}): name another file by --labels") from None
+
+    def mark(self, question: str, passage_id: str, relevant: bool) -> int:
+        """Adds or removes a label; returns how many there are. Raises UserError if the file is full."""
+        question = question.strip()
+        with self._lock:
+            labels = [each for each in self._labels if (each.query, each.passage_id) != (question, passage_id)]
+            if relevant and len(labels) == len(self._labels):
+                if len(labels) >= MOST:
+                    raise UserError(f"the file has {MOST:,} labels: train on them, and go on with a new file")
+                now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                labels.append(AddedLabel(new_query_id(question), question, passage_id, now))
+            elif relevant:
+                return len(self._labels)
+            self._write(labels)
+            self._labels = labels
+            return len(labels)
+
+    def _write(self, labels: list[AddedLabel]) -> None:
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        write_labels(partial, labels)
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(self._path)

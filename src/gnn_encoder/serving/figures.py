@@ -1,0 +1,68 @@
+"""The figures of GET /metrics, in the text format of Prometheus."""
+
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from gnn_encoder.serving.following import Served
+from gnn_encoder.serving.guard import OPEN, App, Receive, Scope, Send
+
+PATHS = ("/search", "/feedback", "/about", *OPEN)
+"""Paths that are counted by name."""
+
+
+class Figures:
+    """What /metrics shows."""
+
+    def __init__(self, waiting: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        name = "gnn_encoder"
+        self.requests = Counter(f"{name}_requests", "Requests.", ("path", "status"), registry=self.registry)
+        self.seconds = Histogram(f"{name}_request_seconds", "Time of a request.", ("path",), registry=self.registry)
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128)
+        self.batches = Histogram(
+            f"{name}_batch_questions", "Questions per batch.", buckets=sizes, registry=self.registry
+        )
+        Gauge(f"{name}_questions_waiting", "Questions that wait or are in work.", registry=self.registry).set_function(
+            waiting
+        )
+        self.bundle = Gauge(f"{name}_bundle", "The bundle in service.", ("version", "system"), registry=self.registry)
+        self.swaps = Counter(f"{name}_bundle_swaps", "Bundles that replaced another.", registry=self.registry)
+        self.refused = Gauge(
+            f"{name}_bundle_refused",
+            "1 while the bundle that the name leads to is refused, or its store fails.",
+            registry=self.registry,
+        )
+
+    def show(self, served: Served) -> None:
+        """Makes a bundle the one in service."""
+        self.bundle.clear()
+        self.bundle.labels(served.version, served.system).set(1)
+
+
+class Counted:
+    """The middleware that counts requests and their time."""
+
+    def __init__(self, app: App, figures: Figures) -> None:
+        self._app, self._figures = app, figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on to the application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            path = scope["path"] if scope["path"] in PATHS else "other"
+            self._figures.requests.labels(path, str(status)).inc()
+            self._figures.seconds.labels(path).observe(time.perf_counter() - began)

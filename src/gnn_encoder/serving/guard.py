@@ -1,0 +1,150 @@
+"""What the server refuses: requests without the token, and requests beyond its limits.
+
+Errors are problem details (RFC 9457) with one line in `detail`, and say nothing of the program's insides.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from fastapi.responses import JSONResponse, Response
+
+from gnn_encoder.errors import one_line
+from gnn_encoder.serving.schema import Problem, SearchRequest
+
+PROBLEM = "application/problem+json"
+OPEN = (
+    *("/health/live", "/health/ready", "/metrics"),
+    *("/", "/page.js", "/page.css", "/docs", "/docs/oauth2-redirect", "/openapi.json"),
+)
+"""Paths that need no token: what a cluster asks, and pages without anything of a bundle; they ask for the token."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a server takes, and how often it looks for another bundle."""
+
+    questions: int = 64
+    """Questions of one request."""
+    slow_questions: int = 8
+    """Questions of one request that re-ranks: each reads 100 passages."""
+    characters: int = 4000
+    """Characters of a question. The encoder reads its first tokens only."""
+    k: int = 100
+    body: int = 2**18
+    """Bytes of a request's body."""
+    body_seconds: float = 10.0
+    """Time in which a body must arrive."""
+    batch: int = 64
+    """Questions that are answered together."""
+    waiting: int = 512
+    """Questions that wait or are in work; further ones are answered with 429."""
+    slow_waiting: int = 32
+    """As `waiting`, of requests that re-rank or explain. They have a queue of their own, so that others do not wait."""
+    look_seconds: float = 5.0
+    """Time between two looks at where the bundle's name leads."""
+
+
+class Refused(Exception):
+    """A request that gets no answer."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a response with problem details."""
+    content = Problem(title=HTTPStatus(status).phrase, status=status, detail=one_line(detail))
+    return JSONResponse(content.model_dump(), status, dict(headers or {}), PROBLEM)
+
+
+def checked_questions(asked: SearchRequest, limits: Limits) -> list[str]:
+    """Returns the questions of a request; raises Refused beyond the limits, and for questions without words."""
+    questions = [asked.questions] if isinstance(asked.questions, str) else asked.questions
+    most = limits.slow_questions if asked.rerank else limits.questions
+    if not 1 <= len(questions) <= most:
+        raise Refused(422, f"questions: {len(questions)} of them; give 1 to {most}")
+    if asked.k > limits.k:
+        raise Refused(422, f"k: {asked.k} passages; ask for at most {limits.k}")
+    if asked.explain and asked.fuse:
+        raise Refused(422, "explain: it explains the vectors' ranking, or the re-ranker's; leave out fuse")
+    if asked.explain and len(questions) > 1:
+        raise Refused(422, f"explain: {len(questions)} questions; explain one at a time")
+    for place, question in enumerate(questions):
+        check_text(question, f"questions.{place}", limits)
+    return questions
+
+
+def check_text(text: str, name: str, limits: Limits) -> None:
+    """Raises Refused for a text that is too long, has no words, or is not Unicode."""
+    if len(text) > limits.characters:
+        raise Refused(422, f"{name}: {len(text)} characters; give at most {limits.characters}")
+    if not text.strip():
+        raise Refused(422, f"{name}: empty; give some words")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(422, f"{name}: half of a surrogate pair; give Unicode text") from None
+
+
+class Guard:
+    """The middleware that asks for the token, and reads a body up to its limits."""
+
+    def __init__(self, app: App, limits: Limits, token: str) -> None:
+        self._app, self._limits = app, limits
+        self._expected = f"Bearer {token}".encode() if token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses the request, or passes it on to the application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal, receive = await self._admitted(scope, receive)
+        await (refusal or self._app)(scope, receive, send)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        """Returns the refusal of a request, or None and a `receive` that has the whole body."""
+        headers = dict(scope["headers"])
+        given = headers.get(b"authorization", b"")
+        if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(given, self._expected):
+            return problem(
+                401, "give the server's token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"}
+            ), receive
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                body = await self._body(headers, receive)
+        except TimeoutError:
+            return problem(408, f"the body took longer than {self._limits.body_seconds:g} s"), receive
+        if body is None:
+            return problem(413, f"the body is larger than {self._limits.body:,} bytes"), receive
+        rest: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> MutableMapping[str, Any]:
+            return rest.pop() if rest else await receive()
+
+        return None, replay
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes | None:
+        """Returns the body, or None if it is too large."""
+        said = headers.get(b"content-length", b"0")
+        if said.isdigit() and int(said) > self._limits.body:
+            return None
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                break
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), message.get("more_body", False)
+            if size > self._limits.body:
+                return None
+        return b"".join(parts)

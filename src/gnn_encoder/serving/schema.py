@@ -1,0 +1,100 @@
+"""The JSON of requests, answers and errors, from which the OpenAPI description is made."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SearchRequest(BaseModel):
+    """One question or several."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"questions": ["how do I read a file line by line?"], "k": 3}]},
+    )
+
+    questions: str | list[str]
+    k: Annotated[int, Field(ge=1, description="Passages of each question.")] = 10
+    fuse: Annotated[
+        bool | None, Field(description="Sum the vectors' scores with BM25's; by default as the run recommends.")
+    ] = None
+    rerank: Annotated[bool, Field(description="Order the first 100 hits by the bundle's re-ranker.")] = False
+    explain: Annotated[
+        bool,
+        Field(description="Say what each score is made of, by the vectors alone or the re-ranker; one question."),
+    ] = False
+
+
+class Passage(BaseModel):
+    """A hit, best first."""
+
+    rank: int
+    score: float
+    passage_id: str
+    title: str
+    text: str
+    why: dict[str, Any] | None = None
+    """What the score is made of, if asked for: `parts` that sum to it, or what the `graph` did."""
+
+
+class Result(BaseModel):
+    """The hits of one question."""
+
+    question: str
+    hits: list[Passage]
+
+
+class SearchResponse(BaseModel):
+    """A result for each question, in their order."""
+
+    version: str
+    """Of the bundle that gave all of them."""
+    system: str
+    """What ranked the hits."""
+    results: list[Result]
+
+
+class About(BaseModel):
+    """The bundle in service, and what may be asked of this server."""
+
+    version: str
+    system: str
+    passages: int
+    rerank: bool
+    """Whether the bundle has a re-ranker."""
+    feedback: bool
+    """Whether POST /feedback takes labels."""
+
+
+class Vote(BaseModel):
+    """Whether a passage answers a question; false takes an earlier vote back."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {"question": "how do I read a file line by line?", "passage_id": "io.TextIOBase", "relevant": True}
+            ]
+        },
+    )
+
+    question: str
+    passage_id: Annotated[str, Field(max_length=1000)]
+    relevant: bool = True
+
+
+class Kept(BaseModel):
+    """The number of labels in the file."""
+
+    labels: int
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
