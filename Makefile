@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test suite test-slow test-effectiveness test-browser test-integration images lint dashboard bench setup clean
+.PHONY: run test suite test-slow test-effectiveness test-browser test-gpu test-integration images lint dashboard bench setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles at the first import and must store the result; otherwise every step would compile again.
@@ -29,6 +29,10 @@ test-effectiveness: $(INSTALLED)
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
+
+# Tests of what only a GPU runs.
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu -rs
 
 # Tests with real servers, which the tests start and stop: Ceph's object store, a container engine with the steps' image,
 # MLflow on PostgreSQL. With REQUIRE_ALL=1 a skipped test is a failure.

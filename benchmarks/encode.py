@@ -1,4 +1,4 @@
-"""Encoding speed against sentence-transformers: same model, texts, lengths and CPU, in one run.
+"""Encoding speed against sentence-transformers: same model, texts, lengths and machine, in one run.
 
 Each side encodes all texts `--rounds` times. The sides take turns, so that a noisy machine affects both. The table has
 medians and ratios to sentence-transformers' default. Cosines are to the vectors of the default. The floor is the time
@@ -20,7 +20,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.inference.encoding import encode_texts, inference_dtype, native_bf16
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import resolve_backbone
-from gnn_encoder.models.dual_encoder import TextEncoder
+from gnn_encoder.models.dual_encoder import TextEncoder, device
 
 MAX_LENGTH = 256
 
@@ -45,8 +45,8 @@ def main() -> None:
 
     texts = passages(options.dataset, options.passages)
     folder = resolve_backbone("minilm")
-    peer = SentenceTransformer(folder, device="cpu")
-    peer_bf16 = SentenceTransformer(folder, device="cpu", model_kwargs={"torch_dtype": torch.bfloat16})
+    peer = SentenceTransformer(folder, device=str(device()))
+    peer_bf16 = SentenceTransformer(folder, device=str(device()), model_kwargs={"torch_dtype": torch.bfloat16})
     encoder = TextEncoder.from_backbone("minilm", max_length=MAX_LENGTH).eval()
     sides: dict[str, Callable[[], np.ndarray]] = {
         "sentence-transformers, default": lambda: peer.encode(texts),

@@ -23,6 +23,7 @@ from common import in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.inference.late_interaction import TokenVectors, encode_passages, encode_queries, max_similarities
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
@@ -78,8 +79,9 @@ def main() -> None:
 
     queries, passages, query, passage = inputs = inputs_of(options.dataset) if options.dataset else random_inputs()
     lengths = np.diff(passages.offsets)
-    peer = MultiVectorEncoder(modules=[Normalize()], device="cpu")  # only its scoring is used
-    asked, answering = torch.from_numpy(queries), torch.from_numpy(np.asarray(passages.values)).float()
+    where = device()
+    peer = MultiVectorEncoder(modules=[Normalize()], device=str(where))  # only its scoring is used
+    asked, answering = (torch.from_numpy(np.asarray(x)).to(where).float() for x in (queries, passages.values))
     documents = [answering[a:b] for a, b in zip(passages.offsets[:-1], passages.offsets[1:], strict=True)]
     rows = np.arange(0, len(queries), options.every)
     pairs_of = [np.flatnonzero(query == row) for row in rows]
@@ -92,12 +94,12 @@ def main() -> None:
         scores = np.zeros(len(query), np.float32)
         for row, pairs in zip(rows, lists, strict=True):
             candidates = [documents[number] for number in passage[pairs]]
-            scores[pairs] = peer.similarity(asked[row, None], candidates, **settings)[0].numpy()
+            scores[pairs] = peer.similarity(asked[row, None], candidates, **settings)[0].cpu().numpy()
         return scores
 
     def by_passage() -> None:
         for row, pairs in zip(some, asking, strict=True):
-            peer.similarity(asked[torch.from_numpy(query[pairs])], documents[row][None], chunk_elements=1_000_000)
+            peer.similarity(asked[torch.from_numpy(query[pairs])], documents[row][None], chunk_elements=1_000_000).cpu()
 
     default, ours = "sentence-transformers, default", "gnn-encoder"
     sides: dict[str, tuple[Callable[[], Any], int]] = {

@@ -194,7 +194,8 @@ def test_attention_of_every_part_is_as_before_after_training(tiny_backbone, prec
     parts = (both.encoder, both.decoder, both.decoder.bert)
     with trainable_attention(both, precision):
         assert {part.config._attn_implementation for part in parts} == {inside}
-    assert {part.config._attn_implementation for part in parts} == {"sdpa"}
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert {part.config._attn_implementation for part in parts} == {"sdpa"} and torch.backends.cuda.cudnn_sdp_enabled()
 
 
 class Dev:

@@ -51,7 +51,9 @@ def packed_attention(where: torch.device, dtype: torch.dtype) -> Attention | Non
     return None
 
 
-def _gpu_attention(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, **options: Any) -> Tensor:
+def _gpu_attention(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, *, enable_gqa: bool, **options: Any
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     if query.shape[-1] % 8 or query.shape[-1] > 256:
@@ -59,6 +61,8 @@ def _gpu_attention(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, lo
     # At a longest text of one token, the kernel may reshape the query from one token per text to groups of heads. A
     # filled row has more tokens than texts, so the reshape would fail.
     longest = max(longest, 2)
+    if enable_gqa:
+        options["enable_gqa"] = True  # torch 2.11 does not know the option
     # The result after the last text is undefined; no text uses it.
     result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
     return result

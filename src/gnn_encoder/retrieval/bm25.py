@@ -8,17 +8,22 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import Stemmer
-from bm25s.tokenization import Tokenizer
 
 from gnn_encoder.artifacts import Passages, PassageTable
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.tracking.progress import Progress
+
+# bm25s starts JAX if it is installed, for a function that is not used here. On a GPU, JAX would take three quarters of
+# the memory, in every process.
+with absent("jax"):
+    import bm25s
+    from bm25s.tokenization import Tokenizer
 
 FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
     "joined": (Passages.full_texts,),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import autocast, inference_dtype
+from gnn_encoder.inference.encoding import attention_of_any_shape, autocast, inference_dtype
 from gnn_encoder.machine.threads import give_back
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
@@ -84,9 +84,10 @@ def set_dropout(model: nn.Module, rate: float) -> None:
 
 @contextmanager
 def trainable_attention(model: nn.Module, precision: str) -> Iterator[None]:
-    """In the block, a model that trains in bf16 on a CPU computes attention without torch's fused kernel.
+    """In the block, attention on a GPU is not cuDNN's (`attention_of_any_shape`). A model that trains in bf16 on a CPU
+    computes attention without torch's fused kernel.
 
-    The kernel's backward pass is slow there (torch 2.13): 11 texts of 100 tokens, 12 heads of 32, take 31 ms on one
+    The CPU kernel's backward pass is slow there (torch 2.13): 11 texts of 100 tokens, 12 heads of 32, take 31 ms on one
     core with it and 7 ms without it, forward and backward; 64 texts of 48 tokens take 88 and 13 ms. In fp32 both are
     equal.
     """
@@ -97,7 +98,8 @@ def trainable_attention(model: nn.Module, precision: str) -> Iterator[None]:
     for module in fused:
         module.set_attn_implementation("eager")
     try:
-        yield
+        with attention_of_any_shape():
+            yield
     finally:
         for module in fused:
             module.set_attn_implementation("sdpa")

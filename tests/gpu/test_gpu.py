@@ -1,0 +1,141 @@
+"""What only a GPU runs: the kernel for packed texts, copies beside the work, NCCL, and steps after a restart.
+
+All other tests run on a GPU, too, where there is one: models and batches go to `device()`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, write_first_run
+from reference_attention import ReferenceAttention
+
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.errors import UserError
+from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.late_interaction import TokenVectors, max_similarities
+from gnn_encoder.inference.replicas import streamed
+from gnn_encoder.inference.scoring import PairTokens, score_pairs
+from gnn_encoder.inference.tokens import Tokens
+from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.models.packed import first_position, packed_attention
+from gnn_encoder.runs.team import train_together
+from gnn_encoder.settings.foundation import TrainDpr
+from gnn_encoder.steps.train_dpr import train_dpr
+from gnn_encoder.tracking import mlflow_runs
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+GPU = torch.device("cuda")
+TEXTS = [" ".join(WORDS[(i * j) % len(WORDS)] for j in range(1, 2 + i % 9 * 3)) for i in range(300)]
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (3, 3), (16, 16)])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_the_kernels_attention_stays_in_each_text(window: tuple[int, int], groups: int) -> None:
+    torch.manual_seed(2)
+    kernel = packed_attention(GPU, torch.bfloat16)
+    assert kernel
+    bounds = torch.tensor([0, 30, 47, 64, 80, 96, 97, 100], dtype=torch.int32)
+    query, (key, value) = torch.randn(105, 4, 32), torch.randn(2, 105, groups, 32)
+    halves = [x.bfloat16() for x in (query, key, value)]
+    options: dict[str, Any] = {"scale": 0.3, "window_size": window, "enable_gqa": groups == 2}
+    expected = ReferenceAttention()(*(x.double() for x in halves), bounds, 30, **options)[:100]
+
+    def error(edges: torch.Tensor, **others: Any) -> float:
+        found = kernel(*(x.to(GPU) for x in halves), edges.to(GPU), 30, **options | others)[:100].double().cpu()
+        return float((found - expected).norm() / expected.norm())
+
+    assert error(bounds) < 1e-2
+    assert error(bounds.clamp(min=1) - 1) > 0.1  # controls: texts that begin one later, and other windows
+    assert error(bounds, window_size=(1, 1)) > 0.1
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_vectors_and_scores_are_those_of_a_cpu(precision: str, tiny_backbone: Path, monkeypatch) -> None:
+    encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
+    assert first_position(encoder.backbone.to(GPU, torch.bfloat16), packed_attention(GPU, torch.bfloat16)) == 0
+    encoder.float()
+    scorer = CrossEncoder.from_backbone(str(tiny_backbone), max_length=40)
+    tokens = Tokens.of(scorer.tokenizer, TEXTS, 24)
+    pairs, order = PairTokens(scorer.tokenizer, tokens, tokens, 40), np.arange(len(TEXTS))
+
+    def results(precision: str) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.empty(len(order), np.float32)
+        score_pairs(scorer, pairs, order, order[::-1], scores, None, precision=precision)
+        return encode_texts(encoder, TEXTS, precision=precision), scores
+
+    vectors, scores = results(precision)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    exactly, right = results("fp32")
+    allowed = 1e-4 if precision == "fp32" else 3e-2
+    assert np.abs(vectors - exactly).max() < allowed * np.abs(exactly).max()
+    assert np.abs(scores - right).max() < allowed * np.abs(right).max() and right.std() > 0
+
+
+def test_no_copy_overtakes_the_work() -> None:
+    """Batches of several sizes whose work takes longer, and shorter, than the copies."""
+    generator = np.random.default_rng(0)
+    sizes = generator.integers(1, 2_000, 400)
+    arrays = [generator.standard_normal((int(size), 64)).astype(np.float32) for size in sizes]
+    weights = torch.randn(64, 64, device=GPU)
+
+    def work(rows: torch.Tensor, times: int) -> tuple[torch.Tensor, ...]:
+        sums = rows.sum(0)
+        for _ in range(times):
+            weights @ weights
+        return rows * 2, sums
+
+    batches = ((number, (array, number % 40)) for number, array in enumerate(arrays))
+    read = 0
+    for number, (doubled, sums) in streamed(batches, work, GPU):
+        assert np.array_equal(doubled, arrays[number] * 2), number
+        assert np.allclose(sums, arrays[number].sum(0), atol=1e-2), number
+        read += 1
+    assert read == len(arrays)
+
+
+def test_one_process_of_a_team_trains_over_nccl(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = TrainDpr(
+        backbone=str(tiny_backbone), epochs=3, batch_size=16, precision="fp32", dropout=0.1, dev_queries=0
+    )
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path / "checkpoints"))
+    inputs = {"dataset": tiny_dataset.path, "bm25_run": write_first_run(tiny_dataset, tmp_path / "bm25")}
+
+    def trained(name: str, size: int) -> dict[str, torch.Tensor]:
+        with mlflow_runs.step_log("test", params={}, tags={}) as log:
+            context = Context("train_dpr", log, name)
+            with drafting(tmp_path / name, "model") as draft:
+                if size:
+                    metrics = train_together(train_dpr, size, context, settings, inputs, {"dpr": draft})
+                else:
+                    metrics = train_dpr.__wrapped__(context, settings, **inputs, dpr=draft)
+        assert metrics["steps"] > 10
+        return DualEncoder.load(tmp_path / name).state_dict()
+
+    team, alone = trained("team", 1), trained("alone", 0)
+    assert max(float((weight - alone[name]).abs().max()) for name, weight in team.items()) < 1e-4
+    with pytest.raises(UserError, match=f"has {torch.cuda.device_count()} GPUs"):
+        trained("more", torch.cuda.device_count() + 1)
+
+
+def test_late_interaction_is_that_of_a_plain_loop() -> None:
+    generator = np.random.default_rng(1)
+    lengths = generator.integers(1, 30, 500)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    values = generator.standard_normal((int(offsets[-1]), 32)).astype(np.float16)
+    asked = generator.standard_normal((40, 6, 32)).astype(np.float32)
+    query, passage = generator.integers(0, 40, 3_000), generator.integers(0, 500, 3_000)
+    found = max_similarities(asked, TokenVectors(values, offsets), query, passage)
+
+    def plain(q: int, p: int) -> float:
+        return (asked[q].astype(np.float64) @ values[offsets[p] : offsets[p + 1]].astype(np.float64).T).max(1).sum()
+
+    expected = np.array([plain(q, p) for q, p in zip(query, passage, strict=True)])
+    assert np.abs(found - expected).max() < 1e-3
+    assert np.abs(found - np.roll(expected, 1)).max() > 1  # control: other pairs
