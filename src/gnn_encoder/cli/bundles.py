@@ -131,7 +131,7 @@ def export(
     ] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
-    """Write the query encoder or the passage vectors for other programs, after asking both the same questions."""
+    """Write the query encoder or the passage vectors for other programs, and compare the export with the bundle."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from gnn_encoder.artifacts import Bundle
     from gnn_encoder.serving.exports import FORMATS

@@ -6,6 +6,7 @@ The text is the README in the bundle's folder and, with the gate's decision, the
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gnn_encoder.artifacts import Bundle, Dataset, Evaluation, Graph
 from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.history import History, Record, read_history
+from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.errors import without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
@@ -43,100 +44,84 @@ LONGEST = 120
 """Most characters of a setting's value that is shown."""
 
 
-def model_card(
-    bundle: Bundle,
-    data: Dataset,
-    recommendation: Mapping[str, Any],
-    evaluation: Evaluation,
-    graph: Graph,
-    decision: Mapping[str, Any],
-) -> str:
-    """Returns the card of a registered bundle; `decision` are the facts of the `Decision` on it."""
-    history = read_history(evaluation.path)
-    return _card(bundle, bundle.serving, data, history, recommendation, evaluation, graph, decision)
+@dataclass(frozen=True)
+class Described:
+    """A bundle, and what its description is made from."""
 
+    bundle: Bundle
+    serving: Serving
+    """How a search ranks by the bundle."""
+    data: Dataset
+    """The dataset with the bundle's passages."""
+    history: History
+    """The records of the steps that led to the bundle."""
+    recommendation: Mapping[str, Any] | None = None
+    """The facts of the `Recommended`; None: an update chose the system of the run before."""
+    evaluation: Evaluation | None = None
+    """The evaluation of the recommendation; None: there are no figures."""
+    graph: Graph | None = None
 
-def readme(
-    bundle: Bundle,
-    serving: Serving,
-    data: Dataset,
-    history: History,
-    recommendation: Mapping[str, Any] | None,
-    evaluation: Evaluation | None,
-    graph: Graph | None,
-    reranker: bool = False,
-) -> str:
-    """Returns the README of a bundle: the card before any decision, and how to use the folder.
+    def model_card(self, decision: Mapping[str, Any]) -> str:
+        """Returns the card of the registered bundle; `decision` are the facts of the `Decision` on it."""
+        return self._card(decision=decision, readme=None)
 
-    Args:
-        bundle: the bundle of the system.
-        serving: how a search ranks by it.
-        data: the dataset with the bundle's passages.
-        history: the records of the steps that led to the bundle.
-        recommendation: the facts of the `Recommended`; None: an update chose the system of the run before.
-        evaluation: the evaluation of the recommendation; None: there are no figures.
-        reranker: whether the bundle has a re-ranker.
-    """
-    training = history.get("train_dual_encoder") or history.get("train_dpr") or Record()
-    backbone = str(training.settings.get("backbone", ""))
-    hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
-    base, licence = BASES.get(backbone, (backbone if hub else "", ""))
-    labels = {split: data.split_qrels(split).positive() for split in SPLITS}
-    source = without_password(str(data.manifest.settings.get("dataset") or ""))
-    more = {
-        "base": base,
-        "licence": licence,
-        "reranker": reranker,
-        "source": source if "://" in source else Path(source).name,
-        "splits": {split: (len(np.unique(of.query)), len(of.query)) for split, of in labels.items()},
-        "data_digest": data.manifest.digest,
-        "changed": {title: found for title, record in history.items() if (found := _changed(title, record))},
-    }
-    return _card(bundle, serving, data, history, recommendation, evaluation, graph, None, more)
+    def readme(self, reranker: bool) -> str:
+        """Returns the bundle's README: the card before any decision, and how to use the folder.
 
+        `reranker`: whether the bundle has a re-ranker.
+        """
+        data, history = self.data, self.history
+        training = history.get("train_dual_encoder") or history.get("train_dpr") or Record()
+        backbone = str(training.settings.get("backbone", ""))
+        hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
+        base, licence = BASES.get(backbone, (backbone if hub else "", ""))
+        labels = {split: data.split_qrels(split).positive() for split in SPLITS}
+        source = without_password(str(data.manifest.settings.get("dataset") or ""))
+        usage = {
+            "base": base,
+            "licence": licence,
+            "reranker": reranker,
+            "source": source if "://" in source else Path(source).name,
+            "splits": {split: (len(np.unique(of.query)), len(of.query)) for split, of in labels.items()},
+            "data_digest": data.manifest.digest,
+            "changed": {title: found for title, record in history.items() if (found := _changed(title, record))},
+        }
+        return self._card(decision=None, readme=usage)
 
-def _card(
-    bundle: Bundle,
-    serving: Serving,
-    data: Dataset,
-    history: History,
-    recommendation: Mapping[str, Any] | None,
-    evaluation: Evaluation | None,
-    graph: Graph | None,
-    decision: Mapping[str, Any] | None,
-    more: Mapping[str, Any] | None = None,
-) -> str:
-    environment = Environment(
-        loader=PackageLoader("gnn_encoder", "promotion"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    figures: dict[str, Any] = {"metrics": None}
-    if evaluation and recommendation:
-        split = evaluation.metrics["headline_split"]
-        labelled = data.split_qrels(split).positive().passage
-        figures = {
-            "metrics": evaluation.metrics,
-            "headline": evaluation.manifest.metrics["headline"],
-            "strata": against_baseline(evaluation.metrics, recommendation["system"], split),
-            "reached": (np.diff(graph.indptr)[labelled] > 0).mean() if graph else None,
+    def _card(self, **parts: Mapping[str, Any] | None) -> str:
+        environment = Environment(
+            loader=PackageLoader("gnn_encoder", "promotion"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return environment.get_template(TEMPLATE).render(
+            history=self.history,
+            passages=len(self.data.passages),
+            sentence=self.recommendation["sentence"] if self.recommendation else "",
+            system=self.serving.system,
+            vectors=VECTORS.get(self.bundle.system, "") if self.serving.weight != 0 else "",
+            weight=self.serving.weight,
+            mean_name=mean_name,
+            meaning=MEANING,
+            tests=TESTS,
+            **parts,
+            **self._figures(),
+        )
+
+    def _figures(self) -> dict[str, Any]:
+        if not self.evaluation or not self.recommendation:
+            return {"metrics": None}
+        metrics = self.evaluation.metrics
+        split = metrics["headline_split"]
+        labelled = self.data.split_qrels(split).positive().passage
+        return {
+            "metrics": metrics,
+            "headline": self.evaluation.manifest.metrics["headline"],
+            "strata": against_baseline(metrics, self.recommendation["system"], split),
+            "reached": (np.diff(self.graph.indptr)[labelled] > 0).mean() if self.graph else None,
             "split": split,
         }
-    return environment.get_template(TEMPLATE).render(
-        history=history,
-        passages=len(data.passages),
-        sentence=recommendation["sentence"] if recommendation else "",
-        decision=decision,
-        system=serving.system,
-        vectors=VECTORS.get(bundle.system, "") if serving.weight != 0 else "",
-        weight=serving.weight,
-        mean_name=mean_name,
-        meaning=MEANING,
-        tests=TESTS,
-        readme=more,
-        **figures,
-    )
 
 
 def _changed(title: str, record: Record) -> dict[str, str]:

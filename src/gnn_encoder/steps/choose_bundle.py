@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.bundle import BUNDLE, Serving
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
-from gnn_encoder.promotion.model_card import readme
+from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import ChooseBundle
 
@@ -65,9 +65,9 @@ def choose_bundle(
     bundle.serve(chosen_bundle, serving, reranker)
     history = read_history(recommendation or bundle.path)
     edges = Graph.read(graph) if graph else None
-    has_reranker = (reranker or bundle.reranker_path) is not None
-    page = readme(bundle, serving, data, history, facts, evaluated, edges, has_reranker)
-    (chosen_bundle / README).write_text(page, encoding="utf-8")
+    page = Described(bundle, serving, data, history, facts, evaluated, edges)
+    readme = page.readme((reranker or bundle.reranker_path) is not None)
+    (chosen_bundle / README).write_text(readme, encoding="utf-8")
     headline = f"{serving.system}, {len(bundle.passages):,} passages{remark}"
     return {"passages": len(bundle.passages), "headline": headline}
 

@@ -13,7 +13,7 @@ from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.promotion.gate import KEEP, ChampionComparison, Verdict, against_baseline, decide
-from gnn_encoder.promotion.model_card import model_card
+from gnn_encoder.promotion.model_card import Described
 from gnn_encoder.promotion.registry import DECISION, DIGEST, REASON, Registry, Version, registry_of
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.runs.step import Metrics, step
@@ -171,4 +171,8 @@ class _Challenger:
 
     def card(self, facts: dict[str, Any]) -> str:
         """Returns the model card."""
-        return model_card(self.bundle, self.data, self.advice.facts, self.evaluation, self.graph, facts)
+        history = read_history(self.evaluation.path)
+        described = Described(
+            self.bundle, self.bundle.serving, self.data, history, self.advice.facts, self.evaluation, self.graph
+        )
+        return described.model_card(facts)

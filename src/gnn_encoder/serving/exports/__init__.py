@@ -7,10 +7,11 @@ pgvector                a PostgreSQL table of the same rows
 
 The rows are read, sent and compared in blocks. Each export is replayed before it gets its name or is committed
 (`exports.replay`): the encoder must give the bundle's vectors of some texts; the rows must be the bundle's, and so must
-the first hits. So an export that another program would read otherwise is refused and leaves nothing.
+a table's first hits. So an export that another program would read otherwise is refused and leaves nothing.
 
 An update of a LanceDB or PostgreSQL table sends only the rows that the table lacks, and deletes those that the bundle
-lacks, in one commit of the table. Rows are compared by a digest of all their content (`exports.rows`).
+lacks, in one commit of the table. Rows are compared by a digest of all their content (`exports.rows`). PostgreSQL's
+update is replayed before its commit. LanceDB's is replayed after it, and undone if the replay refuses it.
 """
 
 import re

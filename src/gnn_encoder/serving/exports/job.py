@@ -18,7 +18,7 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.tracking.progress import NewProgress
 
 QUESTIONS = 200
-"""Texts that both are asked."""
+"""Texts that the replay asks the bundle and the export."""
 FACTS = "export.json"
 
 
@@ -53,7 +53,7 @@ class Job:
 
     @cached_property
     def questions(self) -> list[str]:
-        """The texts that both are asked."""
+        """The texts that the replay asks the bundle and the export."""
         return questions_of(self.bundle)
 
     @cached_property
@@ -101,10 +101,10 @@ def questions_of(bundle: Bundle) -> list[str]:
 
 
 @contextmanager
-def new_folder(target: Path, mend: str = "name a folder that does not") -> Iterator[Path]:
+def new_folder(target: Path, advice: str = "name a folder that does not") -> Iterator[Path]:
     """Yields a folder that gets the name `target` at the end; after an error nothing is left."""
     if target.exists():
-        raise UserError(f"{target} exists: {mend}")
+        raise UserError(f"{target} exists: {advice}")
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -113,6 +113,15 @@ def new_folder(target: Path, mend: str = "name a folder that does not") -> Itera
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def export_to_folder(job: Job, write: Callable[[Job, Path], None], replay: Callable[[Job, Path], str]) -> str:
+    """Writes an export into a new folder, replays it, and returns what was compared, in words."""
+    with new_folder(Path(job.target)) as folder:
+        write(job, folder)
+        compared = replay(job, folder)
+        write_facts(folder, job.facts(compared))
+    return compared
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:

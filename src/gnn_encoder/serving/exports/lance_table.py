@@ -3,8 +3,8 @@
 A search is exact unless an index is asked for. The index is IVF_FLAT, whose scores are exact: of 20,000 vectors of
 width 384 it was built in 2 s, IVF_HNSW_FLAT in 124 s, and both answer a question in some 10 ms with a recall@10 of 1.0.
 
-An update is one commit of LanceDB's `merge_insert`. The replay follows it; a refused or interrupted update restores the
-version before, so a reader sees the former or the new rows.
+An update is one commit of LanceDB's `merge_insert`. The replay follows the commit; a refused or interrupted update
+restores the version before. A process that is killed during the replay leaves the new rows, not replayed.
 """
 
 import json

@@ -195,7 +195,7 @@ class _Table:
         self._run("ANALYZE {table}")
 
     def facts(self) -> dict[str, Any]:
-        """Returns what `keep` wrote; empty for a table of another origin."""
+        """Returns what `keep` wrote; raises UserError for a table of another origin."""
         name = self._name.as_string(self._connection)
         (comment,) = self._run("SELECT obj_description(to_regclass(%s), 'pg_class')", name).fetchone()
         try:

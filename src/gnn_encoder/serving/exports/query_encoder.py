@@ -8,17 +8,13 @@ import numpy as np
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import LAYOUT
-from gnn_encoder.serving.exports.job import Job, missing, new_folder, write_facts
+from gnn_encoder.serving.exports.job import Job, export_to_folder, missing
 from gnn_encoder.serving.exports.replay import CLOSE
 
 
 def export(job: Job) -> str:
     """Writes the encoder into a new folder and returns what was compared, in words."""
-    with new_folder(Path(job.target)) as folder:
-        _write(job, folder)
-        said = _replay(job, folder)
-        write_facts(folder, job.facts(said))
-    return said
+    return export_to_folder(job, _write, _replay)
 
 
 def _write(job: Job, folder: Path) -> None:
