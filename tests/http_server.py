@@ -28,7 +28,9 @@ class Server:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         # Without uvicorn's log settings: they close the handlers of this process, pytest's among them.
-        config = uvicorn.Config(create_app(followed, limits, token, feedback), log_config=None, access_log=False)
+        config = uvicorn.Config(
+            create_app(followed, limits, token, feedback, not token), log_config=None, access_log=False
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=lambda: self._server.run(sockets=[self._socket]))
         self._thread.start()

@@ -185,6 +185,24 @@ def test_the_token(bundles: dict[str, Path], capfd: pytest.CaptureFixture[str]) 
     assert TOKEN not in "".join(capfd.readouterr())
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 200), ("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("LOCALHOST:80", 200)]
+    + [(host, 421) for host in ("attacker.example", "localhost.attacker.example:8000", "[::1", "", "127.0.0.1.nip.io")],
+)
+def test_without_a_token_another_hosts_name_is_refused(server: Server, host: str, status: int) -> None:
+    found, headers, body = server.send("POST", "/search", b'{"questions": "garden"}', JSON | {"Host": host})
+    assert found == status
+    if status == 421:
+        assert headers["content-type"] == PROBLEM and "localhost alone" in json.loads(body)["detail"]
+
+
+def test_with_a_token_any_name_will_do(bundles: dict[str, Path]) -> None:
+    with serving(bundles["vectors"], token=TOKEN) as server:
+        more = {"Host": "search.example", "Authorization": f"Bearer {TOKEN}"}
+        assert server.send("POST", "/search", b'{"questions": "garden"}', JSON | more)[0] == 200
+
+
 def test_a_full_queue_says_when_to_come_again(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     entered, may, real = threading.Event(), threading.Event(), module.answers_of
 

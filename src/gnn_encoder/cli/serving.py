@@ -44,7 +44,7 @@ def serve(
     from gnn_encoder.serving.app import create_app
     from gnn_encoder.serving.feedback import Feedback
     from gnn_encoder.serving.following import Followed
-    from gnn_encoder.serving.guard import Limits
+    from gnn_encoder.serving.guard import LOOPBACK, Limits
     from gnn_encoder.tracking.pipeline_run import impatient
 
     token = os.environ.get(TOKEN, "").strip()
@@ -55,13 +55,14 @@ def serve(
     except (OSError, OverflowError) as error:
         raise UserError(f"cannot listen at {host}, port {port} ({error}): choose others by --host and --port") from None
     where = listening.getsockname()
-    private = bool(token) or where[0] in ("127.0.0.1", "::1")
+    local = not token and where[0] in LOOPBACK
+    private = bool(token) or local
     if labels and not private:
         raise UserError(f"with --labels and no token, anyone who reaches {where[0]} trains the model: set {TOKEN}")
     feedback = Feedback(labels) if labels else None
     with impatient():  # once: setting the environment while another thread reads it is not safe
         followed = Followed(bundle, root)
-        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback)
+        application = create_app(followed, Limits(waiting=waiting, look_seconds=look), token, feedback, local)
         served = followed.current
         typer.echo(
             f"serving    {served.system}, version {served.version}, {len(served.retriever.bundle.passages):,} passages"

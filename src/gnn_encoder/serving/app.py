@@ -33,11 +33,15 @@ from gnn_encoder.serving.schema import About, Kept, Problem, SearchRequest, Sear
 
 
 def create_app(
-    followed: Followed, limits: Limits | None = None, token: str = "", feedback: Feedback | None = None
+    followed: Followed,
+    limits: Limits | None = None,
+    token: str = "",
+    feedback: Feedback | None = None,
+    local: bool = False,
 ) -> FastAPI:
     """Returns the application that serves what `followed` leads to; with a `token`, to those who know it.
 
-    With `feedback`, it takes labels.
+    With `feedback`, it takes labels; `local`: it answers only requests for this machine by its own names.
     """
     limits = limits or Limits()
 
@@ -73,7 +77,7 @@ def create_app(
     # The guard checks the token; this says so in the OpenAPI description.
     bearer = [Security(HTTPBearer(auto_error=False))] if token else []
     app = FastAPI(title="GNN-encoder", version=__version__, lifespan=lifespan, redoc_url=None)
-    app.add_middleware(Guard, limits=limits, token=token)
+    app.add_middleware(Guard, limits=limits, token=token, local=local)
     app.add_middleware(Counted, figures=figures)  # the last is the outermost: what the guard refuses counts, too
 
     @app.post(

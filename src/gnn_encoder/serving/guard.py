@@ -1,4 +1,4 @@
-"""What the server refuses: requests without the token, and requests beyond its limits.
+"""What the server refuses: requests without the token, for another host, and beyond its limits.
 
 Errors are problem details (RFC 9457) with one line in `detail`, and say nothing of the program's insides.
 """
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse, Response
 
@@ -21,6 +22,9 @@ OPEN = (
     *("/", "/page.js", "/page.css", "/docs", "/docs/oauth2-redirect", "/openapi.json"),
 )
 """Paths that need no token: what a cluster asks, and pages without anything of a bundle; they ask for the token."""
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine for itself."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -97,10 +101,14 @@ def check_text(text: str, name: str, limits: Limits) -> None:
 
 
 class Guard:
-    """The middleware that asks for the token, and reads a body up to its limits."""
+    """The middleware that asks for the token, and reads a body up to its limits.
 
-    def __init__(self, app: App, limits: Limits, token: str) -> None:
-        self._app, self._limits = app, limits
+    `local`: only requests for this machine by its own names are answered. Otherwise a page of another site, whose name
+    is made to lead to this machine (DNS rebinding), could search and leave labels from a user's browser.
+    """
+
+    def __init__(self, app: App, limits: Limits, token: str, local: bool = False) -> None:
+        self._app, self._limits, self._local = app, limits, local
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,6 +122,10 @@ class Guard:
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         """Returns the refusal of a request, or None and a `receive` that has the whole body."""
         headers = dict(scope["headers"])
+        if self._local and _host(headers) not in LOOPBACK:
+            return problem(
+                421, "this server without a token answers to localhost alone: ask for it by that name"
+            ), receive
         given = headers.get(b"authorization", b"")
         if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(given, self._expected):
             return problem(
@@ -148,3 +160,11 @@ class Guard:
             if size > self._limits.body:
                 return None
         return b"".join(parts)
+
+
+def _host(headers: Mapping[bytes, bytes]) -> str:
+    """Returns the name of the host that a request is for, without the port; empty if there is none."""
+    try:
+        return urlsplit(f"//{headers.get(b'host', b'').decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
