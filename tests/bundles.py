@@ -1,5 +1,6 @@
 """Fills the draft of a bundle with given vectors."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,3 +31,12 @@ def fill_bundle(
         (draft / BM25).mkdir()
         bm25.save(draft / BM25)
     Bundle.complete(draft, dataset)
+
+
+def damaged(path: Path, folder: Path) -> Path:
+    """Copies a bundle to `folder`, and spoils its last vector."""
+    shutil.copytree(path, folder)
+    with (folder / "vectors.npy").open("r+b") as file:
+        file.seek(-8, 2)
+        file.write(b"\xff" * 8)
+    return folder

@@ -1,13 +1,13 @@
 """A server follows its bundle's name to other bundles."""
 
 import json
-import shutil
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bundles import damaged
 from http_server import ids, serving
 
 from gnn_encoder import Retriever
@@ -23,14 +23,6 @@ def pointed(link: Path, target: Path) -> None:
     fresh = link.with_name("fresh")
     fresh.symlink_to(target)
     fresh.replace(link)
-
-
-def damaged(path: Path, folder: Path) -> Path:
-    shutil.copytree(path, folder)
-    with (folder / "vectors.npy").open("r+b") as file:
-        file.seek(-8, 2)
-        file.write(b"\xff" * 8)
-    return folder
 
 
 def test_a_moved_link_is_followed_and_a_damaged_bundle_is_not(bundles: dict[str, Path], tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def serve(
     import uvicorn
 
     from gnn_encoder.serving.app import create_app
+    from gnn_encoder.serving.draining import DrainingServer
     from gnn_encoder.serving.feedback import Feedback
     from gnn_encoder.serving.following import Followed
     from gnn_encoder.serving.guard import LOOPBACK, Limits
@@ -74,4 +75,4 @@ def serve(
         config = uvicorn.Config(
             application, access_log=False, log_level="warning", timeout_graceful_shutdown=DRAIN, server_header=False
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        DrainingServer(config).run(sockets=[listening])
