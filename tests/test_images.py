@@ -14,6 +14,7 @@ from gnn_encoder import __version__
 from gnn_encoder.cli.app import app
 from gnn_encoder.cli.serving import DRAIN, TOKEN
 from gnn_encoder.runs.provenance import package_digest
+from gnn_encoder.serving.draining import LAST_REQUESTS
 from gnn_encoder.serving.guard import OPEN
 
 PROJECT = Path(__file__).parents[1]
@@ -67,9 +68,8 @@ def test_the_deployment_asks_the_server_what_it_answers() -> None:
         assert container[probe]["httpGet"]["path"] in OPEN and container[probe]["httpGet"]["port"] == "http"
     assert pod["metadata"]["annotations"]["prometheus.io/path"] == "/metrics"
     assert service["spec"]["selector"] == pod["metadata"]["labels"]
-    assert pod["spec"]["terminationGracePeriodSeconds"] >= DRAIN + int(
-        container["lifecycle"]["preStop"]["exec"]["command"][1]
-    )
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["spec"]["terminationGracePeriodSeconds"] > pause + LAST_REQUESTS + DRAIN
     assert TOKEN in {each["name"] for each in container["env"]}
     image = (PROJECT / "images" / "Containerfile").read_text()
     (entry,) = (json.loads(line.removeprefix("ENTRYPOINT ")) for line in image.splitlines() if "ENTRYPOINT" in line)

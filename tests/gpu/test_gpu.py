@@ -1,16 +1,18 @@
-"""What only a GPU runs: the kernel for packed texts, copies beside the work, NCCL, and steps after a restart.
+"""What only a GPU runs: the kernel for packed texts, copies beside the work, NCCL."""
 
-All other tests run on a GPU, too, where there is one: models and batches go to `device()`.
-"""
-
+import inspect
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import WORDS, write_first_run
 from reference_attention import ReferenceAttention
+from required import missing
+from torch import multiprocessing
+from torch.nn.attention.varlen import varlen_attn
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.errors import UserError
@@ -27,14 +29,25 @@ from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.steps.train_dpr import train_dpr
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.training import ranks
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
+pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
+GROUPS_KNOWN = "enable_gqa" in inspect.signature(varlen_attn).parameters
+"""torch 2.11 has no attention with fewer heads of keys than of queries over packed texts."""
 TEXTS = [" ".join(WORDS[(i * j) % len(WORDS)] for j in range(1, 2 + i % 9 * 3)) for i in range(300)]
 
 
+@pytest.fixture(autouse=True)
+def gpu() -> None:
+    if not torch.cuda.is_available():
+        missing("no NVIDIA GPU")
+
+
 @pytest.mark.parametrize("window", [(-1, -1), (3, 3), (16, 16)])
-@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize(
+    "groups", [4, pytest.param(2, marks=pytest.mark.skipif(not GROUPS_KNOWN, reason="this torch has none"))]
+)
 def test_the_kernels_attention_stays_in_each_text(window: tuple[int, int], groups: int) -> None:
     torch.manual_seed(2)
     kernel = packed_attention(GPU, torch.bfloat16)
@@ -43,10 +56,10 @@ def test_the_kernels_attention_stays_in_each_text(window: tuple[int, int], group
     query, (key, value) = torch.randn(105, 4, 32), torch.randn(2, 105, groups, 32)
     halves = [x.bfloat16() for x in (query, key, value)]
     options: dict[str, Any] = {"scale": 0.3, "window_size": window, "enable_gqa": groups == 2}
-    expected = ReferenceAttention()(*(x.double() for x in halves), bounds, 30, **options)[:100]
+    expected = ReferenceAttention()(*(x.double() for x in halves), bounds, 30, **options)[:99]
 
     def error(edges: torch.Tensor, **others: Any) -> float:
-        found = kernel(*(x.to(GPU) for x in halves), edges.to(GPU), 30, **options | others)[:100].double().cpu()
+        found = kernel(*(x.to(GPU) for x in halves), edges.to(GPU), 30, **options | others)[:99].double().cpu()
         return float((found - expected).norm() / expected.norm())
 
     assert error(bounds) < 1e-2
@@ -98,7 +111,7 @@ def test_no_copy_overtakes_the_work() -> None:
     assert read == len(arrays)
 
 
-def test_one_process_of_a_team_trains_over_nccl(
+def test_one_process_of_a_team_trains_what_a_process_trains_alone(
     tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = TrainDpr(
@@ -122,6 +135,34 @@ def test_one_process_of_a_team_trains_over_nccl(
     assert max(float((weight - alone[name]).abs().max()) for name, weight in team.items()) < 1e-4
     with pytest.raises(UserError, match=f"has {torch.cuda.device_count()} GPUs"):
         trained("more", torch.cuda.device_count() + 1)
+
+
+def test_control_a_work_that_does_not_wait_for_the_copies_reads_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.Stream, "wait_stream", lambda self, other: None)
+    arrays = [np.full((40_000, 256), number, np.float32) for number in range(20)]
+    batches = ((number, (array,)) for number, array in enumerate(arrays))
+    found = {number: sums for number, (sums,) in streamed(batches, lambda rows: (rows.sum(1),), GPU)}
+    assert any((found[number] != 256 * number).any() for number in found)
+
+
+def collectives(rank: int, folder: str) -> None:
+    """NCCL gathers vectors and their gradients, and averages a model's, in a group of one process."""
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", store=dist.FileStore(f"{folder}/meeting", 1), rank=rank, world_size=1)
+    vectors = torch.randn(5, 3, device=GPU, requires_grad=True)
+    gathered = ranks._Gather.apply(vectors, [5])
+    (gathered * torch.arange(15.0, device=GPU).view(5, 3)).sum().backward()
+    assert torch.equal(gathered, vectors) and torch.equal(vectors.grad, torch.arange(15.0, device=GPU).view(5, 3))
+    weight = torch.nn.Parameter(torch.ones(2, 2, device=GPU))
+    weight.grad = torch.arange(4.0, device=GPU).view(2, 2)
+    ranks.world_size = lambda: 2  # else nothing is sent
+    ranks.average_gradients([weight])
+    assert torch.equal(weight.grad, torch.arange(4.0, device=GPU).view(2, 2) / 2)
+    dist.destroy_process_group()
+
+
+def test_collectives_over_nccl(tmp_path: Path) -> None:
+    multiprocessing.spawn(collectives, (str(tmp_path),), nprocs=1)
 
 
 def test_late_interaction_is_that_of_a_plain_loop() -> None:

@@ -1,5 +1,7 @@
 """Encoding: the same vectors as a plain one-by-one pass, whatever the batches."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnn_encoder.inference import tokens
-from gnn_encoder.inference.encoding import budget_batches, encode_passages, encode_texts, inference_copy
+from gnn_encoder.inference.encoding import (
+    attention_of_any_shape,
+    budget_batches,
+    encode_passages,
+    encode_texts,
+    inference_copy,
+)
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 
@@ -94,3 +102,21 @@ def test_dual_encoder_round_trip(tmp_path, tiny_backbone, shared):
     same = np.allclose(encode_texts(again.query_encoder, TEXTS[:1]), encode_texts(again.passage_encoder, TEXTS[:1]))
     assert same == shared
     assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_cudnns_attention_is_off_in_all_blocks_of_several_threads_and_on_after_them() -> None:
+    entered, leave, after = threading.Event(), threading.Event(), []
+
+    def inside() -> None:
+        with attention_of_any_shape():
+            entered.set()
+            assert leave.wait(10)
+            after.append(torch.backends.cuda.cudnn_sdp_enabled())
+
+    thread = threading.Thread(target=inside)
+    with attention_of_any_shape():
+        thread.start()
+        assert entered.wait(10)
+    leave.set()
+    thread.join()
+    assert after == [False] and torch.backends.cuda.cudnn_sdp_enabled()

@@ -1,7 +1,10 @@
 """A package is imported as if an optional dependency were not installed."""
 
 import importlib
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +13,16 @@ from gnn_encoder.machine.absent import absent
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A package of which another one makes use if it finds it."""
     (tmp_path / "some_accelerator.py").write_text("FAST = True\n")
     (tmp_path / "some_library.py").write_text(
         "try:\n    import some_accelerator\n    FAST = True\nexcept ImportError:\n    FAST = False\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    yield "some_library"
     for name in ("some_library", "some_accelerator"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return "some_library"
+        sys.modules.pop(name, None)
 
 
 def test_a_dependency_is_not_found_in_the_block_and_is_found_after_it(library: str) -> None:
@@ -28,9 +31,23 @@ def test_a_dependency_is_not_found_in_the_block_and_is_found_after_it(library: s
     assert importlib.import_module("some_accelerator").FAST
 
 
-def test_control_without_the_block_it_is_found_and_what_is_imported_stays(library: str) -> None:
+def test_control_without_the_block_it_is_found(library: str) -> None:
+    assert importlib.import_module(library).FAST
+
+
+def test_what_is_already_imported_stays(library: str) -> None:
     imported = importlib.import_module("some_accelerator")
     with absent("some_accelerator"):
         assert importlib.import_module(library).FAST
     assert sys.modules["some_accelerator"] is imported
-    del sys.modules[library], sys.modules["some_accelerator"]
+
+
+def test_bm25_starts_no_jax(tmp_path: Path) -> None:
+    """bm25s does where it is installed; with a package of that name in its place, nothing imports it."""
+    (tmp_path / "jax").mkdir()
+    for name in ("__init__", "lax"):
+        (tmp_path / "jax" / f"{name}.py").write_text("raise SystemExit('JAX was started')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    for imported, code in (("gnn_encoder.retrieval.bm25", 0), ("bm25s", 1)):  # the second is the control
+        done = subprocess.run([sys.executable, "-c", f"import {imported}"], env=environment, capture_output=True)
+        assert done.returncode == code, done.stderr

@@ -111,6 +111,23 @@ def test_an_export_that_differs_is_refused(bundle: Bundle, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kept", [50, 150])
+def test_a_file_with_fewer_or_more_blocks_is_refused(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(rows, "ROWS", 50)
+    right = parquet_file._write
+
+    def wrong(job: Job, folder: Path) -> None:
+        right(job, folder)
+        table = pq.read_table(folder / PASSAGES)
+        pq.write_table(table.take([row % len(table) for row in range(kept)]), folder / PASSAGES)
+
+    monkeypatch.setattr(parquet_file, "_write", wrong)
+    with pytest.raises(UserError, match=f"other rows than the bundle from row {min(kept, 100)} on"):
+        export(bundle, "parquet", tmp_path / "out")
+
+
 def test_on_the_command_line(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,12 +194,19 @@ def test_without_a_token_another_hosts_name_is_refused(server: Server, host: str
     found, headers, body = server.send("POST", "/search", b'{"questions": "garden"}', JSON | {"Host": host})
     assert found == status
     if status == 421:
-        assert headers["content-type"] == PROBLEM and "localhost alone" in json.loads(body)["detail"]
+        assert headers["content-type"] == PROBLEM and "only requests for localhost" in json.loads(body)["detail"]
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 421), ("same-origin", 200), ("none", 200)])
+def test_without_a_token_a_question_of_another_sites_page_is_refused(server: Server, site: str, status: int) -> None:
+    more = JSON | {"Sec-Fetch-Site": site}
+    assert server.send("POST", "/search", b'{"questions": "garden"}', more)[0] == status
+    assert server.send("GET", "/", headers=more)[0] == 200, "a link leads to the page"
 
 
 def test_with_a_token_any_name_will_do(bundles: dict[str, Path]) -> None:
     with serving(bundles["vectors"], token=TOKEN) as server:
-        more = {"Host": "search.example", "Authorization": f"Bearer {TOKEN}"}
+        more = {"Host": "search.example", "Sec-Fetch-Site": "cross-site", "Authorization": f"Bearer {TOKEN}"}
         assert server.send("POST", "/search", b'{"questions": "garden"}', JSON | more)[0] == 200
 
 
@@ -282,6 +289,9 @@ def test_sigterm_lets_the_work_end(bundles: dict[str, Path]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("POST", "/search", body, JSON)
     assert connection.getresponse().read()
+    foreign = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    foreign.request("POST", "/search", body, JSON | {"Host": "attacker.example"})
+    assert foreign.getresponse().status == 421
     # A request whose body is on its way when the signal comes is answered.
     connection.putrequest("POST", "/search")
     connection.putheader("Content-Type", "application/json")

@@ -9,6 +9,7 @@ vector on a CPU is the same in every batch.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -22,6 +23,8 @@ from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.tracking.progress import Progress
 
 Module = TypeVar("Module", bound=nn.Module)
+_counting, _blocks, _allowed = Lock(), 0, True
+"""`attention_of_any_shape`: blocks that are open in all threads, and the switch before the first of them."""
 
 
 class ReadOptions(TypedDict, total=False):
@@ -73,14 +76,22 @@ def attention_of_any_shape() -> Iterator[None]:
     """In the block, attention on a GPU is not computed by cuDNN, which prepares a plan for each new shape.
 
     Batches here have ever new shapes. In a training step of 0.34 s in bf16 on an H200 (torch 2.11, MiniLM, 64 queries,
-    at most 192 tokens), the plans took 0.22 s and all kernels 0.03 s.
+    at most 192 tokens), the plans took 0.22 s and all kernels 0.03 s. The switch is the process's: it is turned by the
+    first block of all threads, and turned back after the last.
     """
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    global _blocks, _allowed
+    with _counting:
+        if not _blocks:
+            _allowed = torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        _blocks += 1
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        with _counting:
+            _blocks -= 1
+            if not _blocks:
+                torch.backends.cuda.enable_cudnn_sdp(_allowed)
 
 
 @contextmanager

@@ -62,7 +62,9 @@ def _gpu_attention(
     # filled row has more tokens than texts, so the reshape would fail.
     longest = max(longest, 2)
     if enable_gqa:
-        options["enable_gqa"] = True  # torch 2.11 does not know the option
+        if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # torch 2.11
+            raise CannotPack("the GPU's kernel of this torch takes as many heads of keys as of queries")
+        options["enable_gqa"] = True
     # The result after the last text is undefined; no text uses it.
     result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)  # type: ignore[assignment]
     return result

@@ -88,7 +88,7 @@ class Described:
         }
         return self._card(decision=None, readme=usage)
 
-    def _card(self, **parts: Mapping[str, Any] | None) -> str:
+    def _card(self, *, decision: Mapping[str, Any] | None, readme: Mapping[str, Any] | None) -> str:
         environment = Environment(
             loader=PackageLoader("gnn_encoder", "promotion"),
             undefined=StrictUndefined,
@@ -105,7 +105,8 @@ class Described:
             mean_name=mean_name,
             meaning=MEANING,
             tests=TESTS,
-            **parts,
+            decision=decision,
+            readme=readme,
             **self._figures(),
         )
 

@@ -41,7 +41,7 @@ def create_app(
 ) -> FastAPI:
     """Returns the application that serves what `followed` leads to; with a `token`, to those who know it.
 
-    With `feedback`, it takes labels; `local`: it answers only requests for this machine by its own names.
+    With `feedback`, it takes labels; `local`: it answers only requests for localhost.
     """
     limits = limits or Limits()
 
@@ -81,7 +81,7 @@ def create_app(
     app.add_middleware(Counted, figures=figures)  # the last is the outermost: what the guard refuses counts, too
 
     @app.post(
-        "/search", response_model=SearchResponse, responses=refusals(401, 408, 413, 422, 429), dependencies=bearer
+        "/search", response_model=SearchResponse, responses=refusals(401, 408, 413, 421, 422, 429), dependencies=bearer
     )
     async def search(asked: SearchRequest, request: Request) -> Response:
         """Returns the best passages of each question."""
@@ -100,7 +100,7 @@ def create_app(
         served = answers[0].served
         return JSONResponse({"version": served.version, "system": ranked_by(served, asks[0]), "results": results})
 
-    @app.get("/about", response_model=About, responses=refusals(401), dependencies=bearer)
+    @app.get("/about", response_model=About, responses=refusals(401, 421), dependencies=bearer)
     async def about() -> Response:
         """Returns the bundle in service, and what may be asked of this server."""
         served = followed.current
@@ -114,7 +114,7 @@ def create_app(
         )
         return JSONResponse(facts.model_dump())
 
-    @app.post("/feedback", response_model=Kept, responses=refusals(401, 403, 413, 422, 507), dependencies=bearer)
+    @app.post("/feedback", response_model=Kept, responses=refusals(401, 403, 413, 421, 422, 507), dependencies=bearer)
     async def mark(vote: Vote) -> Response:
         """Keeps that a passage answers a question, as a label for the next training."""
         if feedback is None:

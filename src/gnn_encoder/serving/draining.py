@@ -10,10 +10,10 @@ LAST_REQUESTS = 1.0
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that loses no request that was sent before its connection closed.
+    """A server whose last answer on a connection says that the connection closes.
 
-    uvicorn closes idle connections at once, and a request that is on its way over one of them is lost. Here each open
-    connection gets one more answer first, which says that the connection closes.
+    uvicorn closes idle connections at once, without a word, and a request that is on its way over one of them is lost.
+    Here a connection closes after its next answer, which says so, or after `LAST_REQUESTS` seconds without a request.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -22,6 +22,10 @@ class DrainingServer(uvicorn.Server):
             server.close()
         state = self.server_state
         state.default_headers = [*state.default_headers, (b"connection", b"close")]
+        for connection in state.connections:
+            # A request in work has the headers of the time when it came.
+            if (cycle := getattr(connection, "cycle", None)) and not cycle.response_started:
+                cycle.default_headers = state.default_headers
         clock = asyncio.get_running_loop()
         end = clock.time() + LAST_REQUESTS
         while state.connections and not self.force_exit and clock.time() < end:

@@ -103,8 +103,9 @@ def check_text(text: str, name: str, limits: Limits) -> None:
 class Guard:
     """The middleware that asks for the token, and reads a body up to its limits.
 
-    `local`: only requests for this machine by its own names are answered. Otherwise a page of another site, whose name
-    is made to lead to this machine (DNS rebinding), could search and leave labels from a user's browser.
+    `local`: only requests for `LOOPBACK` are answered, and none that another site's page sends. Otherwise such a page,
+    or one whose own name is made to lead to this machine (DNS rebinding), could search and leave labels from a user's
+    browser.
     """
 
     def __init__(self, app: App, limits: Limits, token: str, local: bool = False) -> None:
@@ -122,9 +123,10 @@ class Guard:
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         """Returns the refusal of a request, or None and a `receive` that has the whole body."""
         headers = dict(scope["headers"])
-        if self._local and _host(headers) not in LOOPBACK:
+        foreign = scope["method"] == "POST" and headers.get(b"sec-fetch-site") == b"cross-site"
+        if self._local and (foreign or _host(headers) not in LOOPBACK):
             return problem(
-                421, "this server without a token answers to localhost alone: ask for it by that name"
+                421, "without a token this server answers only requests for localhost, and no other site's"
             ), receive
         given = headers.get(b"authorization", b"")
         if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(given, self._expected):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import Dataset, Draft, Qrels
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import autocast
+from gnn_encoder.inference.encoding import attention_of_any_shape, autocast
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.query_generator import QueryGenerator
@@ -54,7 +54,7 @@ def train_query_generator(
 
     def measure() -> dict[str, float]:
         every = token_parts(model, seen, wanted, np.arange(len(wanted)), settings.tokens_per_pass)
-        with torch.inference_mode(), autocast(settings.precision):
+        with torch.inference_mode(), attention_of_any_shape(), autocast(settings.precision):
             total = sum(token_loss(model, seen, wanted, *part).item() for part in every)
         return {"held_out/loss": total} if every else {}
 

@@ -27,8 +27,8 @@ from gnn_encoder.training.ranks import shared
 
 TOKENS_PER_PASS = {"cpu": 1024, "cuda": 8192}
 """Tokens per pass through a model in training. On two cores, texts of 190 tokens train 1.05 times as fast as with 2,048
-and 1.7 times as fast as with 8,192, because activations stay in the caches. An H200 took 0.34 s a step with 8,192 and
-0.26 s with 32,768."""
+and 1.7 times as fast as with 8,192, because activations stay in the caches. An H200 took 0.34 s a step with 8,192,
+0.26 s with 32,768, with cuDNN's attention, which is off now (`benchmarks/RESULTS.md`)."""
 TRIMMED = 32
 """After so many parts the freed memory of their activations is returned to the operating system."""
 _parts = count(1)
