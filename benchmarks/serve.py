@@ -98,7 +98,8 @@ def questions_of(bundle: Bundle) -> list[str]:
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> int:
     """Sends a question over a kept connection and reads the answer; returns its status."""
     body = json.dumps({"questions": [question], "k": K}).encode()
-    head = f"POST /search HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     answer = await reader.readuntil(b"\r\n\r\n")
     length = int(re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)[1])  # type: ignore[index]
@@ -132,7 +133,7 @@ async def started(port: int, process: subprocess.Popen[bytes]) -> float:
     while process.poll() is None:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /health/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            writer.write(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             if b" 200 " in await reader.readline():
                 return time.perf_counter() - began
         except OSError:

@@ -18,6 +18,7 @@ from gnn_encoder.inference.encoding import (
 )
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
+from gnn_encoder.models.packed import Row
 
 TEXTS = ["the old river", "a", "what is the bright copper garden about and in the narrow winter", "stone " * 60]
 
@@ -120,3 +121,19 @@ def test_cudnns_attention_is_off_in_all_blocks_of_several_threads_and_on_after_t
     leave.set()
     thread.join()
     assert after == [False] and torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_a_batch_that_is_not_exact_has_no_more_tokens_than_it_needs(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    packed = TextEncoder.packed
+
+    def seen(self: TextEncoder, row: Row) -> torch.Tensor:
+        read.append(row.ids.shape[1])
+        return packed(self, row)
+
+    monkeypatch.setattr(TextEncoder, "packed", seen)
+    expected = one_by_one(encoder, TEXTS)
+    for exact, tokens_read in ((True, [4096]), (False, [64])):
+        read.clear()
+        found = encode_texts(encoder, TEXTS, precision="fp32", exact=exact)
+        assert read == tokens_read and np.abs(found - expected).max() < 1e-5

@@ -27,12 +27,20 @@ _counting, _blocks, _allowed = Lock(), 0, True
 """`attention_of_any_shape`: blocks that are open in all threads, and the switch before the first of them."""
 
 
+FEW_TOKENS = 32
+"""A batch that is not `exact` has a multiple of so many tokens: so there are few shapes to prepare products for."""
+
+
 class ReadOptions(TypedDict, total=False):
-    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), and `progress`, which
-    counts the texts or pairs."""
+    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), `exact` (True), and
+    `progress`, which counts the texts or pairs.
+
+    exact: the tokens of a batch are always as many, so that a text has the same bits in every batch. Otherwise a batch
+    has no more tokens than it needs: the right choice for a few short texts."""
 
     precision: str
     tokens_per_batch: int
+    exact: bool
     progress: Progress | None
 
 
@@ -123,6 +131,7 @@ def read_rows(
     *,
     precision: str = "auto",
     tokens_per_batch: int = 4096,
+    exact: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Calls `store(rows, *results)` with a model's results for n texts or pairs of `lengths` [n] tokens, in any order.
@@ -137,7 +146,8 @@ def read_rows(
 
     with inference_copy(model, precision) as ready:
         batches = list(budget_batches(lengths, tokens_per_batch))
-        read_batches(ready, batches, padded, store_and_count, tokens_per_batch)
+        size = {"whole": tokens_per_batch} if exact else {"whole": 0, "multiple": FEW_TOKENS}
+        read_batches(ready, batches, padded, store_and_count, **size)
 
 
 def encode_tokens(encoder: TextEncoder, tokens: Tokens, out: np.ndarray, **options: Unpack[ReadOptions]) -> None:

@@ -33,6 +33,7 @@ def read_batches(
     padded: Callable[[np.ndarray], tuple[np.ndarray, ...]],
     store: Callable[..., None],
     whole: int,
+    multiple: int = 1,
 ) -> None:
     """Calls `store(rows, *results)` with the model's results for each batch, in any order.
 
@@ -46,6 +47,7 @@ def read_batches(
         padded: rows → ids, mask and maybe token types [b, l] of a batch; for a model without `packed` any arrays.
         whole: number of tokens that a packed batch is padded to, so that results do not depend on the other texts of
             the batch (`gnn_encoder.models.packed`). A longer text must be alone in its batch.
+        multiple: the number of tokens of a packed batch is a multiple of it.
     """
     if not batches:
         return
@@ -59,7 +61,7 @@ def read_batches(
         replica, where = replicas[number], places[number]
 
         def arrays(rows: np.ndarray) -> tuple[np.ndarray | int, ...]:
-            return padded(rows) if start is None else pack(start, *padded(rows), whole=whole)
+            return padded(rows) if start is None else pack(start, *padded(rows), whole=whole, multiple=multiple)
 
         def results(*inputs: Any) -> tuple[Tensor, ...]:
             read = replica(*inputs) if start is None else replica.packed(Row(attention, *inputs))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ Attention = Callable[..., Tensor]
 `Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`. Result: [t, h, e]."""
 Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
 """The arrays that `pack` returns."""
+
+
+_first_positions: WeakKeyDictionary[Any, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
 
 
 class CannotPack(Exception):
@@ -113,10 +117,12 @@ def _attention_mask(inside: Tensor, left: int, right: int) -> Tensor | None:
     return inside[:, None, None] & (apart >= -left) & (apart <= right)
 
 
-def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0) -> Packed:
+def pack(
+    first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndarray, whole: int = 0, multiple: int = 1
+) -> Packed:
     """Returns the arrays of a `Row` for a padded batch [b, l]: ids, positions, bounds, longest, and types if given.
 
-    The row is padded to `whole` tokens; the added tokens belong to no text.
+    The row is padded to `whole` tokens, and to a multiple of `multiple`; the added tokens belong to no text.
     """
     kept = mask.astype(bool)
     kept[:, 0] = True  # An empty text keeps one token: without any token it would get the vector of the next text.
@@ -124,7 +130,7 @@ def pack(first_position: int, ids: np.ndarray, mask: np.ndarray, *types: np.ndar
     bounds = np.zeros(len(ids) + 1, np.int32)
     np.cumsum(lengths, out=bounds[1:])
     positions = first_position + np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-    filler = max(0, whole - len(positions))
+    filler = max(whole - len(positions), -len(positions) % multiple)
 
     def row(tokens: np.ndarray, fill: int = 0) -> np.ndarray:
         return np.pad(tokens, (0, filler), constant_values=fill)[None]
@@ -203,7 +209,18 @@ def _attend(
 
 
 def first_position(backbone: Any, attention: Attention) -> int | None:
-    """The first position number: 0, or the padding id plus 1 (RoBERTa). None if the backbone cannot be packed."""
+    """The first position number: 0, or the padding id plus 1 (RoBERTa). None if the backbone cannot be packed.
+
+    It is found out once for a backbone, attention, device and type of weights: that takes as long as 800 tokens.
+    """
+    parameter = next(backbone.parameters())
+    found, key = _first_positions.setdefault(backbone, {}), (attention, parameter.device, parameter.dtype)
+    if key not in found:
+        found[key] = _found_first_position(backbone, attention)
+    return found[key]
+
+
+def _found_first_position(backbone: Any, attention: Attention) -> int | None:
     takes_positions = "position_ids" in inspect.signature(backbone.forward).parameters
     if not takes_positions or not getattr(backbone, "_supports_attention_backend", False):
         return None

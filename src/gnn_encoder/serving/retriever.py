@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Asked, Bundle
 from gnn_encoder.artifacts.bundle import run_folder
 from gnn_encoder.errors import UserError
-from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle
 from gnn_encoder.retrieval.reranking import reranked, reranker_of
 from gnn_encoder.retrieval.scorers import Contribution
@@ -140,8 +140,11 @@ class Retriever:
 
     def encode_queries(self, questions: Sequence[str]) -> np.ndarray:
         """Returns the questions' vectors fp32 [n, d] (E_Q). A passage's score is the inner product with its vector."""
+        encoder = self._searcher.encoder
         with self._reading:
-            return encode_texts(self._searcher.encoder, list(questions), precision="fp32")
+            if len(questions) == 1:
+                return encode_question(encoder, questions[0])
+            return encode_texts(encoder, list(questions), precision="fp32", exact=False)
 
     def explain(self, question: str, k: int = 5, *, rerank: bool = False, depth: int = 100) -> list[Explanation]:
         """Returns the best `k` passages by the vectors alone, or by the re-ranker, each with what its score is made of.
