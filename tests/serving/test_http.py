@@ -20,6 +20,7 @@ from http_server import JSON, Server, ids, serving
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import read_labels
+from gnn_encoder.cli.serving import listening_at
 from gnn_encoder.errors import UserError
 from gnn_encoder.serving import app as module
 from gnn_encoder.serving import feedback
@@ -334,6 +335,15 @@ def test_what_cannot_be_served_is_one_line(
         with pytest.raises(SystemExit) as caught:
             app.main()
     assert caught.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_connection_sends_at_once() -> None:
+    with listening_at("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        connection, _ = listening.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with socket.create_server(("127.0.0.1", 0)) as plain:  # control
+        assert not plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_page_needs_no_token_and_says_nothing(bundles: dict[str, Path]) -> None:

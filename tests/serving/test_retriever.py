@@ -10,7 +10,7 @@ import pytest
 
 import gnn_encoder
 from gnn_encoder import Hit, Retriever, UserError
-from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts import Bundle, Passages, PassageTable
 from gnn_encoder.retrieval.search import Searcher, fused_run
 
 QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the stone of the mountain"]
@@ -26,6 +26,22 @@ def searched(path: Path, question: str, k: int, weight: float | None) -> list[Hi
     searcher = Searcher(Bundle.read(path))
     run = searcher.run(question, k) if weight is None else fused_run(searcher, question, k, weight)[0]
     return searcher.hits(run.score, run.passage)
+
+
+def test_passages_of_many_questions_are_read_together(
+    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, read = Retriever.load(bundles["vectors"]), []
+    take = PassageTable.take
+
+    def counted(self: PassageTable, rows: np.ndarray) -> Passages:
+        read.append(rows)
+        return take(self, rows)
+
+    monkeypatch.setattr(PassageTable, "take", counted)
+    hits = retriever.search(QUESTIONS, k=30)
+    (rows,) = read
+    assert len(np.unique(rows)) == len(rows) < sum(map(len, hits))
 
 
 @pytest.mark.parametrize(("name", "weight"), [("vectors", None), ("both", 0.3), ("words", 0.0)])

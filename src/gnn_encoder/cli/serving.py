@@ -51,10 +51,7 @@ def serve(
     token = os.environ.get(TOKEN, "").strip()
     if TOKEN in os.environ and not token:
         raise UserError(f"{TOKEN} is empty: give it a token, or unset it to serve without one")
-    try:
-        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"cannot listen at {host}, port {port} ({error}): choose others by --host and --port") from None
+    listening = listening_at(host, port)
     where = listening.getsockname()
     local = not token and where[0] in LOOPBACK
     private = bool(token) or local
@@ -76,3 +73,13 @@ def serve(
             application, access_log=False, log_level="warning", timeout_graceful_shutdown=DRAIN, server_header=False
         )
         DrainingServer(config).run(sockets=[listening])
+
+
+def listening_at(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens; its connections send at once, else an answer waits 40 ms for the client's ACK."""
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"cannot listen at {host}, port {port} ({error}): choose others by --host and --port") from None
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

@@ -81,9 +81,18 @@ class Searcher:
 
     def hits(self, scores: np.ndarray, rows: np.ndarray) -> list[Hit]:
         """Hits with texts for scores [h] and passage rows [h], in the given order."""
-        passages = self.bundle.passages.take(rows)
-        columns = zip(scores.tolist(), passages.ids, passages.titles, passages.texts, strict=True)
-        return [Hit(rank, *column) for rank, column in enumerate(columns, start=1)]
+        return self.all_hits([(scores, rows)])[0]
+
+    def all_hits(self, found: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[list[Hit]]:
+        """Hits of several questions, each with scores [h] and passage rows [h]; every passage is read once."""
+        needed = np.unique(np.concatenate([rows for _, rows in found]))
+        passages, hits = self.bundle.passages.take(needed), []
+        for scores, rows in found:
+            places = np.searchsorted(needed, rows).tolist()
+            texts = ((passages.ids[i], passages.titles[i], passages.texts[i]) for i in places)
+            pairs = zip(scores.tolist(), texts, strict=True)
+            hits.append([Hit(rank, score, *text) for rank, (score, text) in enumerate(pairs, start=1)])
+        return hits
 
     def find(self, question: str, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """E_Q of a query [d], and the scores [h] and rows [h] of the best h ≤ k passages, best first.

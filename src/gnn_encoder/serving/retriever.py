@@ -132,10 +132,8 @@ class Retriever:
         if rerank:
             with self._judging:
                 run = reranked(self._reranker, Asked(asked, self.bundle.passages), run, depth)
-        hits = []
-        for row in rows:
-            own = run.of(np.array([row], np.int32), k)
-            hits.append(self._searcher.hits(own.score, own.passage))
+        owns = (run.of(np.array([row], np.int32), k) for row in rows)
+        hits = self._searcher.all_hits([(own.score, own.passage) for own in owns]) if asked else []
         return hits[0] if isinstance(questions, str) else hits
 
     def encode_queries(self, questions: Sequence[str]) -> np.ndarray:
