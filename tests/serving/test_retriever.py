@@ -28,9 +28,7 @@ def searched(path: Path, question: str, k: int, weight: float | None) -> list[Hi
     return searcher.hits(run.score, run.passage)
 
 
-def test_passages_of_many_questions_are_read_together(
-    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passages_of_many_questions_are_read_once(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     retriever, read = Retriever.load(bundles["vectors"]), []
     take = PassageTable.take
 
