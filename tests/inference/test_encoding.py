@@ -123,7 +123,7 @@ def test_cudnns_attention_is_off_in_all_blocks_of_several_threads_and_on_after_t
     assert after == [False] and torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_a_batch_that_is_not_exact_has_no_more_tokens_than_it_needs(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_not_filled_has_no_more_tokens_than_it_needs(encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     packed = TextEncoder.packed
 
@@ -133,7 +133,7 @@ def test_a_batch_that_is_not_exact_has_no_more_tokens_than_it_needs(encoder, mon
 
     monkeypatch.setattr(TextEncoder, "packed", seen)
     expected = one_by_one(encoder, TEXTS)
-    for exact, tokens_read in ((True, [4096]), (False, [64])):
+    for filled, tokens_read in ((True, [4096]), (False, [64])):
         read.clear()
-        found = encode_texts(encoder, TEXTS, precision="fp32", exact=exact)
+        found = encode_texts(encoder, TEXTS, precision="fp32", filled=filled)
         assert read == tokens_read and np.abs(found - expected).max() < 1e-5

@@ -23,24 +23,22 @@ from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.tracking.progress import Progress
 
 Module = TypeVar("Module", bound=nn.Module)
-_counting, _blocks, _allowed = Lock(), 0, True
-"""`attention_of_any_shape`: blocks that are open in all threads, and the switch before the first of them."""
-
-
 FEW_TOKENS = 32
-"""A batch that is not `exact` has a multiple of so many tokens: so there are few shapes to prepare products for."""
+"""A packed batch that is not `filled` has a multiple of so many tokens, so that matrix products have few shapes."""
+_counting, _blocks, _allowed = Lock(), 0, True
+"""`attention_of_any_shape`: open blocks in all threads, and whether cuDNN was allowed before the first of them."""
 
 
 class ReadOptions(TypedDict, total=False):
-    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), `exact` (True), and
+    """How a model reads many texts or pairs: `precision` ("auto"), `tokens_per_batch` (4096), `filled` (True), and
     `progress`, which counts the texts or pairs.
 
-    exact: the tokens of a batch are always as many, so that a text has the same bits in every batch. Otherwise a batch
-    has no more tokens than it needs: the right choice for a few short texts."""
+    filled: each packed batch is padded to `tokens_per_batch` tokens, so that a text's vector has the same bits in every
+    batch. Not filled, a few short texts take the time of their own tokens, and the last bits depend on the batch."""
 
     precision: str
     tokens_per_batch: int
-    exact: bool
+    filled: bool
     progress: Progress | None
 
 
@@ -83,9 +81,9 @@ def autocast(precision: str) -> AbstractContextManager[Any]:
 def attention_of_any_shape() -> Iterator[None]:
     """In the block, attention on a GPU is not computed by cuDNN, which prepares a plan for each new shape.
 
-    Batches here have ever new shapes. In a training step of 0.34 s in bf16 on an H200 (torch 2.11, MiniLM, 64 queries,
-    at most 192 tokens), the plans took 0.22 s and all kernels 0.03 s. The switch is the process's: it is turned by the
-    first block of all threads, and turned back after the last.
+    Batches here differ in shape. In a training step of 0.34 s in bf16 on an H200 (torch 2.11, MiniLM, 64 queries,
+    at most 192 tokens), the plans took 0.22 s and all kernels 0.03 s. torch has one switch for
+    the whole process: the first open block of all threads turns it off, and the end of the last one restores it.
     """
     global _blocks, _allowed
     with _counting:
@@ -131,7 +129,7 @@ def read_rows(
     *,
     precision: str = "auto",
     tokens_per_batch: int = 4096,
-    exact: bool = True,
+    filled: bool = True,
     progress: Progress | None = None,
 ) -> None:
     """Calls `store(rows, *results)` with a model's results for n texts or pairs of `lengths` [n] tokens, in any order.
@@ -146,7 +144,7 @@ def read_rows(
 
     with inference_copy(model, precision) as ready:
         batches = list(budget_batches(lengths, tokens_per_batch))
-        size = {"whole": tokens_per_batch} if exact else {"whole": 0, "multiple": FEW_TOKENS}
+        size = {"whole": tokens_per_batch} if filled else {"whole": 0, "multiple": FEW_TOKENS}
         read_batches(ready, batches, padded, store_and_count, **size)
 
 

@@ -36,9 +36,8 @@ Attention = Callable[..., Tensor]
 `Row`, and the options `scale`, `window_size` and `enable_gqa` of torch's `varlen_attn`. Result: [t, h, e]."""
 Packed = tuple[np.ndarray, np.ndarray, np.ndarray, int, *tuple[np.ndarray, ...]]
 """The arrays that `pack` returns."""
-
-
 _first_positions: WeakKeyDictionary[Any, dict[tuple[Any, ...], int | None]] = WeakKeyDictionary()
+"""Backbone → the results of `first_position`, by attention, device and type of weights."""
 
 
 class CannotPack(Exception):
@@ -211,7 +210,8 @@ def _attend(
 def first_position(backbone: Any, attention: Attention) -> int | None:
     """The first position number: 0, or the padding id plus 1 (RoBERTa). None if the backbone cannot be packed.
 
-    It is found out once for a backbone, attention, device and type of weights: that takes as long as 800 tokens.
+    The result is kept for each backbone, attention, device and type of weights, because the test takes as long as some
+    800 tokens.
     """
     parameter = next(backbone.parameters())
     found, key = _first_positions.setdefault(backbone, {}), (attention, parameter.device, parameter.dtype)

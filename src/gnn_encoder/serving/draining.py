@@ -23,7 +23,7 @@ class DrainingServer(uvicorn.Server):
         state = self.server_state
         state.default_headers = [*state.default_headers, (b"connection", b"close")]
         for connection in state.connections:
-            # A request in work has the headers of the time when it came.
+            # A request in work keeps the headers that were the default when it arrived.
             if (cycle := getattr(connection, "cycle", None)) and not cycle.response_started:
                 cycle.default_headers = state.default_headers
         clock = asyncio.get_running_loop()

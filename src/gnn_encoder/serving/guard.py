@@ -126,7 +126,7 @@ class Guard:
         foreign = scope["method"] == "POST" and headers.get(b"sec-fetch-site") == b"cross-site"
         if self._local and (foreign or _host(headers) not in LOOPBACK):
             return problem(
-                421, "without a token this server answers only requests for localhost, and no other site's"
+                421, "without a token this server answers only requests for localhost, and none of another site's page"
             ), receive
         given = headers.get(b"authorization", b"")
         if self._expected and scope["path"] not in OPEN and not hmac.compare_digest(given, self._expected):

@@ -87,7 +87,7 @@ def trainable_attention(model: nn.Module, precision: str) -> Iterator[None]:
     """In the block, attention on a GPU is not cuDNN's (`attention_of_any_shape`). A model that trains in bf16 on a CPU
     computes attention without torch's fused kernel.
 
-    The CPU kernel's backward pass is slow there (torch 2.13): 11 texts of 100 tokens, 12 heads of 32, take 31 ms on one
+    That kernel's backward pass is slow (torch 2.13): 11 texts of 100 tokens, 12 heads of 32, take 31 ms on one
     core with it and 7 ms without it, forward and backward; 64 texts of 48 tokens take 88 and 13 ms. In fp32 both are
     equal.
     """
