@@ -60,6 +60,7 @@ class Described:
     evaluation: Evaluation | None = None
     """The evaluation of the recommendation; None: there are no figures."""
     graph: Graph | None = None
+    """The run's graph; None: the description does not say how many labels it reaches."""
 
     def model_card(self, decision: Mapping[str, Any]) -> str:
         """Returns the card of the registered bundle; `decision` are the facts of the `Decision` on it."""
