@@ -15,7 +15,7 @@ import Stemmer
 from common import documentation, in_turns, show
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
-from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.bm25 import Lexical
 
@@ -31,8 +31,8 @@ def corpus(folder: Path, passages: int) -> tuple[Dataset, list[str], list[str]]:
     path = folder / "large"
     with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
-        for start in range(0, passages, ROW_GROUP):
-            some = shuffled[start : start + ROW_GROUP]
+        for start in range(0, passages, BATCH):
+            some = shuffled[start : start + BATCH]
             writer.passages([str(start + i) for i in range(len(some))], [""] * len(some), some)
         writer.close()
     return Dataset(path), shuffled, source.query_texts(source.query_rows("train"))

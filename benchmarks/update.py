@@ -16,7 +16,7 @@ import numpy as np
 from common import documentation, show
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting, read_manifest
-from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
@@ -44,8 +44,8 @@ def write_dataset(
     rows = source.query_rows("train")
     with drafting(path, "dataset") as draft:
         writer = DatasetWriter(draft)
-        for start in range(0, passages, ROW_GROUP):
-            some = range(start, min(start + ROW_GROUP, passages))
+        for start in range(0, passages, BATCH):
+            some = range(start, min(start + BATCH, passages))
             writer.passages([f"p{i}" for i in some], [titles[i] for i in some], [texts[i] for i in some])
         ids = [f"q{row}" for row in rows]
         ids, questions = [*ids, *(["more"] if more else [])], [*source.query_texts(rows), *(more[:1] if more else [])]

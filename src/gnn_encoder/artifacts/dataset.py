@@ -30,8 +30,11 @@ from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTU
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING = "recurring.parquet"
-ROW_GROUP = 10_000
+BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
+ROW_GROUP = 1_000
+"""Rows of a file that are decompressed together. Ten passages anywhere in 104,096 take 6.5 ms to read; with 10,000 rows
+they take 27 ms, and the file is 5 % smaller."""
 
 TEXT, NUMBER = pa.string(), pa.int32()
 SCHEMAS = {
@@ -117,8 +120,8 @@ class PassageTable:
         return read_manifest(self._path.parent).files[self._path.name].sha256
 
     def stream(self) -> Iterator[Passages]:
-        """All passages in row order, a row group at a time."""
-        for batch in pq.ParquetFile(self._path, memory_map=True).iter_batches(batch_size=ROW_GROUP):
+        """All passages in row order, `BATCH` at a time."""
+        for batch in pq.ParquetFile(self._path, memory_map=True).iter_batches(batch_size=BATCH):
             yield _passages(batch)
 
     def take(self, rows: np.ndarray) -> Passages:

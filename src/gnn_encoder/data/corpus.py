@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter
-from gnn_encoder.artifacts.dataset import ROW_GROUP
+from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, blank, duplicates, storable
 from gnn_encoder.data.validation import Kind, Problems
@@ -99,7 +99,7 @@ class Corpus:
     def _flush(self, last: bool = False) -> None:
         """Writes whole row groups; `last`: also the remaining rows."""
         count = sum(len(table) for table in self._pending)
-        whole = count if last else count - count % ROW_GROUP
+        whole = count if last else count - count % BATCH
         if self._writer and whole:
             table = pa.concat_tables(self._pending).combine_chunks()
             self._writer.passages(*table.slice(0, whole).columns)

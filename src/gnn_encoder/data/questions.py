@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.dataset import ROW_GROUP, SPLITS
+from gnn_encoder.artifacts.dataset import BATCH, SPLITS
 from gnn_encoder.data.rows import Label, Query, Source, blank, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import recurring, twin_groups
@@ -220,7 +220,7 @@ def _tables(source: Source, problems: Problems) -> list[pa.Table]:
     schemas: dict[Any, pa.Schema] = {Query: QUERIES, Label: LABELS}
     parts = {kind: [schema.empty_table()] for kind, schema in schemas.items()}
     stream = source.questions(problems)
-    while batch := list(islice(stream, ROW_GROUP)):
+    while batch := list(islice(stream, BATCH)):
         for kind, schema in schemas.items():
             rows = [row for row in batch if isinstance(row, kind) and _storable(row, problems)]
             if rows:

@@ -1,6 +1,6 @@
 """Token ids of texts, without padding. A corpus is tokenized once per tokenizer and length, and memory-mapped.
 
-Training, scoring and four encodings read the same passages. The first reader tokenizes the corpus, with a row group in
+Training, scoring and four encodings read the same passages. The first reader tokenizes the corpus, with a batch in
 memory at a time. The files are a cache: deleted or damaged files are written again.
 """
 

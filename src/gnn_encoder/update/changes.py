@@ -28,7 +28,7 @@ def text_digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def passage_digests(passages: PassageTable) -> np.ndarray:
-    """Digests uint64 [m, 2] of all passages (title and text), with a row group in memory at a time."""
+    """Digests uint64 [m, 2] of all passages (title and text), with a batch in memory at a time."""
     digests = np.empty((len(passages), 2), WORDS)
     start = 0
     for batch in passages.stream():
