@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from google.protobuf import json_format
+from kfp import compiler, components
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 from kfp_api import EXAMPLE, check_pipeline
@@ -52,6 +54,17 @@ def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
         each for each in tasks if spec["components"][each["componentRef"]["name"]].get("executorLabel") in containers
     ]
     assert of_containers and all(each["retryPolicy"]["maxRetryCount"] == 3 for each in of_containers)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_kfps_compiler_takes_it_and_writes_the_same(pipeline: str, tmp_path: Path) -> None:
+    documents = package(pipeline, load_cluster(EXAMPLE))
+    component = components.load_component_from_text(yaml.safe_dump_all(documents))
+    compiler.Compiler().compile(component, str(tmp_path / "again.yaml"))
+    assert list(yaml.safe_load_all((tmp_path / "again.yaml").read_text("utf-8"))) == documents
+    next(iter(documents[0]["root"]["dag"]["tasks"].values()))["retries"] = 3
+    with pytest.raises(json_format.ParseError, match="retries"):
+        components.load_component_from_text(yaml.safe_dump_all(documents))
 
 
 @pytest.mark.parametrize(

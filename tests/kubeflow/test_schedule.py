@@ -44,6 +44,7 @@ def test_kfp_gets_the_second_first(text: str) -> None:
         ("٣ * * * *", "cannot read '٣' as the minute"),
         ("0 0 30 2 *", "no such month has a day 30"),
         ("0 0 31 4,6 ?", "no such month has a day 31"),
+        ("0 0 31 4 1,*", "no such month has a day 31"),
     ],
 )
 def test_what_kfp_would_refuse_or_misread(text: str, words: str) -> None:

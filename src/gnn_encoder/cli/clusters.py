@@ -106,7 +106,7 @@ def add(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the recurring run, by default the preset's.")] = None,
     at_once: Annotated[int, typer.Option(min=1, max=10, help="Number of its runs that may run at the same time.")] = 1,
-    catch_up: Annotated[bool, typer.Option("--catch-up", help="Make missed starts up, one by one.")] = False,
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Make up all missed starts, not one.")] = False,
     host: Host = "",
     cluster: ClusterFile = None,
     dataset: Data = None,

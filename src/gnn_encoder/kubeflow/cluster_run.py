@@ -72,18 +72,22 @@ def _templates(document: Any) -> dict[str, str]:
 
     KFP's compiler makes a template for each pair of their numbers and begins its name with `metadata-A-L-`.
     """
-    if not isinstance(document, Mapping) or "platform_spec" not in document:
-        return {}
-    spec, kubernetes = document["pipeline_spec"], document["platform_spec"]["platforms"].get("kubernetes", {})
-    configs = kubernetes.get("deploymentSpec", {}).get("executors", {})
-    metadata = {label: config["podMetadata"] for label, config in configs.items() if "podMetadata" in config}
+    executors = _part(document, "platform_spec", "platforms", "kubernetes", "deploymentSpec", "executors")
+    components = _part(document, "pipeline_spec", "components")
     templates = {}
-    for component in (spec["root"], *spec["components"].values()):
-        for name, task in component.get("dag", {}).get("tasks", {}).items():
-            own = metadata.get(spec["components"][task["componentRef"]["name"]].get("executorLabel"))
-            if own is not None:
-                templates[name] = f"metadata-{len(own.get('annotations', ()))}-{len(own.get('labels', ()))}-"
+    for component in (_part(document, "pipeline_spec", "root"), *components.values()):
+        for name, task in _part(component, "dag", "tasks").items():
+            label = _part(components, _part(task, "componentRef").get("name")).get("executorLabel")
+            if own := _part(executors, label, "podMetadata"):
+                templates[name] = f"metadata-{len(_part(own, 'annotations'))}-{len(_part(own, 'labels'))}-"
     return templates
+
+
+def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:
+    """Returns the mapping below some keys, empty if there is none: anybody may run pipelines in an experiment."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
 
 
 def _pod(nodes: Set[str], task: str, beginning: str) -> str:

@@ -32,7 +32,7 @@ class Schedule:
     at_once: int = 1
     """How many of its runs may run at the same time; KFP accepts 1 to 10."""
     catch_up: bool = False
-    """Whether the starts that were missed while it was disabled, or while too many runs were running, are made up."""
+    """Whether all starts that were missed, as while too many runs were running, are made up, or one of them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def kfp_cron(text: str) -> str:
     """Returns KFP's form of a cron expression with the usual five fields.
 
     KFP's library (robfig/cron 1.2) has the second as its first field and takes five fields for second to month:
-    `0 3 * * *` would start a run every hour. It runs an expression without a next start again and again.
+    `0 3 * * *` would start a run every hour. KFP's controller searches the next start of an expression that has none
+    without end, so such an expression is refused.
     """
     fields = text.split()
     if len(fields) != len(FIELDS):
@@ -73,7 +74,8 @@ def kfp_cron(text: str) -> str:
         for field, meaning in zip(fields, FIELDS, strict=True)
     ]
     days, months = allowed[2], allowed[3]
-    if fields[4][0] in "*?" and min(days) > max(LONGEST_MONTH[month - 1] for month in months):
+    every_weekday = any(part[0] in "*?" for part in fields[4].split(","))  # otherwise one of the two days is enough
+    if every_weekday and min(days) > max(LONGEST_MONTH[month - 1] for month in months):
         raise UserError(f"--cron {text!r}: no such month has a day {min(days)}")
     return " ".join(["0", *fields])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from kfp_api import EXAMPLE, WORKFLOW, KfpServer, at, check, node_hash
 from submitting import IMAGES, submit
 
@@ -101,6 +102,19 @@ def test_the_pods_of_steps_with_labels_are_of_another_template(
         template = "retry-system-container-impl" if isinstance(train_dpr, list) else "system-container-impl"
         begins = beginning if step == "train_dpr" else ""
         assert f" {WORKFLOW}-{begins}{template}-" in capsys.readouterr().err
+
+
+def test_a_run_of_another_pipeline_is_read(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(monkeypatch, server.url) == 0
+    task = {"componentRef": {}, "cachingOptions": {}}
+    for spec in ({}, {"root": {"dag": {"tasks": {"ingest": task}}}}, {"root": {}, "components": {"comp-a": {}}}):
+        document = {"pipeline_spec": {"deploymentSpec": {}, **spec}, "platform_spec": {}}
+        server.runs.append({**server.runs[0], "pipeline_spec": document})
+    capsys.readouterr()
+    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_of_a_step_with_several_tasks_the_failed_one_is_named(
