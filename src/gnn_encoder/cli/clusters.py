@@ -115,7 +115,7 @@ def add(
     systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
 ) -> None:
-    """Create a recurring run of a pipeline, with the options of `submit`.
+    """Create a recurring run: what `submit` starts once with these options, KFP starts again and again.
 
     Each run reads the data anew and takes nothing from KFP's cache. Settings, image and needs are those of today.
     """

@@ -29,7 +29,7 @@ class Images(Section):
 
 
 Life = Annotated[Count, Field(ge=60)]
-"""At least a minute: KFP must read how a run has ended before Argo deletes the workflow, or the run never ends."""
+"""At least a minute: if Argo deletes the workflow before KFP has read how it ended, KFP shows the run as running."""
 
 
 class TimeToLive(Section):
