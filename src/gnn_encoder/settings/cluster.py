@@ -35,7 +35,8 @@ Life = Annotated[Count, Field(ge=60)]
 class TimeToLive(Section):
     """Seconds until Argo deletes an ended run's workflow and pods, with the pods' logs. KFP keeps the run's record.
 
-    None: KFP deletes them, by default a day after the end.
+    KFP deletes them a day after the end in any case, so a longer time has no effect, unless KFP's administrator sets
+    another time (`TTL_SECONDS_AFTER_WORKFLOW_FINISH` of its persistence agent).
     """
 
     ended: Life | None = None
