@@ -36,7 +36,7 @@ WORKFLOW = "gnn-encoder-train-x7k2p"
 BEGUN = "2026-11-22T01:00:00Z"
 PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
 EXAMPLE = launch.SOURCE_TREE / "pipelines" / "clusters" / "example.yaml"
-APIS = ("ExperimentServiceApi", "RunServiceApi", "HealthzServiceApi")
+APIS = ("ExperimentServiceApi", "RunServiceApi", "RecurringRunServiceApi", "HealthzServiceApi")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Operation:
 
 
 def described() -> list[Operation]:
-    """Every operation that the description has for experiments, runs and health."""
+    """Every operation that the description has for experiments, runs, recurring runs and health."""
     return [operation for api in APIS for operation in _of(getattr(kfp_server_api, api))]
 
 
@@ -99,7 +99,7 @@ def check(value: Any, kind: str, where: str = "body") -> None:
             if name not in types:
                 raise ValueError(f"{where}: {kind} has no field {name!r}")
             check(each, types[name], f"{where}.{name}")
-        if kind == "V2beta1Run" and "pipeline_spec" in value:
+        if kind in ("V2beta1Run", "V2beta1RecurringRun") and "pipeline_spec" in value:
             check_pipeline(value["pipeline_spec"])
 
 
@@ -199,6 +199,7 @@ class KfpServer:
     """Where a request or an answer was not as described."""
     experiments: list[dict[str, Any]] = field(default_factory=list)
     runs: list[dict[str, Any]] = field(default_factory=list)
+    schedules: list[dict[str, Any]] = field(default_factory=list)
     execute: Callable[[dict[str, str]], object] = lambda parameters: None
     """What is done with a new run's parameters before its submission is answered."""
 
@@ -220,7 +221,7 @@ class KfpServer:
                 self.end_headers()
                 self.wfile.write(content)
 
-            do_GET = do_POST = answer
+            do_GET = do_POST = do_DELETE = answer
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -293,6 +294,8 @@ class KfpServer:
             (predicate,) = json.loads(query["filter"])["predicates"]
             wanted = [each for each in self.experiments if each["display_name"] == predicate["stringValue"]]
             return 200, {"experiments": wanted, "total_size": len(wanted)} if wanted else {}
+        if place.partition("/")[0] == "recurringruns":
+            return self._do_recurring(method, place, query, body)
         if place == "runs" and method == "POST":
             made = {**body, "run_id": f"run-{len(self.runs)}", "state": "PENDING", "created_at": BEGUN}
             self.runs.append(made)
@@ -308,6 +311,32 @@ class KfpServer:
             return self.failures.pop(0), {"code": 14, "message": "upstream connect error"}
         now = self.progress.pop(0) if len(self.progress) > 1 else self.progress[0]
         return 200, {**run, **now}
+
+    def _do_recurring(self, method: str, place: str, query: dict[str, str], body: Any) -> tuple[int, dict[str, Any]]:
+        """Answers for recurring runs, with what KFP 2.17's server checks of them."""
+        if method == "POST":
+            (schedule,) = body["trigger"].values()
+            fields = schedule.get("cron", "* * * * *").split()
+            if not 5 <= len(fields) <= 6:
+                message = f"Schedule cron is not a supported format: Expected 5 to 6 fields, found {len(fields)}"
+                return 400, {"code": 3, "message": message}
+            if not 1 <= int(body.get("max_concurrency", 0)) <= 10:
+                message = "Max concurrency of a recurring run must be at least 1 and at most 10"
+                return 400, {"code": 3, "message": message}
+            status = "ENABLED" if body.get("mode") == "ENABLE" else "DISABLED"
+            made = {**body, "recurring_run_id": str(len(self.schedules)), "status": status, "created_at": BEGUN}
+            self.schedules.append(made)
+            return 200, made
+        if method == "DELETE":
+            kept = [each for each in self.schedules if place != f"recurringruns/{each['recurring_run_id']}"]
+            if len(kept) == len(self.schedules):
+                return 404, {"code": 5, "message": f"{place} not found"}
+            self.schedules = kept
+            return 200, {}
+        mine = [each for each in self.schedules if each["experiment_id"] == query["experiment_id"]]
+        for predicate in json.loads(query.get("filter", "{}")).get("predicates", []):
+            mine = [each for each in mine if each[predicate["key"]] == predicate["stringValue"]]
+        return 200, {"recurringRuns": mine[: int(query["page_size"])], "total_size": len(mine)} if mine else {}
 
 
 def _json(status: int, answer: dict[str, Any]) -> tuple[int, str, bytes]:

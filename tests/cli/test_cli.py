@@ -35,6 +35,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         "run",
         "submit",
         "runs",
+        "schedule",
         "update",
         "retrain",
         "ablate",

@@ -8,8 +8,9 @@ from kfp_api import EXAMPLE
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow.package import load_cluster
-from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
+from gnn_encoder.settings.cluster import Cluster, Images, TimeToLive
 from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.settings.step_needs import SecurityContext, StepNeeds
 
 STEPS = PIPELINES["train"]
 
@@ -51,6 +52,8 @@ def test_the_example_says_every_key() -> None:
     assert cluster.images.model_fields_set == set(Images.model_fields)
     said = set().union(*(needs.model_fields_set for needs in (cluster.defaults, *cluster.steps.values())))
     assert said == set(StepNeeds.model_fields)
+    assert cluster.ttl_seconds.model_fields_set == set(TimeToLive.model_fields)
+    assert cluster.defaults.security.model_fields_set == set(SecurityContext.model_fields)
     heavy = {step for step in STEPS if step.startswith("train_")}
     heavy |= {"dense_retrieve", "score_candidates", "generate_queries", "build_graph", "encode_corpus"}
     assert {step for step in STEPS if cluster.needs(step).gpu} == heavy
@@ -67,7 +70,7 @@ def refusal(text: str, path: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("namespaces: x", "unknown key 'namespaces': did you mean 'namespace'? known are caching, defaults, "),
+        ("namespaces: x", "unknown key 'namespaces': did you mean 'namespace'? known are caching, deadline_seconds, "),
         ("steps: {train_gnn: {gpus: 1}}", "steps.train_gnn: unknown key 'gpus': did you mean 'gpu'?"),
         ("steps: {train_gn: {}}", "unknown step 'train_gn': did you mean 'train_gnn'?"),
         ("defaults: {gpu: {count: 0}}", "defaults.gpu.count: "),
@@ -140,6 +143,39 @@ def refusal(text: str, path: Path) -> str:
         ("defaults: {volumes: [{mount: /a, claim: c.d}]}", "defaults.volumes.0.claim"),
         ("defaults: {volumes: [{mount: /a, config_map: c.d}]}", "defaults.volumes.0.config_map"),
         ("defaults: {volumes: [{mount: /a, claim: c}, {mount: /b, config_map: c}]}", "are named c"),
+        ("defaults: {volumes: [{mount: /a, secret: c}, {mount: /b, config_map: c}]}", "are named c"),
+        ("defaults: {volumes: [{mount: /a, secret: c.d}]}", "defaults.volumes.0.secret"),
+        ("defaults: {volumes: [{mount: /a, secret: c, sub_path: b}]}", "sub_path goes with claim"),
+        ("defaults: {labels: {a b: c}}", "defaults.labels.a b"),
+        ("defaults: {labels: {-a: c}}", "defaults.labels.-a"),
+        ("defaults: {labels: {A.example/a: c}}", "defaults.labels.A.example/a"),
+        ("defaults: {labels: {a.-/a: c}}", "defaults.labels.a.-/a"),
+        (f"defaults: {{labels: {{{'a' * 254}/a: c}}}}", "defaults.labels.aaaa"),
+        (f"defaults: {{labels: {{{'a' * 64}: c}}}}", "defaults.labels.aaaa"),
+        (f"defaults: {{labels: {{a: {'c' * 64}}}}}", "defaults.labels.a"),
+        ("defaults: {labels: {a: b c}}", "defaults.labels.a"),
+        ("defaults: {labels: {a: [b]}}", "defaults.labels.a"),
+        ("defaults: {labels: {pipeline/runid: b}}", "pipeline/runid belongs to KFP and Argo"),
+        ("defaults: {annotations: {workflows.argoproj.io/x: b}}", "workflows.argoproj.io/x belongs to KFP and Argo"),
+        ("defaults: {annotations: {sidecar.istio.io/inject: true}}", "sidecar.istio.io/inject belongs to KFP and Argo"),
+        ("defaults: {annotations: {a: 'x {{workflow.name}}'}}", "a has a value with {{, which Argo would replace"),
+        ("steps: {ingest: {labels: {a: b, c}}}", "steps.ingest.labels.c"),
+        ("defaults: {security: {run_as_user: -1}}", "defaults.security.run_as_user"),
+        ("defaults: {security: {run_as_user: '1000'}}", "defaults.security.run_as_user"),
+        ("defaults: {security: {run_as_user: true}}", "defaults.security.run_as_user"),
+        ("defaults: {security: {run_as_group: 2147483648}}", "defaults.security.run_as_group"),
+        ("defaults: {security: {run_as_non_root: maybe}}", "defaults.security.run_as_non_root"),
+        ("defaults: {security: {fs_group: 1}}", "unknown key 'fs_group'"),
+        ("defaults: {security: {run_as_user: 0, run_as_non_root: true}}", "run_as_non_root forbids run_as_user 0"),
+        (
+            "defaults: {security: {run_as_non_root: true}}\nsteps: {ingest: {security: {run_as_user: 0}}}",
+            "steps.ingest with defaults: run_as_non_root forbids",
+        ),
+        ("ttl_seconds: 59", "ttl_seconds.ended: Input should be greater than or equal to 60"),
+        ("ttl_seconds: {failed: 0}", "ttl_seconds.failed"),
+        ("ttl_seconds: {success: 60}", "unknown key 'success'"),
+        ("deadline_seconds: 0", "deadline_seconds: "),
+        ("deadline_seconds: 3000000000", "deadline_seconds: "),
         ("defaults: {volumes: [{mount: /s3/, claim: c}]}", "mount /s3 is KFP's own"),
         ("defaults: {volumes: [{mount: //s3, claim: c}]}", "mount /s3 is KFP's own"),
         ("defaults: {volumes: [{mount: /a/../gcs/., claim: c}]}", "mount /gcs is KFP's own"),
@@ -161,6 +197,14 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
     assert words in told and "\n" not in told
 
 
+def test_annotations_of_a_pod_are_limited_together(tmp_path: Path) -> None:
+    half = 2**17 - 1
+    told = refusal(f"defaults: {{annotations: {{a: {'x' * half}, b: {'ü' * half}}}}}", tmp_path / "cluster.yaml")
+    assert told.endswith("defaults.annotations: 393,215 bytes are more than a pod may have (262,144)")
+    (tmp_path / "cluster.yaml").write_text(f"defaults: {{annotations: {{a: {'x' * half}, b: {'x' * half}}}}}", "utf-8")
+    assert load_cluster(tmp_path / "cluster.yaml").defaults.annotations
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,6 +216,13 @@ def test_a_mistake_is_one_line(text: str, words: str, tmp_path: Path) -> None:
         "defaults: {tolerations: [{operator: Exists, effect: NoExecute, seconds: 0}]}",
         "defaults: {environment: {A.b-C: 1}, secrets: {s.t: {k.l: B}, u: {k: C}}}",
         "images: {pull_secrets: [registry.example.com], pull_policy: Always}",
+        "defaults: {labels: {kueue.x-k8s.io/queue-name: a, sidecar.istio.io/inject: 'false', c_D.e: 1, f: ''}}",
+        "defaults: {annotations: {a: 'any text: ü\\n}}', b: true, c: 3}}",
+        "defaults: {security: {run_as_user: 0}}",
+        "defaults: {security: {}}",
+        "defaults: {volumes: [{mount: /a, secret: c}, {mount: /b, secret: d}]}",
+        "ttl_seconds: 60",
+        "deadline_seconds: 1",
         "namespace: ''\nservice_account: ''",
     ],
 )

@@ -91,6 +91,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "MLFLOW_TRACKING_URI": "http://mlflow.retrieval.svc:5000",
         "AWS_ENDPOINT_URL": "https://store.retrieval.svc:7443",
         "AWS_CA_BUNDLE": "/authority/ca.pem",
+        "HF_TOKEN_PATH": "/hub/token",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
         **({"TMPDIR": "/scratch"} if step in ON_GPU else {}),
     }
@@ -112,6 +113,14 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
     )
     (authority,) = on["configMapAsVolume"]
     assert (authority["configMapName"], authority["mountPath"]) == ("company-authority", "/authority")
+    (hub,) = on["secretAsVolume"]
+    assert (hub["secretName"], hub["mountPath"]) == ("model-hub", "/hub")
+    queue = "retrieval-gpu" if step in ON_GPU else "retrieval-cpu"
+    assert on["podMetadata"] == {
+        "labels": {"kueue.x-k8s.io/queue-name": queue, "company.example.com/cost-center": "search"},
+        "annotations": {"company.example.com/contact": "search team"},
+    }
+    assert on["securityContext"] == {"runAsUser": "1000", "runAsGroup": "1000", "runAsNonRoot": True}
     assert (claim["constant"], claim["mountPath"], claim["subPath"]) == (
         "retrieval-work",
         "/shared",
@@ -208,6 +217,33 @@ def test_a_volume_of_a_storage_class(tmp_path: Path) -> None:
     executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     (fast,) = executors[label("ingest")]["genericEphemeralVolume"]
     assert (fast["mountPath"], fast["size"], fast["storageClassName"]) == ("/scratch", "200Gi", "fast-ssd")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"deadline_seconds": 5}, {"activeDeadlineSeconds": 5}),
+        ({"ttl_seconds": 60}, {"resourceTtlOnCompletion": 60}),
+        (
+            {"ttl_seconds": {"succeeded": 70, "failed": 80}},
+            {"resourceTtlOnSuccess": 70, "resourceTtlOnFailure": 80},
+        ),
+    ],
+)
+def test_limits_of_a_run_are_all_that_is_asked_for(
+    given: dict[str, Any], expected: dict[str, int], tmp_path: Path
+) -> None:
+    _, spec, platforms = packaged(Cluster.model_validate(given), tmp_path)
+    (compiled,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
+    assert spec == compiled
+    assert platforms == {"platforms": {"kubernetes": {"pipelineConfig": expected}}}
+
+
+def test_root_is_a_user_that_can_be_asked_for(tmp_path: Path) -> None:
+    cluster = Cluster.model_validate({"steps": {"ingest": {"security": {"run_as_user": 0, "run_as_non_root": False}}}})
+    _, _, platforms = packaged(cluster, tmp_path)
+    executors = platforms["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors == {label("ingest"): {"securityContext": {"runAsUser": "0", "runAsNonRoot": False}}}
 
 
 def test_without_caching_the_package_says_so(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ app = typer.Typer(
 app.add_typer(datasets.data, name="data")
 app.add_typer(models.models, name="models")
 app.add_typer(labels.labels, name="labels")
+app.add_typer(clusters.schedule, name="schedule")
 
 
 @app.command()

@@ -1,6 +1,7 @@
-"""The commands that use a Kubeflow cluster: `submit`, `runs`."""
+"""The commands that use a Kubeflow cluster: `submit`, `runs`, `schedule add | list | remove`."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,7 +21,13 @@ from gnn_encoder.cli.options import (
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
+    from gnn_encoder.kubeflow.server import Server
+    from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
     from gnn_encoder.settings.cluster import Cluster
+
+schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True)
+
+Pipeline = Annotated[Literal["train", "rerank"], typer.Option(help="The pipeline of `run`, or of `rerank`.")]
 
 
 def submit(
@@ -29,9 +36,7 @@ def submit(
     cluster: ClusterFile = None,
     dataset: Data = None,
     overrides: Overrides = None,
-    pipeline: Annotated[
-        Literal["train", "rerank"], typer.Option(help="The pipeline of `run`, or of `rerank`.")
-    ] = "train",
+    pipeline: Pipeline = "train",
     systems: Annotated[str | None, Systems] = None,
     first_stage: FirstStage = None,
     wait: Annotated[
@@ -54,14 +59,7 @@ def submit(
     from gnn_encoder.kubeflow.server import Server
 
     needs = load_cluster(cluster)
-    job: submission.ClusterTraining | submission.ClusterReranking
-    if pipeline == "rerank":
-        names = named_systems(systems, preset, overrides or [])
-        job = submission.reranking(needs, preset, dataset, overrides or [], names, first_stage)
-    elif first_stage is not None or systems is not None:
-        raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
-    else:
-        job = submission.training(needs, preset, dataset, overrides or [])
+    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
     if dry_run:
         package = package or Path(f"gnn-encoder-{pipeline}.yaml")
         if package.suffix not in (".yaml", ".yml"):
@@ -82,20 +80,117 @@ def runs(
     limit: Annotated[int, typer.Option("-n", min=1, max=200, help="Number of runs.")] = 20,
 ) -> None:
     """List the newest runs on a Kubeflow cluster, with their states."""
-    from gnn_encoder.kubeflow.package import load_cluster
-    from gnn_encoder.kubeflow.server import Server
-
-    needs = load_cluster(cluster)
-    server = Server(given(host), needs.namespace)
+    needs, server = _server_of(host, cluster)
     rows: list[Sequence[str]] = []
     for run in server.runs(needs.experiment, limit):
-        created = run.created.astimezone().strftime("%Y-%m-%d %H:%M") if run.created else ""
         took = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
-        rows.append((created, run.state.lower(), took, run.name, server.page(run.run_id)))
+        rows.append((_minute(run.created), run.state.lower(), took, run.name, server.page(run.run_id)))
     if rows:
         _show([("created", "state", "took", "name", "run"), *rows])
     else:
         typer.echo(f"no runs under {needs.experiment} yet: start one with gnn-encoder submit")
+
+
+@schedule.command()
+def add(
+    preset: Preset,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'MINUTE HOUR DAY MONTH WEEKDAY'",
+            help="When runs start, as '0 3 * * *' for 3:00, in the server's time zone.",
+        ),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time between two starts, as 24h; the first is after this time.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the recurring run, by default the preset's.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, max=10, help="Number of its runs that may run at the same time.")] = 1,
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Make up all missed starts, not one.")] = False,
+    host: Host = "",
+    cluster: ClusterFile = None,
+    dataset: Data = None,
+    overrides: Overrides = None,
+    pipeline: Pipeline = "train",
+    systems: Annotated[str | None, Systems] = None,
+    first_stage: FirstStage = None,
+) -> None:
+    """Create a recurring run: what `submit` starts once with these options, KFP starts again and again.
+
+    Each run reads the data anew and takes nothing from KFP's cache. Settings, image and needs are those of today.
+    """
+    from gnn_encoder.kubeflow.package import load_cluster
+    from gnn_encoder.kubeflow.schedule import new_schedule
+    from gnn_encoder.kubeflow.server import Server
+
+    stem = Path(preset).stem if pipeline == "train" else f"{pipeline}-{Path(preset).stem}"
+    wanted = new_schedule(stem if name is None else name, cron, every, at_once, catch_up)
+    needs = load_cluster(cluster)
+    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    job.schedule(Server(given(host), needs.namespace), wanted)
+
+
+@schedule.command(name="list")
+def list_(host: Host = "", cluster: ClusterFile = None) -> None:
+    """List the recurring runs of the cluster file's experiment, newest first."""
+    needs, server = _server_of(host, cluster)
+    rows: list[Sequence[str]] = []
+    for each in server.schedules(needs.experiment):
+        page = server.page(each.schedule_id, "recurringrun")
+        rows.append((each.name, each.when, each.at_once, each.state, _minute(each.created), page))
+    if rows:
+        _show([("name", "when", "at once", "state", "created", "page"), *rows])
+    else:
+        typer.echo(f"no recurring runs under {needs.experiment} yet: create one with gnn-encoder schedule add")
+
+
+@schedule.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="Name of the recurring run.")],
+    host: Host = "",
+    cluster: ClusterFile = None,
+) -> None:
+    """Remove a recurring run. Its runs stay; one that is running goes on."""
+    needs, server = _server_of(host, cluster)
+    if not (found := server.schedules(needs.experiment, name)):
+        raise UserError(f"no recurring run {name!r} under {needs.experiment}: see gnn-encoder schedule list")
+    if len(found) > 1:
+        raise UserError(f"{needs.experiment} has {len(found)} recurring runs {name!r}: delete one on its page")
+    server.unschedule(found[0].schedule_id)
+    typer.echo(f"removed {name}")
+
+
+def _server_of(host: str, cluster: Path | None) -> "tuple[Cluster, Server]":
+    """Returns the cluster file's settings and the server of a command."""
+    from gnn_encoder.kubeflow.package import load_cluster
+    from gnn_encoder.kubeflow.server import Server
+
+    needs = load_cluster(cluster)
+    return needs, Server(given(host), needs.namespace)
+
+
+def _job(
+    needs: "Cluster",
+    preset: str,
+    dataset: str | None,
+    overrides: list[str],
+    pipeline: str,
+    systems: str | None,
+    first_stage: str | None,
+) -> "ClusterTraining | ClusterReranking":
+    """Returns the pipeline that the options of `submit` describe."""
+    from gnn_encoder.kubeflow import submission
+
+    if pipeline == "rerank":
+        names = named_systems(systems, preset, overrides)
+        return submission.reranking(needs, preset, dataset, overrides, names, first_stage)
+    if first_stage is not None or systems is not None:
+        raise UserError("--systems and --first-stage belong to the re-ranking pipeline: add --pipeline rerank")
+    return submission.training(needs, preset, dataset, overrides)
+
+
+def _minute(moment: datetime | None) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
 def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:

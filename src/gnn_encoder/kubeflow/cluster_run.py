@@ -44,6 +44,7 @@ def cluster_run(found: Any) -> ClusterRun:
     for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
         states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
     nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
+    templates = _templates(found.pipeline_spec)
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
         run_id=str(found.run_id),
@@ -57,7 +58,7 @@ def cluster_run(found: Any) -> ClusterRun:
             name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
         },
         failed={
-            name: _pod(nodes, name)
+            name: _pod(nodes, name, templates.get(name, ""))
             for name in failed
             if name == "importer" or name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
         },
@@ -66,12 +67,36 @@ def cluster_run(found: Any) -> ClusterRun:
     )
 
 
-def _pod(nodes: Set[str], task: str) -> str:
+def _templates(document: Any) -> dict[str, str]:
+    """Returns {task: beginning of its template's name} of the tasks whose pods have labels or annotations.
+
+    KFP's compiler makes a template for each pair of their numbers and begins its name with `metadata-A-L-`.
+    """
+    executors = _part(document, "platform_spec", "platforms", "kubernetes", "deploymentSpec", "executors")
+    components = _part(document, "pipeline_spec", "components")
+    templates = {}
+    for component in (_part(document, "pipeline_spec", "root"), *components.values()):
+        for name, task in _part(component, "dag", "tasks").items():
+            label = _part(components, _part(task, "componentRef").get("name")).get("executorLabel")
+            if own := _part(executors, label, "podMetadata"):
+                templates[name] = f"metadata-{len(_part(own, 'annotations'))}-{len(_part(own, 'labels'))}-"
+    return templates
+
+
+def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:
+    """Returns the mapping below some keys, empty if there is none: anybody may run pipelines in an experiment."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    return document if isinstance(document, Mapping) else {}
+
+
+def _pod(nodes: Set[str], task: str, beginning: str) -> str:
     """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
 
     KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
     FNV-1a hash of the child's name. The child's pod is `WORKFLOW-TEMPLATE-HASH` (Argo's pod names v2). KFP 2.17's
-    compiler defines names and templates. They differ if an administrator lets Argo add retries to every node.
+    compiler defines names and templates; a step's template begins with `beginning` (`_templates`). They differ if an
+    administrator lets Argo add retries to every node.
     """
     workflow = next(iter(nodes), "").rpartition("-")[0]
     if task == f"root{DRIVER}":
@@ -81,8 +106,9 @@ def _pod(nodes: Set[str], task: str) -> str:
         tries = iter([(f"root.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
     else:  # with retries, `executor` is the parent of the attempts, not a pod
         executor = f"root.{task}.executor"
-        attempts = ((f"{executor}({number})", "retry-system-container-impl") for number in itertools.count())
-        tries = itertools.chain([(executor, "system-container-impl")], attempts)
+        retried = f"{beginning}retry-system-container-impl"
+        attempts = ((f"{executor}({number})", retried) for number in itertools.count())
+        tries = itertools.chain([(executor, f"{beginning}system-container-impl")], attempts)
     pod = ""
     for node, template in tries:
         digest = 2166136261

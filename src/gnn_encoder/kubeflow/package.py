@@ -14,8 +14,9 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch
-from gnn_encoder.settings.cluster import Cluster, Images, StepNeeds
+from gnn_encoder.settings.cluster import Cluster, Images
 from gnn_encoder.settings.presets import read_yaml_file
+from gnn_encoder.settings.step_needs import StepNeeds
 
 
 def load_cluster(path: Path | None) -> Cluster:
@@ -76,9 +77,23 @@ def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
         task.caching_options.enable_cache = cluster.caching
         if config := _on_kubernetes(needs, cluster.images):
             platforms.platforms["kubernetes"].deployment_spec.executors[label].update(config)
+    if whole := _of_the_run(cluster):
+        json_format.ParseDict({"pipelineConfig": whole}, platforms.platforms["kubernetes"])
     spec.deployment_spec.Clear()
     spec.deployment_spec.update(json_format.MessageToDict(deployment))
     return [document for each in (spec, platforms) if (document := json_format.MessageToDict(each))]
+
+
+def _of_the_run(cluster: Cluster) -> dict[str, int]:
+    """Returns the needs of the run as a whole, named as in KFP's message `PipelineConfig`."""
+    ttl = cluster.ttl_seconds
+    seconds = {
+        "activeDeadlineSeconds": cluster.deadline_seconds,
+        "resourceTtlOnCompletion": ttl.ended,
+        "resourceTtlOnSuccess": ttl.succeeded,
+        "resourceTtlOnFailure": ttl.failed,
+    }
+    return {name: value for name, value in seconds.items() if value}
 
 
 def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
@@ -108,6 +123,8 @@ def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
             kubernetes.mount_pvc(task, volume.claim, volume.mount, volume.sub_path)
         elif volume.config_map:
             kubernetes.use_config_map_as_volume(task, volume.config_map, volume.mount)
+        elif volume.secret:
+            kubernetes.use_secret_as_volume(task, volume.secret, volume.mount)
         elif volume.storage_class:
             kubernetes.add_ephemeral_volume(
                 task, name, volume.mount, ["ReadWriteOnce"], volume.size, storage_class_name=volume.storage_class
@@ -116,6 +133,12 @@ def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
             kubernetes.empty_dir_mount(task, name, volume.mount, volume.medium, volume.size)
     if needs.ephemeral_storage:
         kubernetes.empty_dir_mount(task, "ephemeral-storage", "/tmp", size_limit=needs.ephemeral_storage)
+    for key, value in needs.labels.items():
+        kubernetes.add_pod_label(task, key, value)
+    for key, value in needs.annotations.items():
+        kubernetes.add_pod_annotation(task, key, value)
+    if rights := needs.security.model_dump(exclude_none=True):
+        kubernetes.set_security_context(task, **rights)
     if needs.timeout_seconds:
         kubernetes.set_timeout(task, needs.timeout_seconds)
     config: dict[str, Any] = task.platform_config.get("kubernetes", {})

@@ -1,4 +1,4 @@
-"""A Kubeflow Pipelines server: starts a run, reads a run, lists runs.
+"""A Kubeflow Pipelines server: starts, reads and lists runs; creates, lists and deletes recurring runs.
 
 Requests go through `kfp_server_api`, the client that KFP generates from the description of its API, with a time limit
 and the current token. `kfp.Client` has neither: it waits forever if a server accepts a connection but never answers, or
@@ -20,6 +20,7 @@ import certifi
 
 from gnn_encoder.errors import UserError, one_line, without_password
 from gnn_encoder.kubeflow.cluster_run import ClusterRun, cluster_run
+from gnn_encoder.kubeflow.schedule import Schedule, Scheduled, scheduled
 from gnn_encoder.runs import launch
 from gnn_encoder.settings.cluster import Cluster
 
@@ -67,6 +68,7 @@ class Server:
         api = _api_client(self.host)
         self._runs = kfp_server_api.RunServiceApi(api)
         self._experiments = kfp_server_api.ExperimentServiceApi(api)
+        self._schedules = kfp_server_api.RecurringRunServiceApi(api)
         try:
             with self._errors_in_a_line():
                 several_users = kfp_server_api.HealthzServiceApi(api).healthz_service_get_healthz().multi_user
@@ -77,27 +79,59 @@ class Server:
 
     def submit(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, name: str) -> str:
         """Starts a run of a package (see `package.package`) with a name; returns the run's id."""
-        from kfp_server_api import V2beta1Experiment, V2beta1Run, V2beta1RuntimeConfig
+        from kfp_server_api import V2beta1Run
 
-        with self._errors_in_a_line():
-            experiment = self._experiment(cluster.experiment)
-            if not experiment:
-                new = V2beta1Experiment(display_name=cluster.experiment, namespace=self._namespace)
-                experiment = self._experiments.experiment_service_create_experiment(new).experiment_id
-        spec, *platform = package
-        config = V2beta1RuntimeConfig(pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments))
-        run = V2beta1Run(
-            experiment_id=experiment,
-            display_name=name,
-            pipeline_spec={"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
-            runtime_config=config,
-            service_account=cluster.service_account or None,
-        )
+        run = V2beta1Run(display_name=name, **self._sent(package, arguments, cluster))
         try:
             with self._errors_in_a_line():
                 return str(self._runs.run_service_create_run(run).run_id)
         except Unanswered as error:
             raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
+
+    def schedule(
+        self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, schedule: Schedule
+    ) -> str:
+        """Creates a recurring run of a package; returns its id. Raises UserError if the experiment has its name."""
+        import kfp_server_api as kfp
+
+        if self.schedules(cluster.experiment, schedule.name):
+            raise UserError(
+                f"{cluster.experiment} has a recurring run {schedule.name!r}: choose another --name, or remove it with "
+                "gnn-encoder schedule remove"
+            )
+        cron = kfp.V2beta1CronSchedule(cron=schedule.cron) if schedule.cron else None
+        period = kfp.V2beta1PeriodicSchedule(interval_second=str(schedule.every_seconds))
+        recurring = kfp.V2beta1RecurringRun(
+            display_name=schedule.name,
+            trigger=kfp.V2beta1Trigger(cron_schedule=cron, periodic_schedule=None if cron else period),
+            mode=kfp.RecurringRunMode.ENABLE,
+            max_concurrency=str(schedule.at_once),
+            no_catchup=not schedule.catch_up,
+            namespace=self._namespace or None,
+            **self._sent(package, arguments, cluster),
+        )
+        try:
+            with self._errors_in_a_line():
+                return str(self._schedules.recurring_run_service_create_recurring_run(recurring).recurring_run_id)
+        except Unanswered as error:
+            known = f"{schedule.name} may have been created all the same: see gnn-encoder schedule list"
+            raise UserError(f"{error}; {known}") from None
+
+    def schedules(self, experiment: str, name: str = "") -> list[Scheduled]:
+        """Returns the recurring runs of an experiment, newest first; with a name, those of that name only."""
+        with self._errors_in_a_line():
+            if not (number := self._experiment(experiment)):
+                return []
+            more = {"filter": _equals(name)} if name else {}
+            listed = self._schedules.recurring_run_service_list_recurring_runs(
+                experiment_id=number, page_size=200, sort_by="created_at desc", **more
+            )
+            return [scheduled(each) for each in listed.recurring_runs or []]
+
+    def unschedule(self, schedule_id: str) -> None:
+        """Deletes a recurring run. Its runs stay, also those that are running, which KFP would delete otherwise."""
+        with self._errors_in_a_line():
+            self._schedules.recurring_run_service_delete_recurring_run(schedule_id, propagation_policy="ORPHAN")
 
     def run(self, run_id: str) -> ClusterRun:
         """Returns the run with an id."""
@@ -112,16 +146,32 @@ class Server:
             listed = self._runs.run_service_list_runs(experiment_id=number, page_size=limit, sort_by="created_at desc")
             return [cluster_run(each) for each in listed.runs or []]
 
-    def page(self, run_id: str) -> str:
-        """Returns the address of a run's page."""
-        return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/runs/details/{run_id}"
+    def page(self, run_id: str, kind: str = "runs") -> str:
+        """Returns the address of a run's page, or of a recurring run's if `kind` is `recurringrun`."""
+        return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/{kind}/details/{run_id}"
+
+    def _sent(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster) -> dict[str, Any]:
+        """Returns what a run and a recurring run have in common; creates the experiment if it does not exist."""
+        from kfp_server_api import V2beta1Experiment, V2beta1RuntimeConfig
+
+        with self._errors_in_a_line():
+            experiment = self._experiment(cluster.experiment)
+            if not experiment:
+                new = V2beta1Experiment(display_name=cluster.experiment, namespace=self._namespace)
+                experiment = self._experiments.experiment_service_create_experiment(new).experiment_id
+        spec, *platform = package
+        return {
+            "experiment_id": experiment,
+            "pipeline_spec": {"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
+            "runtime_config": V2beta1RuntimeConfig(
+                pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments)
+            ),
+            "service_account": cluster.service_account or None,
+        }
 
     def _experiment(self, name: str) -> str:
         """Returns the id of the experiment with a name, empty if there is none."""
-        equals = {"operation": 1, "key": "display_name", "stringValue": name}
-        found = self._experiments.experiment_service_list_experiments(
-            namespace=self._namespace, filter=json.dumps({"predicates": [equals]})
-        )
+        found = self._experiments.experiment_service_list_experiments(namespace=self._namespace, filter=_equals(name))
         return found.experiments[0].experiment_id if found.experiments else ""
 
     @contextmanager
@@ -211,6 +261,11 @@ def _api_client(host: str) -> Any:
     # No retries, because urllib3 makes three without a pause; `follow` tries again by itself. Redirects are followed.
     configuration.retries = urllib3.Retry(total=None, connect=0, read=0, redirect=3, status=0, other=0)
     return Api(configuration)
+
+
+def _equals(name: str) -> str:
+    """Returns KFP's filter for a name."""
+    return json.dumps({"predicates": [{"operation": 1, "key": "display_name", "stringValue": name}]})
 
 
 def _token() -> str:

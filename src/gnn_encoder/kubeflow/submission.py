@@ -1,4 +1,4 @@
-"""Runs a pipeline on a cluster: checks settings, starts the run, waits for its end, explains failures."""
+"""Runs a pipeline on a cluster, once or repeatedly: checks settings, starts a run, waits for it, explains failures."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from gnn_encoder.data import FOLDERS, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
 from gnn_encoder.kubeflow.package import package
+from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
@@ -25,7 +26,16 @@ from gnn_encoder.runs.pipelines import (
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
-from gnn_encoder.settings.pipeline import CLUSTER_STEPS, ON_CLUSTERS, PIPELINES, Call, Settings, calls
+from gnn_encoder.settings.pipeline import (
+    CLUSTER_STEPS,
+    ON_CLUSTERS,
+    ORIGIN,
+    PIPELINES,
+    Call,
+    Settings,
+    StepArguments,
+    calls,
+)
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.storage import is_remote
@@ -60,6 +70,11 @@ class ClusterTraining:
         """Submits the pipeline and prints the run's page; returns the run's id."""
         check_heads(self.settings)
         return _start("train", dated(Path(self.preset).stem), server, arguments, self.cluster)
+
+    def schedule(self, server: Server, schedule: Schedule) -> None:
+        """Creates a recurring run of the pipeline and prints its page."""
+        check_heads(self.settings)
+        _schedule("train", server, schedule, self.arguments(), self.cluster)
 
     @property
     def _store(self) -> str:
@@ -100,6 +115,10 @@ class ClusterReranking:
     def start(self, server: Server, arguments: launch.Arguments) -> str:
         """Submits the pipeline and prints the run's page; returns the run's id."""
         return _start("rerank", dated(f"rerank-{Path(self.preset).stem}"), server, arguments, self.cluster)
+
+    def schedule(self, server: Server, schedule: Schedule) -> None:
+        """Creates a recurring run of the pipeline and prints its page."""
+        _schedule("rerank", server, schedule, self.arguments(), self.cluster)
 
 
 def reranking(
@@ -153,6 +172,23 @@ def _start(pipeline: str, name: str, server: Server, arguments: launch.Arguments
     run_id = server.submit(package(pipeline, cluster), arguments, cluster, name)
     typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
     return run_id
+
+
+def _schedule(pipeline: str, server: Server, schedule: Schedule, arguments: launch.Arguments, cluster: Cluster) -> None:
+    """Creates a recurring run. KFP's cache is off in its runs, whatever the cluster file says.
+
+    All its runs have the arguments of today. The cache compares arguments, not data, so it would take every step from
+    the first run, although the data may have changed. And `promote` would tag each version with today's digest of the
+    data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
+    """
+    arguments = dict(arguments)
+    if isinstance(text := arguments.get("promote"), str):
+        call = StepArguments.model_validate_json(text)
+        call.source_digests.pop(ORIGIN[0])
+        arguments["promote"] = call.model_dump_json()
+    uncached = cluster.model_copy(update={"caching": False})
+    number = server.schedule(package(pipeline, uncached), arguments, uncached, schedule)
+    typer.echo(f"scheduled  {schedule.name}\npage       {server.page(number, 'recurringrun')}")
 
 
 def wait(server: Server, run_id: str, cluster: Cluster) -> int:

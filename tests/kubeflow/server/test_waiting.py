@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import call
 from kfp_api import EXAMPLE, WORKFLOW, KfpServer, at, check, node_hash
 from submitting import IMAGES, submit
 
@@ -73,6 +74,47 @@ def test_a_failed_step_is_named_with_its_pod(
     pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
     log = f"kubectl logs -n kubeflow {pod} -c main"
     assert shown.err == f"error: train_dpr failed; why is in its log: {log}\n"
+
+
+@pytest.mark.parametrize("train_dpr", ["Failed", ["Failed", "Failed"]])
+@pytest.mark.parametrize(
+    ("metadata", "beginning"),
+    [
+        ("labels: {a: b, c: d}", "metadata-0-2-"),
+        ("annotations: {a: b}", "metadata-1-0-"),
+        ("labels: {a: b}, annotations: {a: b, c: d, e: f}", "metadata-3-1-"),
+        ("timeout_seconds: 60", ""),
+    ],
+)
+def test_the_pods_of_steps_with_labels_are_of_another_template(
+    metadata: str,
+    beginning: str,
+    train_dpr: str | list[str],
+    server: KfpServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"{IMAGES}steps: {{train_dpr: {{{metadata}}}}}\n", "utf-8")
+    for step in ("train_dpr", "ingest"):
+        server.progress = [at("FAILED", **{step: train_dpr})]
+        assert submit(monkeypatch, server.url, "--cluster", str(tmp_path / "c.yaml"), "--wait") == 1
+        template = "retry-system-container-impl" if isinstance(train_dpr, list) else "system-container-impl"
+        begins = beginning if step == "train_dpr" else ""
+        assert f" {WORKFLOW}-{begins}{template}-" in capsys.readouterr().err
+
+
+def test_a_run_of_another_pipeline_is_read(
+    server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(monkeypatch, server.url) == 0
+    task = {"componentRef": {}, "cachingOptions": {}}
+    for spec in ({}, {"root": {"dag": {"tasks": {"ingest": task}}}}, {"root": {}, "components": {"comp-a": {}}}):
+        document = {"pipeline_spec": {"deploymentSpec": {}, **spec}, "platform_spec": {}}
+        server.runs.append({**server.runs[0], "pipeline_spec": document})
+    capsys.readouterr()
+    assert call(monkeypatch, "runs", "--host", server.url) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_of_a_step_with_several_tasks_the_failed_one_is_named(
