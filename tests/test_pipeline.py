@@ -372,6 +372,29 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
     assert len(added.changes.nodes) == 2
 
 
+def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    question, latest, root = "what is the old river", trained.root / "latest", ("--root", str(trained.root))
+    names = [
+        "models:/gnn-encoder@champion",
+        *(str(latest / name) for name in latest_links(trained) if "bundle" in name),
+    ]
+    before = [Retriever.load(name, trained.root).search(question) for name in names]
+    kept, artifacts = set(latest_links(trained).values()), set(trained.root.glob("pipeline/*/*/*/manifest.json"))
+    assert gnn_encoder("prune", "--keep", "0", "--delete", *root) == 0
+    assert "outputs of earlier runs" in capsys.readouterr().out
+    assert len(set(trained.root.glob("pipeline/*/*/*/manifest.json"))) < len(artifacts) / 2
+    assert all(path.is_dir() for path in kept)
+    assert [Retriever.load(name, trained.root).search(question) for name in names] == before
+    assert explain(trained, "where is the new violin") == 0
+    assert gnn_encoder("labels", "undo", *root) == 0
+    assert gnn_encoder("prune", "--keep", "0", *root) == 0
+    assert "everything is needed" in capsys.readouterr().out
+    outcome = trained.run()
+    assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
+    assert {"bm25_retrieve", "train_dpr"} <= set(trained.events(outcome, "starting"))
+    assert {"train_cross_encoder", "train_gnn"} <= set(trained.events(outcome, "cached")), "they are in latest/"
+
+
 @pytest.mark.slow
 def test_labels_a_tenth_of_which_is_shuffled_promote_nothing(trained: Trained) -> None:
     keep = ("--set", "promote.minimum_gain=-2.0", "--set", "promote.largest_latency_ratio=100")

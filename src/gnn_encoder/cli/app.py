@@ -23,6 +23,7 @@ from gnn_encoder.cli.options import (
     Systems,
     named_systems,
 )
+from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
 from gnn_encoder.errors import CONTROL, UserError, without_password
@@ -195,7 +196,7 @@ def compile_(
             raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
 
 
-for command in (retrain, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
+for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
     app.command()(command)
 
 
