@@ -234,9 +234,9 @@ def test_checkpoints_are_kept_while_a_kept_run_can_go_on_from_them(runs_of: tupl
 
 def test_parts_of_killed_attempts_and_an_interrupted_deletion(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = root.artifact("r/step/dataset")
-    for place in ("pipeline/r/step/.run.partial-7", "tokens/.partial-x", "tmp/killed"):
+    for place in ("pipeline/r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"):
         (root.path / place).mkdir(parents=True)
-    parts = {"r/step/.run.partial-7", "tokens/.partial-x", "tmp/killed"}
+    parts = {"r/step/.run.partial-7", "r/step/.run.partial-7/.x.partial-8", "tokens/.partial-x", "tmp/killed"}
     assert root.found() == {OUTPUTS: {"r/step/dataset"}, PARTS: parts}
     command, real = ("prune", "--root", str(root.path), "--keep", "0", "--delete"), shutil.rmtree
 

@@ -8,7 +8,7 @@ import typer
 from gnn_encoder.cli.options import DEFAULT_ROOT, Root
 
 KEEP = 3
-"""Newest runs whose outputs are kept unless told otherwise, so that a run of other settings can be gone on with."""
+"""Newest runs whose outputs are kept by default, so that an interrupted run of other settings can continue."""
 
 
 def prune(

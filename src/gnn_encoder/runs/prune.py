@@ -30,7 +30,7 @@ from gnn_encoder.tracking.pipeline_run import impatient, own_store, tracking_uri
 OUTPUTS, PARTS, CHECKPOINTS, FETCHED = (
     "outputs of earlier runs",
     "parts of killed attempts",
-    "checkpoints of finished steps",
+    "checkpoints",
     "fetched bundles without an alias",
 )
 KINDS = (OUTPUTS, PARTS, CHECKPOINTS, FETCHED)
@@ -86,6 +86,8 @@ def remove(found: Iterable[Unneeded]) -> None:
     """Deletes what `unneeded` found, under the same lock; links are deleted, and not what they lead to."""
     for each in found:
         path = each.path
+        if not os.path.lexists(path):  # it was in what is deleted already
+            continue
         if each.kind != PARTS:  # those have such a name already
             hidden = path.with_name(f".{path.name}.partial-{os.getpid()}")
             path = path.rename(hidden)
@@ -174,7 +176,7 @@ def _leftovers(root: Path) -> Iterator[Path]:
 
 
 def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[Path]:
-    """Returns the checkpoints from which no kept run would go on.
+    """Returns the checkpoints that no kept run can resume.
 
     These are those of calls that have finished, and all if every kept run has finished.
     """
