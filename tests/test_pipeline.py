@@ -21,6 +21,7 @@ from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
 from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.cli import app
+from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, DataSize, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
@@ -54,6 +55,27 @@ def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFix
         assert {"version", "code_digest"} <= set(run.data.tags)
     assert not list(trained.root.glob("checkpoints/*")), "what finished needs no checkpoint"
     assert not list(trained.root.glob("pipeline/*/*/.*.partial-*"))
+
+
+def test_the_forecast_of_the_disk_is_what_the_run_took(trained: Trained) -> None:
+    settings = pipelines.training(trained.command[2], str(trained.root.parent / "beir"), [], trained.root).settings
+    explaining, real = ("manifest.json", "history.json", "README.md"), {}
+    lines = trained.outcomes[0].log.with_suffix(".events.jsonl").read_text().splitlines()
+    for event in map(json.loads, lines):
+        if event["event"] == "outputs":
+            folders = [Path(path) for path in event["outputs"].values()]
+            files = [file for folder in folders for file in folder.rglob("*") if file.name not in explaining]
+            real[event["step"]] = sum(file.stat().st_size for file in files), len(folders)
+    # An artifact's history, which is forecast for real trainings, is longer than a tiny training's.
+    expected = {
+        space.title: space.kept - ARTIFACT * real[space.title][1]
+        for space in run_space(settings, DataSize.read(settings.ingest))
+        if space.title not in (TOKEN_IDS, IN_MLFLOW)
+    }
+    expected["choose_bundle"] += real["choose_bundle"][0]  # hard links
+    assert sum(expected.values()) == pytest.approx(sum(size for size, _ in real.values()), rel=0.15)
+    for step in ("train_dpr", "train_cross_encoder", "train_gnn", "score_candidates", "build_graph", "encode_corpus"):
+        assert expected[step] == pytest.approx(real[step][0], rel=0.15), step
 
 
 def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: Trained) -> None:
@@ -370,6 +392,29 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
     added = Bundle.read(labelled_bundle(trained.root / "latest")).added
     assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None
     assert len(added.changes.nodes) == 2
+
+
+def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    question, latest, root = "what is the old river", trained.root / "latest", ("--root", str(trained.root))
+    names = [
+        "models:/gnn-encoder@champion",
+        *(str(latest / name) for name in latest_links(trained) if "bundle" in name),
+    ]
+    before = [Retriever.load(name, trained.root).search(question) for name in names]
+    kept, artifacts = set(latest_links(trained).values()), set(trained.root.glob("pipeline/*/*/*/manifest.json"))
+    assert gnn_encoder("prune", "--keep", "0", "--delete", *root) == 0
+    assert "outputs of earlier runs" in capsys.readouterr().out
+    assert len(set(trained.root.glob("pipeline/*/*/*/manifest.json"))) < len(artifacts) / 2
+    assert all(path.is_dir() for path in kept)
+    assert [Retriever.load(name, trained.root).search(question) for name in names] == before
+    assert explain(trained, "where is the new violin") == 0
+    assert gnn_encoder("labels", "undo", *root) == 0
+    assert gnn_encoder("prune", "--keep", "0", *root) == 0
+    assert "everything is needed" in capsys.readouterr().out
+    outcome = trained.run()
+    assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
+    assert {"bm25_retrieve", "train_dpr"} <= set(trained.events(outcome, "starting"))
+    assert {"train_cross_encoder", "train_gnn"} <= set(trained.events(outcome, "cached")), "they are in latest/"
 
 
 @pytest.mark.slow

@@ -4,7 +4,10 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+from command_line import call
+from trained_root import write_beir
 
+from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import doctor
 
 
@@ -36,3 +39,39 @@ def test_what_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["disk"].startswith("free space")
     assert "cannot use the MLflow store http://127.0.0.1:9" in found["mlflow"]
     assert not found["torch"]
+
+
+FORECAST = ("doctor", "--preset", "msmarco")
+
+
+def test_a_run_is_forecast_from_counts_or_from_the_data(
+    tmp_path: Path, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "ROOM", 0)
+    beir = write_beir(tiny_dataset, tmp_path / "beir")
+    root = ("--root", str(tmp_path / "root"))
+    assert call(monkeypatch, *FORECAST, "--dataset", str(beir), "--set", "ingest.format=auto", *root) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:2] == ["encode_with_labels", "3"] for line in lines)
+    assert any(line.startswith("✓ the run") and str(tmp_path / "root") in line for line in lines)
+    assert any(line.startswith("✓ temporary") for line in lines)
+    assert not (tmp_path / "root").exists(), "nothing is written"
+    assert call(monkeypatch, *FORECAST, "--passages", str(10**12), "--queries", "1000000", *root) == 2
+    shown, complaint = capsys.readouterr()
+    assert "✗ the run" in shown and "free space (gnn-encoder prune)" in shown and "of these checks failed" in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("doctor", "--dataset", "x"), "add --preset"),
+        (FORECAST, "no data to measure: give --dataset, or its --passages and --queries"),
+        ((*FORECAST, "--passages", "10"), "--passages and --queries belong together"),
+        ((*FORECAST, "--dataset", "nowhere"), "dataset nowhere does not exist"),
+    ],
+)
+def test_a_forecast_needs_a_preset_and_sizes(
+    arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, *arguments) == 2
+    assert message in capsys.readouterr().err

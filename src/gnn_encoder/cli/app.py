@@ -3,6 +3,7 @@
 Each command imports heavy modules itself, so that `--help` stays fast.
 """
 
+import itertools
 import os
 import sys
 from functools import partial
@@ -23,6 +24,7 @@ from gnn_encoder.cli.options import (
     Systems,
     named_systems,
 )
+from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
 from gnn_encoder.errors import CONTROL, UserError, without_password
@@ -196,7 +198,7 @@ def compile_(
             raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
 
 
-for command in (retrain, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
+for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
     app.command()(command)
 
 
@@ -227,12 +229,35 @@ def dashboard(
 
 
 @app.command()
-def doctor(root: Root = DEFAULT_ROOT) -> None:
-    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is set."""
-    from gnn_encoder.cli.doctor import examine
+def doctor(
+    preset: Annotated[str | None, typer.Option(help="Also forecast the disk that a run of this preset takes.")] = None,
+    dataset: Data = None,
+    passages: Annotated[int | None, typer.Option(min=1, help="Passages, if the data are not here.")] = None,
+    queries: Annotated[int | None, typer.Option(min=3, help="Queries, if the data are not here.")] = None,
+    overrides: Overrides = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Check this environment: packages, processor or GPU, disk, and the MLflow store if one is set.
 
+    With --preset, also show what a run will write, step by step, before it starts.
+    """
+    from gnn_encoder.cli.doctor import check_space, examine, run_space, space_table
+
+    if preset is None and (dataset or overrides or passages or queries):
+        raise UserError("--dataset, --passages, --queries and --set describe a run: add --preset")
+    findings = examine(root)
+    if preset is not None:
+        from rich.console import Console
+
+        from gnn_encoder.runs.pipelines import dataset_override
+        from gnn_encoder.settings.presets import load_settings
+
+        settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])
+        spaces = run_space(settings, passages, queries)
+        Console().print(space_table(spaces), "")
+        findings = itertools.chain(findings, check_space(spaces, root))
     wrong = 0
-    for finding in examine(root):
+    for finding in findings:
         wrong += bool(finding.advice)
         typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
         if finding.advice:

@@ -1,15 +1,23 @@
-"""`gnn-encoder doctor`: checks whether this environment can run the steps, and shows its hardware and packages."""
+"""`gnn-encoder doctor`: checks whether this environment can run the steps, and whether a run fits on the disk."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gnn_encoder.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gnn_encoder.planning.disk import Space
+    from gnn_encoder.settings.pipeline import Settings
 
 DISTRIBUTION = "gnn-encoder"
 FAISS = ("faiss-cpu", "faiss-gpu")
@@ -84,9 +92,67 @@ def _torch() -> Iterator[Finding]:
         yield Finding("gpu", f"none, though torch is built for CUDA {torch.version.cuda}: the processor is used")
 
 
+def run_space(settings: "Settings", passages: int | None, queries: int | None) -> "list[Space]":
+    """Returns what a run with these settings will take of the disk.
+
+    `passages` and `queries` are the numbers of a data set that is not there; without them, the data set is read. No hub
+    is asked.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a backbone that is not here is taken for a BERT
+    from gnn_encoder.planning import disk
+
+    if (passages is None) != (queries is None):
+        raise UserError("--passages and --queries belong together: give both, or neither to read the data")
+    if passages is not None and queries is not None:
+        size = disk.DataSize.assumed(passages, queries)
+    elif settings.ingest.dataset:
+        size = disk.DataSize.read(settings.ingest)
+    else:
+        raise UserError("no data to measure: give --dataset, or its --passages and --queries")
+    return disk.run_space(settings, size)
+
+
+def space_table(spaces: "Sequence[Space]") -> "Table":
+    """Returns a table of the steps' outputs, with the calls of a step in one row."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("step")
+    for header in ("calls", "GB kept", "GB more while it runs"):
+        table.add_column(header, justify="right")
+    steps: dict[str, list[Space]] = {}
+    for space in spaces:
+        steps.setdefault(space.title.partition(": ")[0], []).append(space)
+    for step, calls in steps.items():
+        meanwhile = max(space.meanwhile for space in calls)
+        more = f"{meanwhile / 1e9:,.2f}" if meanwhile else ""
+        table.add_row(step, str(len(calls)), f"{sum(space.kept for space in calls) / 1e9:,.2f}", more)
+    table.add_section()
+    table.add_row("in all", "", f"{sum(space.kept for space in spaces) / 1e9:,.2f}", "")
+    return table
+
+
+def check_space(spaces: "Sequence[Space]", root: Path) -> Iterator[Finding]:
+    """Compares what a run needs with what is free for the root, and for the data in the folder of temporary files."""
+    from gnn_encoder.planning.disk import needed
+
+    # Steps have their temporary files in ROOT/tmp. Only a run without a preset and this check read data elsewhere.
+    data = next(space.kept for space in spaces if space.title == "ingest")
+    for what, folder, need in (("the run", root, needed(spaces)), ("temporary", Path(tempfile.gettempdir()), data)):
+        free = _free(folder)
+        advice = "" if free >= need else "free space (gnn-encoder prune), or choose another disk"
+        yield Finding(what, f"needs {need / 1e9:,.2f} GB of the {free / 1e9:,.2f} GB free for {folder}", advice)
+
+
+def _free(folder: Path) -> int:
+    """Returns the free bytes for a folder, which need not exist."""
+    existing = next(each for each in (folder.resolve(), *folder.resolve().parents) if each.is_dir())
+    return shutil.disk_usage(existing).free
+
+
 def _room(root: Path) -> Finding:
-    existing = next(folder for folder in (root.resolve(), *root.resolve().parents) if folder.is_dir())
-    free = shutil.disk_usage(existing).free
+    free = _free(root)
     advice = "" if free >= ROOM else f"free space: a small run needs {ROOM / 2**30:.0f} GiB"
     return Finding("disk", f"{free / 2**30:.0f} GiB free for {root}", advice)
 

@@ -39,11 +39,16 @@ def local_file(path: str) -> Path:
     return _fetched(path, {name: file_at(path)}, get_file) / name
 
 
+def cache_folder() -> Path:
+    """Returns the cache folder for fetched folders, which need not exist."""
+    return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
+
+
 def _fetched(path: str, listing: Listing, fetch: Callable[..., None] = fetch_files) -> Path:
     """Returns the folder with the listed files of an address, fetched if this version is not in the cache."""
     facts = {name: asdict(file) for name, file in sorted(listing.items())}
     version = hashlib.sha256(json.dumps([path, facts]).encode()).hexdigest()[:32]
-    cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "gnn-encoder")
+    cache = cache_folder()
     target, partial = cache / version, cache / f".{version}.partial"
     if not target.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

@@ -96,10 +96,15 @@ class PipelineLog:
 
 def tracking_uri(root: Path) -> str:
     """`MLFLOW_TRACKING_URI` if the user set it, otherwise a SQLite store in the root."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or own_store(root)
+
+
+def own_store(root: Path) -> str:
+    """The address of the SQLite store in a root."""
     path = str(root / "mlflow.db")
     # Slashes are quoted too; otherwise MLflow would create the folders of the quoted path. Paths without ? and % stay
     # unquoted, because the address is an argument of `promote`.
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{quote(path, '') if set('?%') & set(path) else path}"
+    return f"sqlite:///{quote(path, '') if set('?%') & set(path) else path}"
 
 
 def existing_store(root: Path) -> str:

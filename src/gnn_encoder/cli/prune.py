@@ -1,0 +1,54 @@
+"""The command that frees disk space: `prune`."""
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from gnn_encoder.cli.options import DEFAULT_ROOT, Root
+
+KEEP = 3
+"""Newest runs whose outputs are kept by default, so that an interrupted run of other settings can continue."""
+
+
+def prune(
+    root: Root = DEFAULT_ROOT,
+    keep: Annotated[int, typer.Option(min=0, help="Newest runs whose outputs are kept, finished or not.")] = KEEP,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what the table shows.")] = False,
+) -> None:
+    """Show what no kept run needs, and how much disk it takes; with --delete, delete it.
+
+    Kept are the newest runs, what links such as latest/ lead to, and the bundles of all registered versions. The next
+    run makes again what it misses.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from gnn_encoder.machine.disk import freed
+    from gnn_encoder.runs import lifeline
+    from gnn_encoder.runs.prune import KINDS, check_root, remove, unneeded
+
+    check_root(root)
+    with lifeline.take(root):
+        found = unneeded(root, keep)
+        sizes = freed([each.path for each in found])
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("not needed")
+        table.add_column("number", justify="right")
+        table.add_column("GB", justify="right")
+        for kind in KINDS:
+            if some := [size for each, size in zip(found, sizes, strict=True) if each.kind == kind]:
+                table.add_row(kind, f"{len(some):,}", f"{sum(some) / 1e9:,.3f}")
+        if not found:
+            typer.echo("nothing to delete: everything is needed")
+            return
+        table.add_section()
+        table.add_row("in all", f"{len(found):,}", f"{sum(sizes) / 1e9:,.3f}")
+        Console().print(table)
+        if delete:
+            remove(found)
+            typer.echo("deleted")
+            return
+    chosen = "" if root == DEFAULT_ROOT else f" --root {shlex.quote(str(root))}"
+    typer.echo(f"Nothing is deleted yet: gnn-encoder prune{chosen} --keep {keep} --delete")

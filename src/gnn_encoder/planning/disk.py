@@ -1,0 +1,334 @@
+"""What a run of the training pipeline writes to the disk, step by step, from sizes of the data and of the models.
+
+Arrays are counted exactly. Rankings, postings and texts are counted per row, with the bytes of a row measured on a
+finished run of `obliqa`. The forecast is of a run without anything to reuse.
+"""
+
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts.dataset import CORPUS
+from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
+from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments, calls
+from gnn_encoder.settings.shared import SMOLLM2
+
+SAMPLE, QUERIES = 2000, 20
+"""Passages whose texts and ids are measured, and queries whose hits they are taken for."""
+FP32, FP16 = 4, 2
+ARTIFACT = 90_000
+"""Manifest and history of an artifact: in `obliqa` 84 to 112 kB before the evaluation, 390 kB after it."""
+HIT = 4.8
+"""Bytes of a hit in a run besides its passage: a score that compresses badly, rank and query (4.7 in `obliqa`)."""
+WORD = 16.5
+"""Bytes of text to a posting of BM25: 470 bytes of a passage of `obliqa` have 28.4 of them."""
+POSTING, VOCABULARY_GROWTH = 8, 700
+"""Bytes of a posting, passage int32 and weight fp32; and of a vocabulary, for each root of the number of postings."""
+TOKEN = 6.2
+"""Bytes of text to a token of WordPiece in `obliqa`."""
+TOKENIZER = 720_000
+"""Tokenizer and configuration beside the weights of a BERT."""
+VOCABULARY, POSITIONS, BASE_WIDTH = 30_522, 512, 768
+"""Of BERT, for a backbone that is not on this machine. Twelve layers have 12 d² parameters each."""
+BART = 560_000_000
+"""Bytes of a query generator that is not on this machine: BART-base."""
+PASSAGE_BYTES, QUERY_BYTES = 340, 40
+"""Text of a passage and of a query, if the data are not there: MS MARCO's."""
+PACKED = 0.5
+"""Share of a text's bytes that Parquet's compression leaves, if the data are not there."""
+OPTIMIZED = 3
+"""Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
+LABELS_PER_QUERY = 1.1
+TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
+SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
+"""Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
+plots."""
+PER_QUERY = 250
+"""Bytes of a judged query's figures and first hits."""
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Sizes of a data set.
+
+    passages, queries, labels  the counts; queries by split, `labels` are those of training queries
+    most_labels                most labels of a training query
+    dataset, corpus            bytes of the data set's folder, and of its passages alone
+    text, query_text           mean bytes of a passage and of a query
+    trec                       bytes of a compressed line of a TREC run
+    """
+
+    passages: int
+    queries: Mapping[str, int]
+    labels: int
+    most_labels: int
+    dataset: int
+    corpus: int
+    text: float
+    query_text: float
+    trec: float
+
+    @classmethod
+    def of(cls, data: Dataset, seed: int = 0) -> "DataSize":
+        """Measures a data set: counts, and texts and ids of a sample."""
+        m, random = len(data.passages), np.random.default_rng(seed)
+        sample = data.passages.take(np.sort(random.permutation(m)[:SAMPLE]))
+        queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
+        asked = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
+        train = data.split_qrels("train").positive()
+        per_query = np.unique(train.query, return_counts=True)[1]
+        return cls(
+            passages=m,
+            queries={split: len(rows) for split, rows in queries.items()},
+            labels=len(train.query),
+            most_labels=int(per_query.max(initial=1)),
+            dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
+            corpus=(data.path / CORPUS).stat().st_size,
+            text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
+            query_text=float(np.mean([len(text.encode()) for text in asked])) if asked else 0.0,
+            trec=_trec_line(data.queries.column("query_id").to_pylist()[:QUERIES], sample.ids, random),
+        )
+
+    @classmethod
+    def read(cls, ingest: Ingest) -> "DataSize":
+        """Reads a data set as `ingest` would, into the folder for temporary files; a UserError if that would fail."""
+        with tempfile.TemporaryDirectory() as folder:
+            with drafting(Path(folder) / "dataset", "dataset") as draft:
+                canonicalize(open_source(ingest), ingest, draft=draft)
+            return cls.of(Dataset(draft.target), ingest.seed)
+
+    @classmethod
+    def assumed(cls, passages: int, queries: int) -> "DataSize":
+        """Sizes of data of which only the counts are known: texts are as long as MS MARCO's, and ids are row numbers.
+
+        One query in a hundred is a dev query, and one a test query.
+        """
+        held, random = max(1, queries // 100), np.random.default_rng(0)
+        corpus, asked = passages * PASSAGE_BYTES * PACKED, queries * QUERY_BYTES * PACKED
+        labels = int(LABELS_PER_QUERY * queries)
+        counts = {"train": queries - 2 * held, "dev": held, "test": held}
+        return cls(
+            passages, counts, labels, 2, int(corpus + asked), int(corpus), PASSAGE_BYTES, QUERY_BYTES,
+            _trec_line(range(QUERIES), np.unique(random.integers(0, passages, SAMPLE)).tolist(), random),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a call of a step needs: bytes that stay, and bytes on top while it runs."""
+
+    title: str
+    kept: int
+    meanwhile: int = 0
+
+
+def _trec_line(queries: Iterable[object], passages: Sequence[object], random: np.random.Generator) -> float:
+    """Returns the bytes of a compressed line of a run, of a run with chance passages and scores."""
+    lines = []
+    for query in queries:
+        hits = random.permutation(len(passages))[: SAMPLE // QUERIES]
+        scores = np.sort(random.normal(0.5, 0.1, len(hits)).astype(np.float32))[::-1]
+        for rank, (hit, score) in enumerate(zip(hits, scores, strict=True), 1):
+            lines.append(f"{query} Q0 {passages[hit]} {rank} {score:.9g} System\n")
+    return len(zlib.compress("".join(lines).encode())) / len(lines)
+
+
+def width_of(backbone: str) -> int:
+    """Returns the width of a backbone; that of BERT-base for one that is not on this machine."""
+    return backbone_width(backbone) or BASE_WIDTH
+
+
+def weights_of(backbone: str) -> int:
+    """Returns the bytes of a backbone in fp32; those of a BERT of twelve layers for one that is not on this machine."""
+    folder = Path(resolve_backbone(backbone))
+    if files := list(folder.glob("*.safetensors")):
+        tokenizer = folder / "tokenizer.json"
+        files += [tokenizer] * tokenizer.is_file()
+        return sum(file.stat().st_size for file in files)
+    width = width_of(backbone)
+    return FP32 * ((VOCABULARY + POSITIONS) * width + 12 * 12 * width**2) + TOKENIZER
+
+
+def run_space(settings: Settings, size: DataSize) -> list[Space]:
+    """Returns the space of each call of the training pipeline that the settings ask for, in order.
+
+    Before them are the files of token ids, which steps share, and after them the report's copy in MLflow.
+    """
+    forecast = _Forecast(settings, size)
+    steps = [forecast.of(call) for call in forecast.calls if call.asked]
+    return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()))]
+
+
+def needed(spaces: Sequence[Space]) -> int:
+    """Returns the most bytes that are taken at a time: what is kept so far, and what a step needs while it runs."""
+    kept = np.cumsum([space.kept for space in spaces])
+    return int((kept + [space.meanwhile for space in spaces]).max())
+
+
+class _Forecast:
+    """The sizes of a run's artifacts."""
+
+    def __init__(self, settings: Settings, size: DataSize) -> None:
+        self.settings, self.size, self.m = settings, size, size.passages
+        named = calls(settings, PIPELINES["train"])
+        self.calls = list(named.values())
+        self.graph = BuildGraph.model_validate(named["build_graph"].settings.model_dump())
+        self.n, self.judged = size.queries["train"], size.queries["dev"] + size.queries["test"]
+        own = settings.train_dual_encoder
+        self.width, self.encoder = width_of(own.backbone), weights_of(own.backbone)
+        scorer = settings.train_cross_encoder.backbone
+        self.scorer_width, self.scorer = width_of(scorer), weights_of(scorer)
+        self.vectors = self.m * self.width * FP32
+        self.asked = self.n * self.width * FP32
+        self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
+            "ingest": lambda _: (size.dataset, 0),
+            "bm25_retrieve": self._retrieved,
+            "train_dpr": self._dual_encoder,
+            "dense_retrieve": lambda own: (self._retrieved(own)[0], self.vectors),
+            "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
+            "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
+            "train_query_generator": self._generator,
+            "generate_queries": self._generated,
+            "select_training_set": self._selected,
+            "train_dual_encoder": self._dual_encoder,
+            "build_graph": self._graph,
+            "choose_graph": self._chosen_graph,
+            "encode_with_labels": self._labelled_bundle,
+            "train_gnn": self._gnn,
+            "encode_corpus": self._encoded,
+            "bundle_dual_encoder": lambda own: (self._bundle(own), 0),
+            "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.vectors if own.backbone else 0),
+            "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
+            "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
+            "evaluate": lambda _: (self.trec() + FIGURES + self.judged * PER_QUERY, 0),
+            "recommend": lambda _: (SMALL, 0),
+            "choose_bundle": lambda _: (SMALL, 0),  # hard links to the bundle's files
+            "measure_latency": lambda _: (0, 0),
+            "report": lambda _: (self.report(), 0),
+            "promote": lambda _: (SMALL, 0),
+        }  # fmt: skip
+
+    def of(self, call: Call) -> Space:
+        """Returns the space of a call; a KeyError for a step that nobody has measured."""
+        kept, meanwhile = self.steps[call.step](call.settings)
+        title = StepArguments(label=call.label).title(call.step)
+        return Space(title, int(kept) + ARTIFACT, int(meanwhile))
+
+    def pairs(self) -> int:
+        """Candidates of training queries, and their labels, most of which are among the candidates."""
+        candidates = min(self.settings.score_candidates.candidates, self.m)
+        return int(self.n * candidates + 0.3 * self.size.labels)
+
+    def hits(self, count: int) -> float:
+        """Bytes of a run of so many hits."""
+        return count * (HIT + log2(max(self.m, 2)) / 8)
+
+    def trec(self) -> int:
+        """Bytes of the TREC runs of all ranked systems."""
+        ranked = [call for call in self.calls if call.asked and call.step in ("rank", "rerank", "fuse")]
+        systems = len(ranked) + 4  # BM25, DPR, and the fusions by rank of the dual encoder and of the GNN-encoder
+        return int(systems * self.judged * min(self.settings.evaluate.run_depth, self.m) * self.size.trec)
+
+    def report(self) -> float:
+        """Bytes of the report: the evaluation's runs and figures, page and plots."""
+        return self.trec() + FIGURES + PAGE + self.judged * PER_QUERY
+
+    def tokens(self) -> int:
+        """Bytes of the passages' token ids, a file for each length to which they are cut."""
+        lengths = {
+            getattr(self.settings, step).passage_length for step in ("train_dpr", "train_dual_encoder")
+        } | {self.settings.train_cross_encoder.pair_length}  # fmt: skip
+        return int(sum(self.m * (8 + FP32 * min(2 + self.size.text / TOKEN, length)) for length in lengths))
+
+    def _retrieved(self, own: Any) -> tuple[float, float]:
+        train, judged = self.n * min(own.train_depth, self.m), self.judged * min(own.eval_depth, self.m)
+        return self.hits(train + judged), 0
+
+    def _checkpoint(self, weights: float, own: Any) -> float:
+        """The old and the new checkpoint lie beside each other for a moment; `keep: best` keeps the best epoch, too."""
+        return 2 * (OPTIMIZED + (getattr(own, "keep", "") == "best")) * weights
+
+    def _dual_encoder(self, own: Any) -> tuple[float, float]:
+        return 2 * self.encoder, self._checkpoint(2 * self.encoder, own)
+
+    def _generator(self, own: Any) -> tuple[float, float]:
+        weights = _generator_weights(own.generator)
+        return weights, self._checkpoint(weights, own)
+
+    def _generated(self, own: Any) -> tuple[float, float]:
+        triples = self.n * own.negatives_per_query
+        distinct = min(own.max_passages or self.m, triples, self.m)
+        return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
+
+    def _selected(self, own: Any) -> tuple[float, float]:
+        examples = self.size.labels * (1 + own.selection + own.augmentation)
+        return examples * (16 + 4 * own.negatives_per_example), 0
+
+    def _columns(self, own: BuildGraph) -> int:
+        """Edges of a query in the graph's arrays."""
+        retrieved = min(own.neighbors, self.m) if "retrieved" in own.edge_kinds else 0
+        return max(1, retrieved + (self.size.most_labels if "labelled" in own.edge_kinds else 0))
+
+    def _graph(self, own: Any) -> tuple[float, float]:
+        columns, loops = self._columns(own), 0
+        if own.edge_features == "cross_encoder" and own.self_loop_features == "cross_encoder":
+            loops = (self.n + self.m) * self.scorer_width * FP16
+        structure = self.n * (columns * 13 + 4 * own.retrieved + 20) + 8 * self.m
+        vectors = self.vectors + self.asked + 16 * self.m
+        return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
+
+    def _edge_features(self) -> float:
+        """Bytes of the edges' features; a scratch file has those that are not of candidates, at most as many."""
+        own = self.graph
+        number = 1 if own.edge_feature_type == "int8" else FP16
+        return self.n * self._columns(own) * self.scorer_width * number * (own.edge_features == "cross_encoder")
+
+    def _chosen_graph(self, own: Any) -> tuple[float, float]:
+        """A chosen part of the graph has at most the features of the whole; the whole graph is shared."""
+        return ARTIFACT + (self._edge_features() if own.variants else 0), self.n * self.width * FP32
+
+    def _gnn(self, own: Any) -> tuple[float, float]:
+        # W_t, W_s and W_e of both layers, and the merging matrices of 2 d × d.
+        weights = 2 * self.encoder + FP32 * (6 * self.width**2 + 4 * self.width**2)
+        return weights, self._checkpoint(weights, own)
+
+    def _bundle(self, own: Any) -> float:
+        """Query encoder, vectors, passages, and the indexes."""
+        index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
+                 "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
+        count = self.m * self.size.text / WORD if own.bm25 else 0
+        postings = count * POSTING + sqrt(count) * VOCABULARY_GROWTH
+        return self.encoder + self.vectors + self.size.corpus + self.m * index + postings
+
+    def _labelled_bundle(self, own: Any) -> tuple[float, float]:
+        labelled = min(self.m, self.size.labels)
+        labels = self.asked + labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
+        # Clusters add vectors of labelled passages, if they are chosen; the dual encoder's alone are one for each.
+        return self._bundle(own) + labels, 0
+
+    def _encoded(self, own: Any) -> tuple[float, float]:
+        encoding = self.vectors + self.asked + 32 * self.m + ARTIFACT
+        return self._bundle(own) + encoding, self.n * self._columns(self.graph) * FP32 * 4
+
+
+def _generator_weights(name: str) -> float:
+    """Returns the bytes of a query generator; an encoder becomes a pair with cross-attention."""
+    if name == SMOLLM2:
+        return 4 * 135_000_000
+    folder = Path(resolve_backbone(name))
+    if not list(folder.glob("*.safetensors")):
+        return BART
+    config, weights = read_config(name), weights_of(name)
+    if config.get("is_encoder_decoder") or "num_hidden_layers" not in config:
+        return weights
+    return float(2 * weights + FP32 * config["num_hidden_layers"] * 4 * config["hidden_size"] ** 2)

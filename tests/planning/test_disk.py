@@ -1,0 +1,68 @@
+"""The forecast of a run's disk space. A finished run is compared with its forecast in test_pipeline.py."""
+
+from pathlib import Path
+
+import pytest
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.planning.disk import ARTIFACT, DataSize, Space, needed, run_space, weights_of, width_of
+from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.presets import load_settings, preset_names
+
+NO_BM25 = "encode_corpus.bm25=false"
+
+
+def forecast(size: DataSize, *overrides: str) -> dict[str, int]:
+    return {space.title: space.kept for space in run_space(load_settings("msmarco", overrides), size)}
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_has_a_forecast(preset: str) -> None:
+    spaces = run_space(load_settings(preset), DataSize.assumed(10_000, 1000))
+    assert all(space.kept > 0 and space.meanwhile >= 0 for space in spaces)
+    assert needed(spaces) >= sum(space.kept for space in spaces)
+
+
+def test_arrays_are_counted_exactly() -> None:
+    m, n = 2_000_000, 100_000
+    size = DataSize.assumed(m, n)
+    train = size.queries["train"]
+    with_features, without = (
+        forecast(size, f"build_graph.edge_features={kind}", "build_graph.self_loop_features=learned")["build_graph"]
+        for kind in ("cross_encoder", "none")
+    )
+    assert with_features - without == train * 25 * 768 * 2
+    names = ("encode_corpus", "bundle_dual_encoder: Dual encoder", "encode_with_labels: Query sum")
+    more, now = forecast(DataSize.assumed(2 * m, n), NO_BM25), forecast(size, NO_BM25)
+    for name, copies in zip(names, (2, 1, 1), strict=True):
+        others = (more[name] - now[name]) / m - copies * 768 * 4
+        assert 0 < others < 400, f"{name}: texts and digests, and no other array"
+    hnsw = forecast(size, NO_BM25, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
+    for name in names[:2]:
+        assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
+
+
+def test_what_is_not_asked_for_takes_nothing() -> None:
+    size = DataSize.assumed(1000, 100)
+    assert "encode_with_labels: Query sum" in forecast(size)
+    assert "encode_with_labels: Query sum" not in forecast(size, "encode_with_labels.kinds=[]")
+    assert "rank: Untrained" in forecast(size)
+
+
+def test_what_a_step_takes_while_it_runs_counts_once() -> None:
+    assert needed([Space("a", 10, 100), Space("b", 20, 5)]) == 110
+    assert needed([Space("a", 10, 5), Space("b", 20, 5)]) == 35
+
+
+def test_models_that_are_here_are_measured_and_others_are_berts(tiny_backbone: Path) -> None:
+    weights = (tiny_backbone / "model.safetensors").stat().st_size
+    assert weights <= weights_of(str(tiny_backbone)) < weights + 20_000 and width_of(str(tiny_backbone)) == 32
+    assert width_of("nobody/has-this") == 768 and 435e6 < weights_of("nobody/has-this") < 440e6
+
+
+def test_a_data_set_is_measured(tiny_dataset: Dataset) -> None:
+    size = DataSize.of(tiny_dataset)
+    assert (size.passages, size.queries, size.labels) == (100, {"train": 60, "dev": 20, "test": 20}, 60)
+    assert size.corpus == (tiny_dataset.path / "corpus.parquet").stat().st_size < size.dataset
+    spaces = {space.title: space.kept for space in run_space(Settings(), size)}
+    assert spaces["ingest"] == size.dataset + ARTIFACT
