@@ -1,8 +1,9 @@
 """Trainings whose states are saved at known steps, although a thread writes them."""
 
+import math
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 
 import pytest
@@ -12,15 +13,17 @@ from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Saver
 
 
-def wait_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a state is due, training waits until the state before is written, so none is left out."""
+def wait_for_each(monkeypatch: pytest.MonkeyPatch, share: float = math.inf) -> None:
+    """Where a state is due, training waits until the state before is written; only `share` makes states rarer."""
     ready = Saver.ready
 
     def waiting(saver: Saver) -> bool:
-        while not ready(saver):
-            time.sleep(0.001)
-        return True
+        ready(saver)
+        assert saver._work
+        wait([saver._work])
+        return ready(saver)
 
+    monkeypatch.setattr(checkpoint, "SHARE", share)
     monkeypatch.setattr(Saver, "ready", waiting)
 
 

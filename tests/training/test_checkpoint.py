@@ -1,6 +1,7 @@
 """States are copied at their step and written by a thread; a kill at any moment leaves a complete state."""
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -212,6 +213,22 @@ def test_while_a_state_is_written_no_other_is_copied(tmp_path: Path, monkeypatch
     steps, places = zip(*copied, strict=True)
     assert len(steps) <= 3 and steps[-1] == 6 and checkpoint.steps_done(training.folder) == 6
     assert len(set(map(tuple, places))) == 1, "the copies have one place in memory"
+
+
+@pytest.mark.parametrize(("share", "states"), [(1e-9, [1, 6]), (math.inf, [1, 2, 3, 3, 4, 5, 6, 6])])
+def test_states_are_rarer_where_writing_would_take_too_large_a_share(
+    share: float, states: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, save = [], Saver.save
+
+    def saving(saver: Saver, position: Position, kept: dict[str, torch.Tensor]) -> None:
+        saved.append(position.step)
+        save(saver, position, kept)
+
+    monkeypatch.setattr(Saver, "save", saving)
+    wait_for_each(monkeypatch, share)
+    Training(tmp_path, monkeypatch).run()
+    assert saved == states
 
 
 @pytest.mark.parametrize("at", ["the next state", "the end", "an interruption"])

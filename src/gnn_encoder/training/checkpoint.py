@@ -1,7 +1,7 @@
 """Checkpoints of a training: safetensors files, each of which replaces its previous version in one rename.
 
-For each state `checkpoint.safetensors` is written: the trained parameters, the optimizer's moments, torch's random state
-and the position in the data, all of the same step. What changes less often is written, and sent to a store, once:
+For each state `checkpoint.safetensors` is written: the trained parameters, the optimizer's moments, torch's random
+state and the position in the data, all of one step. What changes less often is written, and sent to a store, once:
 `kept-EPOCH.safetensors`, the trained parameters of the best epoch so far, before the first state that names it, and
 `frozen.safetensors`, the parameters that are not trained, before the first state.
 
@@ -35,6 +35,9 @@ from gnn_encoder.storage.checkpoint_store import Checkpoints, discard, seal
 FILE, KEPT, FROZEN = "checkpoint.safetensors", "kept-{}.safetensors", "frozen.safetensors"
 MODEL, OPTIMIZER = "model.", "optimizer."
 """Prefixes of tensor names in `FILE`."""
+SHARE = 0.005
+"""Largest share of the cores' time in which states are written, if the training runs on these cores and not on a GPU. A
+state of 2.6 GB takes 2 to 8 s of a core, so with two cores 4 to 13 minutes lie between two states."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,27 @@ class Position:
     """The figure of the best epoch; -inf: no epoch is kept."""
 
 
+@dataclass(frozen=True)
+class _State:
+    """A state that is copied and not written yet."""
+
+    position: Position
+    text: str
+    """The position in JSON; its curves grow while the state is written."""
+    tensors: dict[str, Tensor]
+    kept: Mapping[str, Tensor]
+    copied: torch.cuda.Event | None
+    """When the copies from a GPU are complete."""
+    taken: int
+    """When it was copied, in ns since 1970."""
+
+
 class Saver:
     """Saves the states of one training, for `with`: the end of the block waits until the last state is written.
 
-    One copy of a state is in memory, at the same place for all states. The next state is copied when the files of the
-    state before are written, so a slow disk makes states rarer. Training waits for no store (`Checkpoints.keep`).
+    One copy of a state is in memory, at the same place for all states. The next state is copied after the files of the
+    state before are written, so a slow disk makes states rarer, and not steps slower. So do few cores (`SHARE`).
+    Training waits for no store (`Checkpoints.keep`).
 
     Args:
         kept: the best epoch's parameters as `load` returned them.
@@ -74,6 +93,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._work: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
+        self._cores, self._next = torch.get_num_threads(), 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -87,20 +107,21 @@ class Saver:
             self._checkpoints.warn(one_line(failed))
 
     def ready(self) -> bool:
-        """Whether the next state can be saved without waiting for the state before.
+        """Whether the next state can be saved without a delay by the state before.
 
-        The first call, when the optimizer has its moments, lets the thread reserve the memory: fresh memory can take
-        twenty times as long as the copy.
+        The first call, when the optimizer has its moments, lets the thread reserve the memory for all states: a copy
+        into fresh memory takes twenty times as long.
 
         Raises:
             UserError: the state before could not be written. The state before that is kept.
         """
         if self._work is None:
             self._work = self._thread.submit(self._reserve, self._tensors())
+            return True
         if not self._work.done():
             return False
         self._work.result()
-        return True
+        return time.monotonic() >= self._next
 
     def save(self, position: Position, kept: Mapping[str, Tensor]) -> None:
         """Copies the state and lets the thread write it, after waiting until the state before is written.
@@ -118,14 +139,14 @@ class Saver:
         self._reserve(tensors)
         for name, tensor in tensors.items():
             self._copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
-        state = {name: self._copies[name] for name in tensors} | {"rng": torch.get_rng_state()}
+        copies = {name: self._copies[name] for name in tensors} | {"rng": torch.get_rng_state()}
         copied = None
         if torch.cuda.is_available():
-            state["rng_cuda"] = torch.cuda.get_rng_state()
+            copies["rng_cuda"] = torch.cuda.get_rng_state()
             copied = torch.cuda.Event(blocking=True)
             copied.record()
-        facts = {"position": json.dumps(asdict(position))}
-        self._work = self._thread.submit(self._write, state, facts, position, kept, taken, copied)
+        state = _State(position, json.dumps(asdict(position)), copies, kept, copied, taken)
+        self._work = self._thread.submit(self._write, state)
 
     def _tensors(self) -> dict[str, Tensor]:
         """What changes with each step."""
@@ -143,31 +164,25 @@ class Saver:
                 copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
                 self._copies[name] = copy.zero_()  # writing makes the system provide the memory
 
-    def _write(
-        self,
-        state: dict[str, Tensor],
-        facts: dict[str, str],
-        position: Position,
-        kept: Mapping[str, Tensor],
-        taken: int,
-        copied: torch.cuda.Event | None,
-    ) -> None:
+    def _write(self, state: _State) -> None:
         """Writes the files of a state, and sends them. A kill at any moment leaves this state or the state before."""
-        folder = self._checkpoints.folder
+        began, folder = time.thread_time(), self._checkpoints.folder
         frozen = {name: p.detach() for name, p in self._model.named_parameters() if not p.requires_grad}
         if frozen and not (folder / FILE).is_file():  # a resumed training has read them from their file
             _save(folder / FROZEN, frozen)
-        best = folder / KEPT.format(position.kept_epoch)
-        if kept is not self._kept:
-            _save(best, kept)
-            self._kept = kept
-        if copied:
-            copied.synchronize()
-        _save(folder / FILE, state, facts, taken)
+        best = folder / KEPT.format(state.position.kept_epoch)
+        if state.kept is not self._kept:
+            _save(best, state.kept)
+            self._kept = state.kept
+        if state.copied:
+            state.copied.synchronize()
+        _save(folder / FILE, state.tensors, {"position": state.text}, state.taken)
         for file in folder.glob(KEPT.format("*")):
-            if not kept or file != best:
+            if not state.kept or file != best:
                 discard(file)
-        self._checkpoints.keep(position.step)
+        self._checkpoints.keep(state.position.step)
+        if not state.copied:
+            self._next = time.monotonic() + (time.thread_time() - began) / (SHARE * self._cores)
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str] | None = None, taken: int = 0) -> None:
