@@ -218,15 +218,7 @@ def main() -> None:
          f"{statistics.fmean(each.copies):.3f}" if each.copies else "", f"{each.processor / len(each.steps):.3f}")
         for (name, (_, each)), mean in zip(sides.items(), means, strict=True)
     ]  # fmt: skip
-    headings = (
-        "",
-        "steps",
-        "seconds a step (mean)",
-        "longest",
-        "states copied, sent",
-        "seconds a copy (mean)",
-        "processor seconds a step",
-    )
+    headings = ("", "steps", "seconds a step", "longest", "states copied, sent", "seconds a copy", "processor seconds")
     title = f"{options.megabytes} MB every {options.every:.0f} s to a store of {options.rate:.0f} MB/s"
     delay, more = sum(saved.steps) - means[0] * len(saved.steps), saved.processor / plain.processor - 1
     caption = (
