@@ -28,6 +28,7 @@ import torch
 from common import show
 from torch import nn
 
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
@@ -83,7 +84,8 @@ class Measured:
             used.append(time.process_time())
             if len(began) > FIRST + options.steps:
                 raise Over
-            return net(batch.to(net[0].weight.device)).square().mean()
+            result: torch.Tensor = net(batch.to(device())).square().mean()
+            return result
 
         def saving(saver: Saver, *given: Any) -> None:
             self._checkpoints, since = saver._checkpoints, time.perf_counter()
