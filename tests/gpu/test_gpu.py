@@ -11,6 +11,7 @@ import torch.distributed as dist
 from conftest import WORDS, write_first_run
 from reference_attention import ReferenceAttention
 from required import missing
+from safetensors.torch import load_file
 from torch import multiprocessing
 from torch.nn.attention.varlen import varlen_attn
 
@@ -27,9 +28,11 @@ from gnn_encoder.models.packed import first_position, packed_attention
 from gnn_encoder.runs.team import train_together
 from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.steps.train_dpr import train_dpr
+from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking import mlflow_runs
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.training import ranks
+from gnn_encoder.training.checkpoint import FILE, Position, Saver
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -143,6 +146,29 @@ def test_control_a_work_that_does_not_wait_for_the_copies_reads_too_early(monkey
     batches = ((number, (array,)) for number, array in enumerate(arrays))
     found = {number: sums for number, (sums,) in streamed(batches, lambda rows: (rows.sum(1),), GPU)}
     assert any((found[number] != 256 * number).any() for number in found)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_state_is_copied_in_the_order_of_the_work(
+    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy comes after the steps before and before the next ones; the control is a thread that does not wait."""
+    if not waits:
+        monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: None)
+    net = torch.nn.Linear(4000, 4000, bias=False).to(GPU)
+    weights = torch.randn(8000, 8000, device=GPU)
+    checkpoints = Checkpoints(str(tmp_path), "key")
+    with Saver(checkpoints, net, torch.optim.AdamW(net.parameters()), {}) as saver, torch.no_grad():
+        saver.ready()
+        for value in (1.0, 2.0):
+            for _ in range(100):
+                weights @ weights
+            net.weight.fill_(value)
+            if value == 1.0:
+                saver.save(Position(step=1), {})
+        assert all(copy.is_pinned() for copy in saver._copies.values())
+    written = load_file(checkpoints.folder / FILE)["model.weight"]
+    assert bool((written == 1.0).all()) == waits
 
 
 def collectives(rank: int, folder: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conftest import first_stage
 from safetensors.numpy import load_file
+from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
@@ -124,6 +125,7 @@ def test_a_resumed_training_keeps_the_same_epoch(
     stop: int, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight steps an epoch: killed in the fourth, the sixth and the seventh; the second is the best."""
+    wait_for_each(monkeypatch)
     measured = {1: 0.3, 2: 0.8, 3: 0.8, 4: 0.2, 5: 0.5, 6: 0.7, 7: 0.1, 8: 0.1}
     steps, real = 0, module.pair_loss
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
+from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
 from gnn_encoder.inference.generation import generate, passage_ids, query_ids
@@ -78,6 +79,7 @@ def weights(path: Path) -> dict[str, np.ndarray]:
 def test_resumed_equals_undisturbed(
     tmp_path: Path, tiny_dataset: Dataset, tiny_seq2seq: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for_each(monkeypatch)
     settings = settings_for(tiny_seq2seq, epochs=2, checkpoint_seconds=1e-9)
     train_query_generator(settings, dataset=tiny_dataset.path, query_generator=tmp_path / "whole")
     real, calls = module.token_loss, 0

@@ -9,6 +9,7 @@ import torch
 from conftest import write_first_run
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
+from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, PairScores, Run, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
@@ -86,6 +87,7 @@ def test_every_kind_learns_and_scores_as_it_did_when_it_is_loaded(
 def test_resumed_equals_undisturbed(
     kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait_for_each(monkeypatch)
     whole = train(inputs, tmp_path / "whole", tiny_backbone, kind)
     real, left = loop.linear_schedule, iter(range(7))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from saved_states import wait_for_each
 from slow_store import SlowStore, slow_store
 from torch import nn
 
@@ -17,7 +18,7 @@ from gnn_encoder.storage.checkpoint_store import IN_TRANSIT, SUMS, Checkpoints, 
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.training import checkpoint
-from gnn_encoder.training.checkpoint import Position
+from gnn_encoder.training.checkpoint import Position, Saver
 from gnn_encoder.training.loop import Objective, fit
 
 ROOT = "s3://bucket/runs"
@@ -97,6 +98,7 @@ def test_steps_go_on_while_a_slow_store_is_sent_to(
     store: SlowStore, machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, ROOT)
+    wait_for_each(monkeypatch)
     written = []
 
     def look(step: int) -> None:
@@ -128,18 +130,19 @@ def test_control_without_a_thread_the_steps_wait(
 
     monkeypatch.setenv(CHECKPOINTS, ROOT)
     monkeypatch.setattr(checkpoint_store, "ThreadPoolExecutor", Inline)
+    wait_for_each(monkeypatch)
     written: list[int] = []
     store.opened.clear()
     store.patience = 0.01
 
     def look(step: int) -> None:
         written.append(len(store.writes))
-        if step == 2:
+        if step == 3:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
         train(look)
-    assert 0 == written[0] < written[1] < written[2]
+    assert 0 == written[0] < written[2] < written[3]
 
 
 def test_only_what_changed_is_sent_and_what_is_superseded_goes(
@@ -252,8 +255,10 @@ def _killed_at(name: str, replace):
 def test_how_far_a_state_is(tmp_path: Path) -> None:
     assert checkpoint.steps_done(tmp_path) == -1
     model = torch.nn.Linear(2, 2)
-    checkpoint.save(tmp_path, model, torch.optim.AdamW(model.parameters()), Position(step=7), {})
-    assert checkpoint.steps_done(tmp_path) == 7
+    checkpoints = Checkpoints(str(tmp_path), "key")
+    with Saver(checkpoints, model, torch.optim.AdamW(model.parameters()), {}) as saver:
+        saver.save(Position(step=7), {})
+    assert checkpoint.steps_done(checkpoints.folder) == 7
 
 
 def test_a_process_whose_place_was_taken_does_not_remove_a_later_state(

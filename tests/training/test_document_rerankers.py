@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import write_first_run
 from safetensors.numpy import load_file
+from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, DocumentGraph, drafting, read_manifest
 from gnn_encoder.document_graph.building import document_graph
@@ -97,6 +98,7 @@ def test_resumed_equals_undisturbed(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an epoch, between two, and with neighbours' vectors of the epoch's start; five steps are an epoch."""
+    wait_for_each(monkeypatch)
     often = {"checkpoint_seconds": 1e-6, "keep": "last", "dev_queries": 0, "max_neighbours": 2}
     whole = train(inputs, tmp_path / "whole", tiny_backbone, "lim", **often)
     assert not equal(whole, train(inputs, tmp_path / "other", tiny_backbone, "lim", **often, seed=1))

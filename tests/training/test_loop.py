@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from saved_states import wait_for_each
 from small_disk import small_disk
 from torch import nn
 
@@ -20,6 +21,11 @@ from gnn_encoder.training import checkpoint
 from gnn_encoder.training.loop import Objective, fit, linear_schedule, set_dropout, trainable_attention
 
 SETTINGS = Optimization(epochs=3, learning_rate=0.01, checkpoint_seconds=1e-9, precision="fp32")
+
+
+@pytest.fixture(autouse=True)
+def _states(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_each(monkeypatch)
 
 
 class Interrupted(Exception):

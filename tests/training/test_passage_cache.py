@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved_states import wait_for_each
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, reverse_csr
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -24,6 +25,11 @@ SETTINGS = TrainGnn(
     epochs=2, cache_refreshes=2, batch_size=15, mask_fraction=0.5, learning_rate=1e-3, gnn_learning_rate=1e-2,
     checkpoint_seconds=1e-9, dev_queries=0, precision="fp32",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _states(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_each(monkeypatch)
 
 
 class Interrupted(Exception):

@@ -71,7 +71,8 @@ class Optimization(StepSettings):
     """`auto`: bf16 autocast where the hardware computes in bf16 natively, else fp32."""
     seed: Count = 0
     checkpoint_seconds: PositiveFloat = 60.0
-    """Seconds between two checkpoints. There is one at the end of each epoch, too."""
+    """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
+    would take more than 0.5 % of the time of a training on a CPU."""
     workers: Annotated[Count, Field(le=1024)] = 0
     """Processes that prepare batches, for each process that trains. 0: one thread. The number does not change the
     batches. More processes help if a GPU waits for the sampling of neighbours."""

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,14 +30,26 @@ DIGITS = 12
 STATE = re.compile(rf"{STATES}\d{{{DIGITS}}}-[0-9a-f]{{{DIGITS}}}")
 
 
+_CHANGE = threading.Lock()
+"""Held while a thread changes the files of a checkpoint or their list: a training's thread does, and so does the thread
+that writes its states."""
+
+
 def seal(partial: Path, path: Path) -> None:
     """Rename a complete file of a checkpoint, and record its SHA-256."""
     new = f"{sha256(partial)}  {path.name}"
-    before = _sums(path.parent)
-    # Until the file has its new name, its former content has to count as sound: this process may be killed here.
-    _write_sums(path.parent, {**before, new: path})
-    partial.replace(path)
-    _write_sums(path.parent, {**{line: file for line, file in before.items() if file != path}, new: path})
+    with _CHANGE:
+        before = _sums(path.parent)
+        # Until the file has its new name, its former content has to count as sound: this process may be killed here.
+        _write_sums(path.parent, {**before, new: path})
+        partial.replace(path)
+        _write_sums(path.parent, {**{line: file for line, file in before.items() if file != path}, new: path})
+
+
+def discard(path: Path) -> None:
+    """Remove a file of a checkpoint that no later state needs."""
+    with _CHANGE:
+        path.unlink(missing_ok=True)
 
 
 def _sums(folder: Path) -> dict[str, Path]:
@@ -72,7 +85,7 @@ class Checkpoints:
         self._uri = f"{root.rstrip('/')}/{name}" if is_remote(root) else ""
         self.folder = Path(tempfile.gettempdir() if self._uri else root) / name
         """The checkpoint on this machine."""
-        self._warn = warn
+        self.warn = warn
         self._sender = ThreadPoolExecutor(1, "checkpoints")
         self._sending: tuple[Future[None], Path] | None = None
 
@@ -86,7 +99,7 @@ class Checkpoints:
         shutil.rmtree(arriving, ignore_errors=True)  # of a killed process
         sums, files = _sums(self.folder), (path for path in self.folder.glob("[!.]*") if path.name != SUMS)
         if damaged := next((path for path in files if f"{sha256(path)}  {path.name}" not in sums), None):
-            self._warn(f"the checkpoint {damaged} is damaged and is removed: training starts again without it")
+            self.warn(f"the checkpoint {damaged} is damaged and is removed: training starts again without it")
             shutil.rmtree(self.folder)
         stored = self._stored()
         newest = max((name for name in stored if STATE.fullmatch(name)), default="")
@@ -115,11 +128,13 @@ class Checkpoints:
         if self._sending and self._sending[0].cancel():  # it had not begun
             shutil.rmtree(self._sending[1])
         (self.folder / IN_TRANSIT).mkdir(exist_ok=True)
-        snapshot, lines = Path(tempfile.mkdtemp(dir=self.folder / IN_TRANSIT)), _sums(self.folder)
-        _write_sums(snapshot, lines)
+        snapshot = Path(tempfile.mkdtemp(dir=self.folder / IN_TRANSIT))
         (snapshot / FILES).mkdir()
-        for line, file in lines.items():
-            os.link(file, snapshot / _stored_name(line))  # a file of a checkpoint is replaced, never written again
+        with _CHANGE:
+            lines = _sums(self.folder)
+            for line, file in lines.items():
+                os.link(file, snapshot / _stored_name(line))  # a file of a checkpoint is replaced, never written again
+        _write_sums(snapshot, lines)
         self._sending = self._sender.submit(self._send, snapshot, steps), snapshot
 
     def _send(self, snapshot: Path, steps: int) -> None:
@@ -164,4 +179,4 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            self._warn(f"{what}: {one_line(error)}")
+            self.warn(f"{what}: {one_line(error)}")

@@ -1,27 +1,43 @@
-"""Checkpoints of a training: one safetensors file, which replaces the previous file in one rename.
+"""Checkpoints of a training: safetensors files, each of which replaces its previous version in one rename.
 
-The file holds the parameters, the parameters of the best epoch so far, the optimizer's moments, torch's random state
-and the position in the data, all of the same step; nothing is pickled. A resumed training ends with the same bits as an
-undisturbed training, given the same device and the same numbers of threads and processes. The random state is the
-leader's; a follower is seeded again at each step (`ranks.seed_follower`).
+For each state `checkpoint.safetensors` is written: the trained parameters, the optimizer's moments, torch's random
+state and the position in the data, all of one step. What changes less often is written, and sent to a store, once:
+`kept-EPOCH.safetensors`, the trained parameters of the best epoch so far, before the first state that names it, and
+`frozen.safetensors`, the parameters that are not trained, before the first state.
+
+Nothing is pickled. A resumed training ends with the same bits as an undisturbed training, given the same device and the
+same numbers of threads and processes. The random state is the leader's; a follower is seeded again at each step
+(`ranks.seed_follower`).
+
+The training only copies a state in memory (`Saver`), which takes 0.1 s a GB. A thread writes the files and computes
+their digests, which takes 1 to 3 s of processor time a GB (AMD EPYC, a virtual machine).
 """
 
 import json
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gnn_encoder.artifacts.history import Curves
-from gnn_encoder.errors import UserError
-from gnn_encoder.storage.checkpoint_store import seal
+from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.storage.checkpoint_store import Checkpoints, discard, seal
 
-FILE = "checkpoint.safetensors"
-MODEL, KEPT, OPTIMIZER = "model.", "kept.", "optimizer."
-"""Prefixes of tensor names."""
+FILE, KEPT, FROZEN = "checkpoint.safetensors", "kept-{}.safetensors", "frozen.safetensors"
+MODEL, OPTIMIZER = "model.", "optimizer."
+"""Prefixes of tensor names in `FILE`."""
+SHARE = 0.005
+"""Largest share of the cores' time in which states are written, if the training runs on these cores and not on a GPU. A
+state of 2.6 GB takes 2 to 8 s of a core, so with two cores 4 to 13 minutes lie between two states."""
 
 
 @dataclass(frozen=True)
@@ -39,38 +55,155 @@ class Position:
     """Losses since that point."""
     curves: Curves = field(default_factory=dict)
     kept_epoch: int = 0
-    """Number, from 1, of the best epoch so far; 0: no epoch is kept."""
+    """Number, from 1, of the best epoch so far; 0: no epoch is kept, or the model before the training."""
     best: float = -float("inf")
-    """The figure of the best epoch."""
+    """The figure of the best epoch; -inf: no epoch is kept."""
 
 
-def save(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, position: Position, kept: dict[str, Tensor]
-) -> None:
-    """Writes the state; a reader sees the old or the new checkpoint, never a part of one.
+@dataclass(frozen=True)
+class _State:
+    """A state that is copied and not written yet."""
+
+    position: Position
+    text: str
+    """The position in JSON; its curves grow while the state is written."""
+    tensors: dict[str, Tensor]
+    kept: Mapping[str, Tensor]
+    copied: torch.cuda.Event | None
+    """When the copies from a GPU are complete."""
+    taken: int
+    """When it was copied, in ns since 1970."""
+
+
+class Saver:
+    """Saves the states of one training, for `with`: the end of the block waits until the last state is written.
+
+    One copy of a state is in memory, at the same place for all states. The next state is copied after the files of the
+    state before are written, so a slow disk makes states rarer, and not steps slower. So do few cores (`SHARE`).
+    Training waits for no store (`Checkpoints.keep`).
 
     Args:
-        kept: the best epoch's parameters; empty if no epoch is kept.
+        kept: the best epoch's parameters as `load` returned them.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, model: nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[str, Tensor]
+    ) -> None:
+        self._checkpoints, self._model, self._optimizer, self._kept = checkpoints, model, optimizer, kept
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._work: Future[None] | None = None
+        self._copies: dict[str, Tensor] = {}
+        self._cores, self._next = torch.get_num_threads(), 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.shutdown()
+        failed = self._work.exception() if self._work else None
+        if failed and error is None:
+            raise failed
+        if failed and error is not failed:
+            self._checkpoints.warn(one_line(failed))
+
+    def ready(self) -> bool:
+        """Whether the next state can be saved without a delay by the state before.
+
+        The first call, when the optimizer has its moments, lets the thread reserve the memory for all states: a copy
+        into fresh memory takes twenty times as long.
+
+        Raises:
+            UserError: the state before could not be written. The state before that is kept.
+        """
+        if self._work is None:
+            self._work = self._thread.submit(self._reserve, self._tensors())
+            return True
+        if not self._work.done():
+            return False
+        self._work.result()
+        return time.monotonic() >= self._next
+
+    def save(self, position: Position, kept: Mapping[str, Tensor]) -> None:
+        """Copies the state and lets the thread write it, after waiting until the state before is written.
+
+        Args:
+            kept: the best epoch's parameters, which must not change later; empty if no epoch is kept. It is written if
+                it is another object than at the last call.
+
+        Raises:
+            UserError: as `ready`.
+        """
+        if self._work:
+            self._work.result()
+        taken, tensors = time.time_ns(), self._tensors()
+        self._reserve(tensors)
+        for name, tensor in tensors.items():
+            self._copies[name].copy_(tensor, non_blocking=tensor.is_cuda)
+        copies = {name: self._copies[name] for name in tensors} | {"rng": torch.get_rng_state()}
+        copied = None
+        if torch.cuda.is_available():
+            copies["rng_cuda"] = torch.cuda.get_rng_state()
+            copied = torch.cuda.Event(blocking=True)
+            copied.record()
+        state = _State(position, json.dumps(asdict(position)), copies, kept, copied, taken)
+        self._work = self._thread.submit(self._write, state)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What changes with each step."""
+        tensors = {}
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad:
+                tensors[f"{MODEL}{name}"] = parameter.detach()
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                tensors[f"{OPTIMIZER}{name}.{key}"] = torch.as_tensor(value)
+        return tensors
+
+    def _reserve(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            if name not in self._copies:
+                copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+                self._copies[name] = copy.zero_()  # writing makes the system provide the memory
+
+    def _write(self, state: _State) -> None:
+        """Writes the files of a state, and sends them. A kill at any moment leaves this state or the state before."""
+        began, folder = time.thread_time(), self._checkpoints.folder
+        frozen = {name: p.detach() for name, p in self._model.named_parameters() if not p.requires_grad}
+        if frozen and not (folder / FILE).is_file():  # a resumed training has read them from their file
+            _save(folder / FROZEN, frozen)
+        best = folder / KEPT.format(state.position.kept_epoch)
+        if state.kept is not self._kept:
+            _save(best, state.kept)
+            self._kept = state.kept
+        if state.copied:
+            state.copied.synchronize()
+        _save(folder / FILE, state.tensors, {"position": state.text}, state.taken)
+        for file in folder.glob(KEPT.format("*")):
+            if not state.kept or file != best:
+                discard(file)
+        self._checkpoints.keep(state.position.step)
+        if not state.copied:
+            self._next = time.monotonic() + (time.thread_time() - began) / (SHARE * self._cores)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str] | None = None, taken: int = 0) -> None:
+    """Writes and seals a file; a reader sees the old or the new file, never a part of one.
+
+    Args:
+        taken: the file's time, in ns since 1970; 0: now.
 
     Raises:
-        UserError: the file cannot be written. The old checkpoint is kept.
+        UserError: the file cannot be written. The old file is kept.
     """
-    tensors = {"rng": torch.get_rng_state()} | {f"{KEPT}{name}": tensor for name, tensor in kept.items()}
-    if torch.cuda.is_available():
-        tensors["rng_cuda"] = torch.cuda.get_rng_state()
-    for name, parameter in model.named_parameters():
-        tensors[f"{MODEL}{name}"] = parameter.detach()
-        for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{OPTIMIZER}{name}.{key}"] = torch.as_tensor(value)
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{FILE}.partial"
-    contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    partial = path.with_name(f".{path.name}.partial")
     try:
-        save_file(contiguous, partial, metadata={"position": json.dumps(asdict(position))})
-        seal(partial, folder / FILE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata=facts)
+        if taken:
+            os.utime(partial, ns=(taken, taken))
+        seal(partial, path)
     except (SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)
-        raise UserError(f"no checkpoint in {folder}: {error}; free space or mend it, then rerun") from None
+        raise UserError(f"no checkpoint in {path.parent}: {error}; free space or mend it, then rerun") from None
 
 
 def steps_done(folder: Path) -> int:
@@ -85,14 +218,20 @@ def steps_done(folder: Path) -> int:
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Position, dict[str, Tensor]]:
     """Puts the saved state into model and optimizer; returns the position and the best epoch's parameters.
 
-    Without a checkpoint the position is the start. `Checkpoints.fetch` has already checked the file's digest.
+    Without a checkpoint the position is the start. `Checkpoints.fetch` has already checked the files' digests.
+
+    Raises:
+        UserError: a file of the state is missing.
     """
     path = folder / FILE
     if not path.is_file():
         return Position(), {}
+    parameters = dict(model.named_parameters())
     with safe_open(path, framework="pt") as file:
         names = set(file.keys())
-        for name, parameter in model.named_parameters():
+        for name, parameter in parameters.items():
+            if not parameter.requires_grad:
+                continue
             with torch.no_grad():
                 parameter.copy_(file.get_tensor(f"{MODEL}{name}"))
             prefix = f"{OPTIMIZER}{name}."
@@ -104,5 +243,17 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tu
         torch.set_rng_state(file.get_tensor("rng"))
         if "rng_cuda" in names and torch.cuda.is_available():
             torch.cuda.set_rng_state(file.get_tensor("rng_cuda"))
-        kept = {name.removeprefix(KEPT): file.get_tensor(name) for name in names if name.startswith(KEPT)}
-        return Position(**json.loads(file.metadata()["position"])), kept
+        position = Position(**json.loads(file.metadata()["position"]))
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+    for name, tensor in (_read(folder / FROZEN) if frozen else {}).items():
+        with torch.no_grad():
+            parameters[name].copy_(tensor)
+    kept = position.best > -float("inf")
+    return position, _read(folder / KEPT.format(position.kept_epoch)) if kept else {}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: delete {path.parent}, then rerun") from None

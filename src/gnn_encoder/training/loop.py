@@ -146,8 +146,8 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     every = max(1, steps // CURVE_POINTS)
     window, shown = list(position.window), position.loss
     kept_epoch, best = position.kept_epoch, position.best
-    step, began, saved = position.step, time.monotonic() - position.seconds, time.monotonic()
-    trimmed = saved
+    step, trimmed = position.step, time.monotonic()
+    began, due = trimmed - position.seconds, trimmed + settings.checkpoint_seconds
 
     def measured(epoch: int) -> None:
         nonlocal kept_epoch, best, kept
@@ -159,73 +159,75 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
             context.metric(name, figure, epoch)
         if objective.keep == "best" and (first := next(iter(figures.values()))) > best:
             kept_epoch, best = epoch, first
-            kept = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+            kept = {n: p.detach().cpu().clone() for n, p in model.named_parameters() if p.requires_grad}
 
     def save(epoch: int, in_epoch: int) -> None:
+        nonlocal due
         seconds = time.monotonic() - began
         now = Position(step, epoch, in_epoch, seconds, shown, tuple(window), context.curves, kept_epoch, best)
-        checkpoint.save(checkpoints.folder, model, optimizer, now, kept)
-        checkpoints.keep(step)
+        saver.save(now, kept)
+        due = time.monotonic() + settings.checkpoint_seconds
 
-    if objective.patience and leads and not step:
-        measured(0)
-    for epoch in range(position.epoch, settings.epochs):
-        skip = position.in_epoch if epoch == position.epoch else 0
-        started, before = time.monotonic(), step
-        with (
-            trainable_attention(model, settings.precision),
-            closing(batches_of(plan, epoch, skip=skip, workers=settings.workers)) as batches,
-        ):
-            for index, batch in enumerate(batches, skip):
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * _factor(settings, step, steps)
-                if not leads:
-                    seed_follower(settings.seed, step)
-                total = 0.0
-                for part in objective.parts(batch):
-                    with autocast(settings.precision):
-                        value = objective.loss(part)
-                    if not torch.isfinite(value):
-                        raise FloatingPointError(
-                            f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
-                        )
-                    value.backward()
-                    total += value.item()
-                average_gradients(parameters)
-                norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-                step += 1
-                window.append(total)
-                if step % every == 0 or step == steps:
-                    shown = sum(window) / len(window)
-                    window.clear()
-                if progress and not window:
-                    context.metric("loss", shown, step)
-                    context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
-                    context.metric("gradient_norm", norm.item(), step)
-                if progress:
-                    progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
-                if time.monotonic() - trimmed >= TRIM_SECONDS:
-                    give_back()
-                    trimmed = time.monotonic()
-                if leads and time.monotonic() - saved >= settings.checkpoint_seconds:
-                    save(epoch, index + 1)
-                    saved = time.monotonic()
-        if step > before and (epoch > position.epoch or not position.step):  # a resumed epoch has work done again
-            context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
-        if measure and leads:
-            measured(epoch + 1)
-        if objective.patience and from_leader(epoch + 1 - kept_epoch >= objective.patience, device()):
-            break
-        if leads and epoch + 1 < settings.epochs:
-            save(epoch + 1, 0)
-            saved = time.monotonic()
-    seconds = time.monotonic() - began
-    if not leads:
-        raise TrainingOver
-    # The last state is kept until the step's output is complete, so that a kill in between loses no training.
-    save(settings.epochs, 0)
+    with checkpoint.Saver(checkpoints, model, optimizer, kept) as saver:
+        if objective.patience and leads and not step:
+            measured(0)
+        for epoch in range(position.epoch, settings.epochs):
+            skip = position.in_epoch if epoch == position.epoch else 0
+            started, before = time.monotonic(), step
+            with (
+                trainable_attention(model, settings.precision),
+                closing(batches_of(plan, epoch, skip=skip, workers=settings.workers)) as batches,
+            ):
+                for index, batch in enumerate(batches, skip):
+                    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                        group["lr"] = rate * _factor(settings, step, steps)
+                    if not leads:
+                        seed_follower(settings.seed, step)
+                    total = 0.0
+                    for part in objective.parts(batch):
+                        with autocast(settings.precision):
+                            value = objective.loss(part)
+                        if not torch.isfinite(value):
+                            raise FloatingPointError(
+                                f"loss is {value.item()} at step {step}: lower learning_rate or score_scale"
+                            )
+                        value.backward()
+                        total += value.item()
+                    average_gradients(parameters)
+                    norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+                    step += 1
+                    window.append(total)
+                    if step % every == 0 or step == steps:
+                        shown = sum(window) / len(window)
+                        window.clear()
+                    if progress and not window:
+                        context.metric("loss", shown, step)
+                        context.metric("learning_rate", optimizer.param_groups[0]["lr"], step)
+                        context.metric("gradient_norm", norm.item(), step)
+                    if progress:
+                        progress.advance(1, note=f"loss {window[-1] if window else shown:.3f}")
+                    if time.monotonic() - trimmed >= TRIM_SECONDS:
+                        give_back()
+                        trimmed = time.monotonic()
+                    if leads and saver.ready() and time.monotonic() >= due:
+                        save(epoch, index + 1)
+            if step > before and (epoch > position.epoch or not position.step):  # a resumed epoch has work done again
+                context.metric("batches_per_second", (step - before) / (time.monotonic() - started), epoch + 1)
+            if measure and leads:
+                measured(epoch + 1)
+            if objective.patience and from_leader(epoch + 1 - kept_epoch >= objective.patience, device()):
+                break
+            if leads and epoch + 1 < settings.epochs:
+                due = 0.0  # if the state before is still being written, one of the next steps saves
+                if saver.ready():
+                    save(epoch + 1, 0)
+        seconds = time.monotonic() - began
+        if not leads:
+            raise TrainingOver
+        # The last state is kept until the step's output is complete, so that a kill in between loses no training.
+        save(settings.epochs, 0)
     checkpoints.finish()
     model.load_state_dict(kept, strict=False)
     model.eval()

@@ -6,6 +6,8 @@ vectors.
 """
 
 import itertools
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.models.dual_encoder import device
-from gnn_encoder.storage.checkpoint_store import seal
+from gnn_encoder.storage.checkpoint_store import discard, seal
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
 from gnn_encoder.training.ranks import is_leader, meet
@@ -42,10 +44,10 @@ class PassageCache:
             return
         file = folder / NAME.format(version)
         if is_leader():
-            if file.is_file():
-                file.touch()  # its time is the start of its use: an earlier checkpoint still needs the previous version
-            else:
+            if not file.is_file():
                 self._write(file, progress(len(self._rows)))
+            # Its time is the start of its use: an earlier checkpoint still needs the previous version.
+            os.utime(file, ns=(now := time.time_ns(), now))
         meet()
         self.vectors, self.version = np.load(file, mmap_mode="r"), version
         if is_leader():
@@ -66,7 +68,8 @@ class PassageCache:
 
 def _remove_outdated(folder: Path, version: int) -> None:
     """Deletes each version whose successor came into use before the last checkpoint, because no resumed training reads
-    it. Versions above `version` stay; they are of an earlier attempt that got further.
+    it. A checkpoint's time is when its state was copied. Versions above `version` stay; they are of an earlier attempt
+    that got further.
     """
     checkpoint = folder / FILE
     if not checkpoint.is_file():
@@ -74,4 +77,4 @@ def _remove_outdated(folder: Path, version: int) -> None:
     files = [file for number in range(1, version + 1) if (file := folder / NAME.format(number)).is_file()]
     for file, successor in itertools.pairwise(files):
         if successor.stat().st_mtime_ns < checkpoint.stat().st_mtime_ns:
-            file.unlink()
+            discard(file)
