@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from manifests import write_manifest
 from gnn_encoder.artifacts import folder as module
 from gnn_encoder.artifacts.folder import (
     CLOCK_TICK,
+    LEAST_SHARED,
     MANIFEST,
     VERSIONS,
     Draft,
@@ -44,6 +46,35 @@ def test_round_trip(tmp_path: Path) -> None:
     assert (manifest.schema, manifest.version, manifest.rows) == ("run", VERSIONS["run"], {"lines": 3})
     assert set(manifest.files) == {"b.bin", "sub/a.txt"} and manifest.files["b.bin"].bytes == 100
     assert read_manifest(tmp_path / "run") == manifest
+
+
+def test_a_file_of_an_input_takes_no_space_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large, other, small = (os.urandom(size) for size in (LEAST_SHARED, LEAST_SHARED, LEAST_SHARED - 1))
+
+    def written(name: str, *inputs: Path) -> Path:
+        with drafting(tmp_path / name, "run", inputs) as draft:
+            (draft / "sub").mkdir()
+            for file, content in {"sub/large": large, "other": large if inputs else other, "small": small}.items():
+                (draft / file).write_bytes(content)
+        return tmp_path / name
+
+    first = written("first")
+    shared = written("shared", first)
+    for file, of_input in {"sub/large": True, "other": True, "small": False}.items():
+        source = first / ("small" if file == "small" else "sub/large")
+        assert (shared / file).samefile(source) == of_input
+    assert {p.name for p in shared.rglob("*") if p.is_file()} == {MANIFEST, "large", "other", "small"}
+    assert not written("alone").joinpath("sub/large").samefile(first / "sub/large"), "without an input each has its own"
+
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    copied = written("copied", first)
+    assert not (copied / "sub/large").samefile(first / "sub/large")
+    assert read_manifest(copied).digest == read_manifest(shared).digest
+    shutil.rmtree(first)
+    assert (shared / "sub/large").read_bytes() == large and read_manifest(shared)
 
 
 def test_digest_is_of_the_contents(tmp_path: Path) -> None:

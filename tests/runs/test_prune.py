@@ -15,7 +15,7 @@ from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.forked_steps import FORK_AFTER
 from gnn_encoder.runs.local_run import run_pipeline
-from gnn_encoder.runs.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, unneeded
+from gnn_encoder.runs.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
 from gnn_encoder.runs.supervision import Event
 from gnn_encoder.storage import CACHE
 from gnn_encoder.tracking.mlflow_runs import create_run, experiment_id, reaching
@@ -137,7 +137,9 @@ def test_links_and_what_a_kept_artifact_links_to_are_kept(root: Root) -> None:
     (root.path / "mine" / "best").symlink_to("../pipeline/r/own/dataset")
     (root.path / "latest/.labels/0001/former").symlink_to(root.path / "pipeline/r/by_name/dataset")
     (root.path / "latest/bundles/x").symlink_to(root.path / "pipeline/r/by_inode/dataset/words.txt")
-    assert root.found() == {OUTPUTS: {"r/free/dataset"}}
+    assert root.found() == {OUTPUTS: {"r/free/dataset", "r/shared/dataset"}}
+    remove(unneeded(root.path, 0))
+    assert (root.path / "latest/bundles/x").read_text() == "shared", "the file stays under its other name"
 
 
 def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

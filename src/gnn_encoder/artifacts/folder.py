@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +29,8 @@ APART = (HISTORY, README)
 """Files that explain an artifact. They are not among its files: its digest is the same whenever it was made."""
 LARGEST = 2**24
 """Most bytes of a manifest; real manifests have some thousand bytes."""
+LEAST_SHARED = 2**16
+"""Bytes of the smallest file that is shared with an equal file of an input."""
 CLOCK_TICK = 20_000_000
 """Nanoseconds. A file that changed less than this ago can change again and keep the same change time, because the
 kernel's clock for files ticks every 1 to 10 ms."""
@@ -91,10 +93,15 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class Draft:
-    """An artifact that is being written. The folder has a temporary name until `finish` renames it."""
+    """An artifact that is being written. The folder has a temporary name until `finish` renames it.
 
-    def __init__(self, target: Path, schema: str) -> None:
-        self.target = target
+    Args:
+        inputs: complete artifacts that it is made from. A file that one of them has, too, takes no space of its own:
+            a bundle has the weights of a model, and often its vectors.
+    """
+
+    def __init__(self, target: Path, schema: str, inputs: Sequence[Path] = ()) -> None:
+        self.target, self._inputs = target, inputs
         self.path = target.with_name(f".{target.name}.partial-{os.getpid()}")
         self.manifest = Manifest(schema, VERSIONS[schema])
         self._linked: dict[str, FileFacts] = {}
@@ -149,9 +156,19 @@ class Draft:
     def finish(self) -> Manifest:
         """Hash the files, write the manifest, and give the folder its final name."""
         history, apart = self.path / HISTORY, [self.path / name for name in APART]
+        known = {
+            facts.sha256: folder / name
+            for folder in self._inputs
+            for name, facts in read_manifest(folder).files.items()
+            if facts.bytes >= LEAST_SHARED
+        }
         for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p not in apart):
             name = path.relative_to(self.path).as_posix()
-            self.manifest.files[name] = self._linked.get(name) or FileFacts(path.stat().st_size, sha256(path))
+            if not (facts := self._linked.get(name)):
+                facts = FileFacts(path.stat().st_size, sha256(path))
+                if facts.sha256 in known:
+                    _share(known[facts.sha256], path)
+            self.manifest.files[name] = facts
         if history.is_file():
             self.manifest.history = sha256(history)
         facts = json.loads(json.dumps(asdict(self.manifest)))
@@ -165,10 +182,19 @@ class Draft:
         return self.manifest
 
 
+def _share(file: Path, equal: Path) -> None:
+    """Makes `equal` another name of a file with the same content. Without hard links it stays a file of its own."""
+    other = equal.with_name(f".{equal.name}.shared")
+    with suppress(OSError):
+        other.hardlink_to(file.resolve())
+        other.replace(equal)
+    other.unlink(missing_ok=True)
+
+
 @contextmanager
-def drafting(target: str | Path, schema: str) -> Iterator[Draft]:
-    """A draft that is finished if the block ends without an exception, and deleted otherwise."""
-    draft = Draft(Path(target), schema)
+def drafting(target: str | Path, schema: str, inputs: Sequence[Path] = ()) -> Iterator[Draft]:
+    """A draft that is finished if the block ends without an exception, and deleted otherwise; `inputs`: see `Draft`."""
+    draft = Draft(Path(target), schema, inputs)
     try:
         yield draft
         draft.finish()

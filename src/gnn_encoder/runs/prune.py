@@ -1,7 +1,8 @@
 """Finds and removes what no kept run of a root needs: `gnn-encoder prune`.
 
 Kept are the artifacts that a link under the root leads to (`latest/` has most), the bundles of registered versions, the
-outputs of the newest runs, reused ones included, and every artifact that a kept one links to, by symbolic or hard link.
+outputs of the newest runs, reused ones included, and every artifact that a kept one links to by a symbolic link. A file
+with several hard links stays under its other names, so these hold nothing.
 KFP's cache takes a step whose output is gone as never run, so the next run makes it again.
 
 An artifact is removed in two moves: it gets the name of an unfinished one, which no reader takes for an artifact, and
@@ -12,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from typing import Any
 
 from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.errors import UserError
-from gnn_encoder.machine.disk import Inode, entries, inode
+from gnn_encoder.machine.disk import entries
 from gnn_encoder.promotion.registry import BUNDLE, DIGEST, Version, open_registry
 from gnn_encoder.storage import cache_folder, is_remote
 from gnn_encoder.tracking import mlflow_runs
@@ -110,12 +110,7 @@ def _remove_empty(folder: Path) -> None:
 
 def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> list[Path]:
     """Returns the artifacts under `pipeline/` that are not needed."""
-    below = {artifact: list(entries(artifact)) for artifact in _artifacts(root / "pipeline")}
-    sharing: dict[Inode, list[Path]] = {}
-    for artifact, files in below.items():
-        for _, facts in files:
-            if facts.st_nlink > 1 and stat.S_ISREG(facts.st_mode):
-                sharing.setdefault(inode(facts), []).append(artifact)
+    below = {artifact: [path for path, _ in entries(artifact)] for artifact in _artifacts(root / "pipeline")}
     addresses = [version.tags.get(BUNDLE, "") for version in versions]
     waiting = [Path(address).resolve() for address in addresses if address and "://" not in address]
     waiting += [output for run in runs for output in run.outputs]
@@ -127,10 +122,7 @@ def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> l
         if holder is None or holder in needed:
             continue
         needed.add(holder)
-        for entry, facts in below[holder]:
-            if entry.is_symlink():
-                waiting.append(entry.resolve())
-            waiting += sharing.get(inode(facts), [])
+        waiting += [entry.resolve() for entry in below[holder] if entry.is_symlink()]
     return [artifact for artifact in below if artifact not in needed]
 
 

@@ -101,7 +101,8 @@ def _run(
             if "dataset" in folders:
                 log.dataset(read_manifest(folders["dataset"]))
             context = Context(name, log, key, title, call.source_digests, addresses)
-            drafts = {o: stack.enter_context(drafting(path, schema)) for o, (path, schema) in outputs.items()}
+            read = tuple(folders.values())
+            drafts = {o: stack.enter_context(drafting(path, schema, read)) for o, (path, schema) in outputs.items()}
             if not call.asked:
                 metrics: Metrics = {"headline": "not asked for"}
             elif (size := getattr(settings, "processes", 1)) > 1:
