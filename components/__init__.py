@@ -22,6 +22,7 @@ from components.fuse import fuse
 from components.generate_queries import generate_queries
 from components.ingest import ingest
 from components.measure_latency import measure_latency
+from components.merge import merge
 from components.promote import promote
 from components.propagate_sections import propagate_sections
 from components.rank import rank
@@ -61,6 +62,7 @@ __all__ = [
     "generate_queries",
     "ingest",
     "measure_latency",
+    "merge",
     "promote",
     "propagate_sections",
     "rank",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kfp import dsl
+
 import components
 
 
@@ -28,14 +30,16 @@ def lay_foundation(
     train_dpr: str,
     dense_retrieve: str,
     train_cross_encoder: str,
-    score_candidates: str,
+    score_candidates: list,
+    merge_score_candidates: str,
     train_query_generator: str,
-    generate_queries: str,
+    generate_queries: list,
+    merge_generate_queries: str,
     select_training_set: str,
     train_dual_encoder: str,
     build_graph: str,
 ) -> Foundation:
-    """Adds the eleven shared steps to a pipeline."""
+    """Adds the eleven shared steps to a pipeline. A list has the arguments of the tasks that share a step's work."""
     dataset = components.ingest(arguments=ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
@@ -47,14 +51,22 @@ def lay_foundation(
     cross_encoder = components.train_cross_encoder(
         arguments=train_cross_encoder, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
     ).output
-    pair_scores = components.score_candidates(
-        arguments=score_candidates, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run, cross_encoder=cross_encoder
+    with dsl.ParallelFor(score_candidates) as arguments:
+        scored = components.score_candidates(
+            arguments=arguments, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run, cross_encoder=cross_encoder
+        ).output
+    pair_scores = components.merge(
+        arguments=merge_score_candidates, parts=dsl.Collected(scored), dataset=dataset
     ).output
 
     # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
     query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
-    generated_queries = components.generate_queries(
-        arguments=generate_queries, dataset=dataset, candidates=pair_scores, query_generator=query_generator
+    with dsl.ParallelFor(generate_queries) as arguments:
+        written = components.generate_queries(
+            arguments=arguments, dataset=dataset, candidates=pair_scores, query_generator=query_generator
+        ).output
+    generated_queries = components.merge(
+        arguments=merge_generate_queries, parts=dsl.Collected(written), dataset=dataset
     ).output
     training_set = components.select_training_set(
         arguments=select_training_set, dataset=dataset, candidates=pair_scores, generated_queries=generated_queries

@@ -22,7 +22,8 @@ def rerank(
     first_stage: str,
     systems: list,
     train_query_generator: str,
-    generate_queries: str,
+    generate_queries: list,
+    merge_generate_queries: str,
     generated_systems: list,
     distilled_systems: list,
     build_document_graph: str,
@@ -47,8 +48,12 @@ def rerank(
 
     # A query for each negative says how hard the negative is, and is a new query that the negative answers.
     query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
-    generated_queries = components.generate_queries(
-        arguments=generate_queries, dataset=dataset, candidates=first_run, query_generator=query_generator
+    with dsl.ParallelFor(generate_queries) as arguments:
+        written = components.generate_queries(
+            arguments=arguments, dataset=dataset, candidates=first_run, query_generator=query_generator
+        ).output
+    generated_queries = components.merge(
+        arguments=merge_generate_queries, parts=dsl.Collected(written), dataset=dataset
     ).output
     with dsl.ParallelFor(generated_systems) as system:
         training_set = components.select_training_set(

@@ -1,7 +1,8 @@
 """The training pipeline: the paper's algorithm, top to bottom.
 
 Every parameter is JSON with a step's settings and the digests of everything else that affects the step's result
-(`gnn_encoder.runs.provenance.step_arguments`). `gnn-encoder compile` writes train.yaml; a run uses that file.
+(`gnn_encoder.runs.provenance.step_arguments`), or a list of them, one for each task that shares the step's work.
+`gnn-encoder compile` writes train.yaml; a run uses that file.
 """
 
 from kfp import dsl
@@ -17,9 +18,11 @@ def train(
     train_dpr: str,
     dense_retrieve: str,
     train_cross_encoder: str,
-    score_candidates: str,
+    score_candidates: list,
+    merge_score_candidates: str,
     train_query_generator: str,
-    generate_queries: str,
+    generate_queries: list,
+    merge_generate_queries: str,
     select_training_set: str,
     train_dual_encoder: str,
     build_graph: str,
@@ -61,8 +64,10 @@ def train(
         dense_retrieve=dense_retrieve,
         train_cross_encoder=train_cross_encoder,
         score_candidates=score_candidates,
+        merge_score_candidates=merge_score_candidates,
         train_query_generator=train_query_generator,
         generate_queries=generate_queries,
+        merge_generate_queries=merge_generate_queries,
         select_training_set=select_training_set,
         train_dual_encoder=train_dual_encoder,
         build_graph=build_graph,

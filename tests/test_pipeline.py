@@ -27,7 +27,7 @@ from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
-from gnn_encoder.settings.pipeline import FOUNDATION, TITLES, TRAINING
+from gnn_encoder.settings.pipeline import FOUNDATION, SHARDED, TITLES, TRAINING
 from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
@@ -282,7 +282,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             app.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    assert shown.count("  cached  ") == len(FOUNDATION) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(FOUNDATION) + len(SHARDED) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):

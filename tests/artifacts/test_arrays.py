@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Graph, create_vectors, drafting, read_vectors, reverse_csr
+from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.errors import UserError
 
 
@@ -55,3 +56,19 @@ def test_graph_round_trip(tmp_path: Path, with_features: bool) -> None:
         assert isinstance(graph.features, np.memmap) and graph.features.shape == (2, 3, 4)
     else:
         assert graph.features is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), wanted=st.integers(0, 12), seed=st.integers(0, 1000))
+def test_joined_rows_are_the_concatenation(sizes: list[int], wanted: int, seed: int) -> None:
+    generator, total = np.random.default_rng(seed), sum(sizes)
+    parts = [generator.normal(size=(size, 3)).astype(np.float16) for size in sizes]
+    joined, whole = JoinedRows(parts), np.concatenate(parts)
+    assert joined.shape == whole.shape and len(joined) == total and joined.dtype == whole.dtype
+    rows = generator.integers(0, total, wanted) if total else np.empty(0, np.int64)  # unsorted, and some repeated
+    assert np.array_equal(joined[rows], whole[rows]) and joined[rows].dtype == np.float16
+    for part in (slice(None), slice(1, wanted), slice(None, None, -2), slice(-2, None)):
+        assert np.array_equal(joined[part], whole[part])
+    for outside in (total, -1):
+        with pytest.raises(IndexError, match=f"of an array of {total} rows"):
+            joined[np.array([outside])]

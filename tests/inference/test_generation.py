@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
-from gnn_encoder.inference.generation import generate, log_likelihoods, passage_ids, sampled
+from gnn_encoder.inference.generation import generate, generation_batches, log_likelihoods, passage_ids, sampled
 from gnn_encoder.models.query_generator import QueryGenerator
 
 SEPARATOR = "\nQuestion:"
@@ -87,6 +87,15 @@ def test_samples_depend_on_seed_and_row_alone(generator: QueryGenerator) -> None
     assert written(rows=np.array(some)) == [first[row] for row in some] != written()
     tokens = passage_ids(generator, PASSAGES * 2)
     assert written(top_k=1) == written(temperature=1e-6) == generate(generator, tokens, precision="fp32")
+
+
+def test_chosen_batches_are_written_alone(generator: QueryGenerator) -> None:
+    tokens = passage_ids(generator, PASSAGES * 2)
+    batches = generation_batches(generator, tokens, tokens_per_batch=26)
+    whole = generate(generator, tokens, precision="fp32", tokens_per_batch=26)
+    assert len(batches) > 2
+    some = generate(generator, tokens, precision="fp32", tokens_per_batch=26, batches=batches[1:3])
+    assert some == [text if row in np.concatenate(batches[1:3]) else "" for row, text in enumerate(whole)]
 
 
 def test_samples_have_the_probabilities_of_the_softmax_over_the_likeliest() -> None:

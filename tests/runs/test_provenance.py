@@ -14,7 +14,7 @@ from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import launch, provenance
 from gnn_encoder.runs.pipelines import every_reranking_call
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, calls
+from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, by_parameter, calls
 from gnn_encoder.settings.presets import parse_settings
 
 PACKAGE = Path(provenance.__file__).parents[1]
@@ -299,7 +299,8 @@ def test_negatives_from_documents_are_refused_before_any_step_where_the_data_hav
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
     arguments = provenance.step_arguments(parse_settings(tree), STEPS)
-    assert list(arguments) == list(calls(Settings(), STEPS))
+    made = provenance.call_arguments(calls(parse_settings(tree), STEPS))
+    assert arguments == by_parameter(made) and list(made) == list(calls(Settings(), STEPS))
     ranked = json.loads(arguments["rank_untrained"])
     assert (ranked["label"], ranked["settings"]["system"]) == ("Untrained", "Untrained")
     assert ranked["source_digests"] == {"backbone": MINILM_SHA256}
@@ -309,7 +310,7 @@ def test_step_arguments_are_what_steps_parse() -> None:
     assert call["code_digest"] == provenance.code_digest("gnn_encoder.steps.train_dpr")
     of: dict[str, Any] = {}
     for name, call in calls(Settings(), STEPS).items():
-        of.setdefault(call.step, json.loads(arguments[name])["settings"])
+        of.setdefault(call.step, json.loads(made[name])["settings"])
     assert Settings.model_validate({step: of[step] for step in STEPS})
 
 

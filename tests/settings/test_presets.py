@@ -54,6 +54,9 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["promote.bundle_store=/a/folder"], "promote.bundle_store"),
         (["generate_queries.negative_below=0.2"], "must be equal"),
         (["generate_queries.top_k=10", "generate_queries.beams=2"], "set one of them"),
+        (["generate_queries.shards=0"], "generate_queries.shards = 0"),
+        (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
+        (["shared.shard=1"], "unknown setting shared.shard"),
     ],
 )
 def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message: str) -> None:

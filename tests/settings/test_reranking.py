@@ -173,3 +173,17 @@ def test_scores_of_a_system_on_other_triples_are_not_propagated(general: dict[st
         reranking_calls(settings, ["colbert", "qsf"])
     calls = reranking_calls(settings, ["colbert"])  # no step takes the other's name
     assert not any(call.asked for name, call in calls.items() if name.startswith(("propagate_", "evaluate_")))
+
+
+def test_tasks_share_the_generation_and_not_the_scores_of_a_teacher() -> None:
+    settings = load_settings("quickstart", ["generate_queries.shards=3", "score_candidates.shards=2"])
+    with pytest.raises(UserError, match=r"score_candidates\.shards = 2: .* add --set score_candidates\.shards=1"):
+        reranking_calls(settings, ["colbert_distilled"])
+    asked, idle = (reranking_calls(settings, [name]) for name in ("ss_bert_h", "colbert"))
+    tasks = [call for call in asked.values() if call.step == "generate_queries"]
+    assert [(call.label, call.settings.model_dump()["shard"]) for call in tasks] == [
+        ("1 of 3", 0), ("2 of 3", 1), ("3 of 3", 2)
+    ]  # fmt: skip
+    assert [(name, call.label, call.asked) for name, call in idle.items() if "generate_queries" in name] == [
+        ("generate_queries.0", "", False), ("merge_generate_queries", "generate_queries", False)
+    ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Artifacts that are memory-mapped arrays: vectors and the query–passage graph."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,31 @@ def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
     return read_rows(path, Path(VECTORS).stem)
+
+
+class JoinedRows:
+    """Several arrays [r_i, d] as one array [Σ r_i, d], without a copy: memory-mapped arrays stay on the disk."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self._parts, self._starts = parts, np.cumsum([0, *map(len, parts)])
+        self.shape: tuple[int, ...] = (int(self._starts[-1]), *parts[0].shape[1:])
+        self.dtype = parts[0].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Returns a copy of the rows of a slice, or at indices [n] from 0, in that order. IndexError beyond the end."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(self)} rows")
+        part = np.searchsorted(self._starts, rows, side="right") - 1  # never an empty part
+        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for number in np.unique(part):
+            here = part == number
+            found[here] = self._parts[number][rows[here] - self._starts[number]]
+        return found
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ VERSIONS = {
     "run": 1,
     "model": 1,
     "vectors": 2,
-    "pair_scores": 2,
-    "generated_queries": 1,
+    "pair_scores": 3,
+    "generated_queries": 2,
     "training_set": 1,
     "graph": 2,
     "encoding": 1,
@@ -129,19 +129,21 @@ class Draft:
         (self.path / name).symlink_to((artifact.path / name).resolve())
         self._linked[name] = artifact.manifest.files[name]
 
-    def share(self, artifact: "Artifact", name: str) -> None:
+    def share(self, artifact: "Artifact", name: str, as_name: str = "") -> None:
         """Add a file of a complete artifact as a hard link, or as a copy where the file system has none.
 
         Unlike `link`, the file is complete for programs that send the folder elsewhere, and stays if the artifact is
         deleted. The artifact was checked, so the file is not hashed now; the artifact's next reader hashes it once.
+        `as_name`: another name in the draft.
         """
-        target = self.path / name
+        own = as_name or name
+        target = self.path / own
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             target.hardlink_to((artifact.path / name).resolve())
         except OSError:
             shutil.copyfile(artifact.path / name, target)
-        self._linked[name] = artifact.manifest.files[name]
+        self._linked[own] = artifact.manifest.files[name]
 
     def link_apart(self, artifact: "Artifact") -> None:
         """Add the history and the README of a complete artifact, if it has them, as symbolic links."""

@@ -4,6 +4,7 @@ All tables name queries and passages by the dataset's int32 row numbers.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.arrays import JoinedRows, ranges
 from gnn_encoder.artifacts.dataset import Dataset, Qrels, read_columns
 from gnn_encoder.artifacts.folder import Draft, read_manifest
+from gnn_encoder.artifacts.parts import part_folders
 
 RUN, SYSTEM, PAIRS, CLS_VECTORS = "run.parquet", "system.json", "pairs.parquet", "cls_vectors.npy"
 GENERATED, TRIPLES, EXAMPLES = "generated.parquet", "triples.parquet", "examples.parquet"
@@ -140,22 +142,29 @@ class PairScores:
     """Cross-encoder results, one row per distinct pair, sorted by (query, passage).
 
     `query`, `passage` int32 [r]; `score` float32 [r]; `probability` float32 [r], the scorer's probability of relevance;
-    `cls` fp16 [r, d_e], memory-mapped.
+    `cls` fp16 [r, d_e], memory-mapped; of merged parts, one array over the parts' arrays.
     """
 
     query: np.ndarray
     passage: np.ndarray
     score: np.ndarray
     probability: np.ndarray
-    cls: np.ndarray
+    cls: np.ndarray | JoinedRows
 
     @classmethod
     def read(cls, path: str | Path) -> "PairScores":
         """Read a pair_scores artifact."""
         read_manifest(path, "pair_scores")
-        names = ("query", "passage", "score", "probability")
-        query, passage, score, probability = read_columns(Path(path) / PAIRS, *names)
-        return cls(query, passage, score, probability, np.load(Path(path) / CLS_VECTORS, mmap_mode="r"))
+        return cls.in_folder(path)
+
+    @classmethod
+    def in_folder(cls, path: str | Path) -> "PairScores":
+        """Read the files of an artifact or a draft, without a check."""
+        folders = part_folders(path)
+        query, passage, score, probability = _columns(folders, PAIRS, "query", "passage", "score", "probability")
+        vectors = [np.load(folder / CLS_VECTORS, mmap_mode="r") for folder in folders]
+        joined = vectors[0] if len(vectors) == 1 else JoinedRows(vectors)
+        return cls(query, passage, score, probability, joined)
 
     @staticmethod
     def create_cls(draft: Draft, pairs: int, width: int) -> np.memmap:
@@ -176,6 +185,12 @@ class PairScores:
     def find(self, query: np.ndarray, passage: np.ndarray) -> np.ndarray:
         """Row of each pair (any shape); -1: the pair was not scored."""
         return find_pairs(self._keys, query, passage)
+
+
+def _columns(folders: Sequence[Path], file: str, *names: str) -> list[np.ndarray]:
+    """The columns of a table whose rows are in one or several folders."""
+    parts = [read_columns(folder / file, *names) for folder in folders]
+    return list(parts[0]) if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def pair_keys(query: np.ndarray, passage: np.ndarray) -> np.ndarray:
@@ -264,14 +279,27 @@ class GeneratedQueries:
     def read(cls, path: str | Path) -> "GeneratedQueries":
         """Read a generated_queries artifact."""
         read_manifest(path, "generated_queries")
-        (passages,) = read_columns(Path(path) / GENERATED, "passage")
-        texts = pq.read_table(Path(path) / GENERATED, columns=["text"]).column(0).to_pylist()
-        return cls(passages, texts, *read_columns(Path(path) / TRIPLES, "query", "negative", "similarity"))
+        return cls.in_folder(path)
 
-    def write(self, draft: Draft) -> None:
-        """Write a generated_queries artifact."""
+    @classmethod
+    def in_folder(cls, path: str | Path) -> "GeneratedQueries":
+        """Read the files of an artifact or a draft, without a check."""
+        folders = part_folders(path)
+        (passage,) = _columns(folders, GENERATED, "passage")
+        tables = (pq.read_table(folder / GENERATED, columns=["text"]) for folder in folders)
+        texts = [text for table in tables for text in table.column(0).to_pylist()]
+        triples = _columns(folders, TRIPLES, "query", "negative", "similarity")
+        if len(folders) > 1:
+            order, (place,) = np.argsort(passage), _columns(folders, TRIPLES, "place")
+            passage, texts = passage[order], [texts[row] for row in order]
+            triples = [column[np.argsort(place)] for column in triples]
+        return cls(passage, texts, *triples)
+
+    def write(self, draft: Draft, place: np.ndarray | None = None) -> None:
+        """Write a generated_queries artifact. `place` int64 [t]: a part's triples among the triples of all parts."""
         pq.write_table(pa.table({"passage": self.passage, "text": self.text}), draft / GENERATED)
         columns = {"query": self.query, "negative": self.negative, "similarity": self.similarity}
+        columns |= {} if place is None else {"place": place}
         pq.write_table(pa.table(columns), draft / TRIPLES)
         draft.rows(generated=len(self.text), triples=len(self.query))
 

@@ -60,7 +60,7 @@ def run(
     from gnn_encoder.cli.console import follow, show_results
     from gnn_encoder.planning import AUTO
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.pipeline import TITLES
+    from gnn_encoder.settings.pipeline import titles
 
     if preset == AUTO:
         training = pipelines.automatic(
@@ -68,7 +68,7 @@ def run(
         )
     else:
         training = pipelines.training(preset, dataset, overrides or [], root)
-    show_results(root, follow(TITLES, partial(training.run, runner=runner, memory=memory)))
+    show_results(root, follow(titles(training.settings), partial(training.run, runner=runner, memory=memory)))
 
 
 app.command()(clusters.submit)

@@ -62,7 +62,7 @@ class ClusterTraining:
             )
         return open_registry(uri, self.settings.promote.model_name)
 
-    def arguments(self, registry: str = "") -> dict[str, str]:
+    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
         """Returns the arguments of the steps; for `registry` see `runs.pipelines.Training`."""
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{self._store} {registry}".strip())
 

@@ -32,7 +32,7 @@ class Job(Protocol):
     def models(self) -> Registry:
         """Returns the registry of the pipeline's model."""
 
-    def arguments(self, registry: str = "") -> dict[str, str]:
+    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
         """Returns the arguments of the steps. With another text for `registry`, `promote` decides again."""
 
 
@@ -40,7 +40,7 @@ class Job(Protocol):
 class Plan:
     """A retraining to run, or the reason why none is needed."""
 
-    arguments: Mapping[str, str]
+    arguments: Mapping[str, str | list[str]]
     """The arguments of the pipeline's steps."""
     origin: Mapping[str, str]
     """The digests of data, settings and code."""
@@ -62,7 +62,7 @@ def plan(job: Job) -> Plan:
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     # A decision about another champion must not be reused.
     arguments = job.arguments(f"after {newest.number}" if newest else "")
-    digests = StepArguments.model_validate_json(arguments["promote"]).source_digests
+    digests = StepArguments.model_validate_json(str(arguments["promote"])).source_digests
     origin = {part: digests[part] for part in ORIGIN}
     for version in filter(None, (champion, newest)):
         if not _changed(origin, version):

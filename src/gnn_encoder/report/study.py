@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Group
 
-from gnn_encoder.artifacts import Evaluation
+from gnn_encoder.artifacts import Dataset, Evaluation, GeneratedQueries
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.evaluation.results import OfEach, corrected, means, p_values
 from gnn_encoder.evaluation.significance import SIGNIFICANT
@@ -104,6 +104,13 @@ def words_markdown(table: Mapping[str, list[float | None]]) -> str:
         shown = ("" if percent is None else f"{percent:.1f} %" for percent in percents)
         lines.append(f"| {' | '.join((word, *shown))} |")
     return "\n".join([*lines, ""])
+
+
+def first_words_of(dataset: Dataset, generated: GeneratedQueries) -> str:
+    """Returns the table of first words of generated queries and of the queries that have their triples, in Markdown."""
+    asked = dataset.query_texts(np.unique(generated.query))
+    real, written = (first_words(pa.array(each, pa.string())) for each in (asked, generated.text))
+    return words_markdown(words_table(real, written))
 
 
 def thresholds(history: History, systems: Collection[str]) -> dict[str, dict[str, float]]:

@@ -30,9 +30,11 @@ from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
 from gnn_encoder.settings.pipeline import (
     FOUNDATION,
     PIPELINES,
+    SHARDED,
     Call,
     Settings,
     StepArguments,
+    by_parameter,
     calls,
     choice,
     reranking_calls,
@@ -73,7 +75,7 @@ class Training:
         """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
-    def arguments(self, registry: str = "") -> dict[str, str]:
+    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
         """Returns the arguments of the steps; a UserError if the data source or the backbone does not exist.
 
         `registry` is a text about the registered versions. If the text changes, `promote` decides again.
@@ -82,7 +84,7 @@ class Training:
         return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip())
 
     def run(
-        self, show: Show, arguments: Mapping[str, str] | None = None, runner: str = PROCESSES, memory: str = ""
+        self, show: Show, arguments: launch.Arguments | None = None, runner: str = PROCESSES, memory: str = ""
     ) -> Outcome:
         """Runs the pipeline.
 
@@ -196,7 +198,7 @@ def ablate(
     wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})
     root = _writable(root)
-    arguments: dict[str, str | list[str]] = {**step_arguments(settings, PIPELINES["ablation"])}
+    arguments = step_arguments(settings, PIPELINES["ablation"])
     call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
     arguments["variants"] = [
         call.model_copy(update={"settings": each.model_dump(mode="json"), "label": f"{each.variant}, seed {each.seed}"})
@@ -254,7 +256,7 @@ def every_reranking_call(settings: Settings, systems: Sequence[str], study: str 
 
 def reranking_arguments(
     settings: Settings, systems: Sequence[str], study: str = ""
-) -> dict[str, str | list[dict[str, str]]]:
+) -> dict[str, str | list[str] | list[dict[str, str]]]:
     """Returns the arguments of the re-ranking pipeline."""
     made = call_arguments(every_reranking_call(settings, systems, study))
     steps = (
@@ -271,8 +273,8 @@ def reranking_arguments(
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, systems).items()
     }
-    once = {name: call for name, call in made.items() if "." not in name}
-    return {**once, **loops, "bundle": settings.first_stage.bundle}
+    once = {name: call for name, call in made.items() if "." not in name or name.partition(".")[0] in SHARDED}
+    return {**by_parameter(once), **loops, "bundle": settings.first_stage.bundle}
 
 
 def with_added_labels(settings: Settings, root: Path) -> Settings:

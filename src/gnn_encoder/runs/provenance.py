@@ -23,7 +23,7 @@ from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import floor_parts, of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
-from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, calls
+from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, by_parameter, calls
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage import file_at, is_remote, list_folder
@@ -45,9 +45,9 @@ PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
 """Step → artifacts, in the folder of an earlier run, from which the step reuses results."""
 
 
-def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str]:
-    """Returns {parameter of a pipeline: JSON argument of a component}, as `call_arguments`."""
-    return call_arguments(calls(settings, steps), registry)
+def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str | list[str]]:
+    """Returns {parameter of a pipeline: JSON argument of a component, or a list of them}, as `call_arguments`."""
+    return by_parameter(call_arguments(calls(settings, steps), registry))
 
 
 def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]:

@@ -34,6 +34,8 @@ __all__ = ["Context", "Metrics", "step"]
 PRIMITIVES, MOST_PRIMITIVES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128"
 """Environment variable, which oneDNN reads at its first operation: how many compiled operations it keeps. Each is for
 one shape and takes up to 0.7 MB, and the texts of each batch have other lengths, so its own 1,024 held 0.6 GB."""
+OF_INPUT = ""
+"""Schema of an output that has the schema of the step's first input."""
 Metrics = dict[str, Any]
 Paths = str | Path | Sequence[str | Path]
 
@@ -100,9 +102,10 @@ def _run(
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
             if "dataset" in folders:
                 log.dataset(read_manifest(folders["dataset"]))
-            context = Context(name, log, key, title, call.source_digests, addresses)
+            context = Context(name, log, key, title, call.source_digests, addresses, history=history)
             read = tuple(folders.values())
-            drafts = {o: stack.enter_context(drafting(path, schema, read)) for o, (path, schema) in outputs.items()}
+            schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
+            drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}
             if not call.asked:
                 metrics: Metrics = {"headline": "not asked for"}
             elif (size := getattr(settings, "processes", 1)) > 1:

@@ -12,6 +12,7 @@ from gnn_encoder.settings.shared import (
     Inference,
     MeasuredTraining,
     Optimization,
+    Sharded,
 )
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
@@ -100,7 +101,7 @@ class TrainCrossEncoder(MeasuredTraining):
     """Of `pairwise_margin`, in units of the score (here a logit). 0.2 is BERT-DMN's, whose scores lie in [0, 1]."""
 
 
-class ScoreCandidates(Inference):
+class ScoreCandidates(Inference, Sharded):
     """Scores and [CLS] vectors of the candidates, once per distinct pair."""
 
     candidates: PositiveInt = 50
@@ -139,7 +140,7 @@ class Negatives(StepSettings):
     `train_reranker.negative_depth`."""
 
 
-class GenerateQueries(Inference, Negatives):
+class GenerateQueries(Inference, Negatives, Sharded):
     """One query per distinct negative (SS-BERT 3.2)."""
 
     negatives_per_query: PositiveInt = 8

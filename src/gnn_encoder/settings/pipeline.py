@@ -1,6 +1,6 @@
 """The settings of all steps, the rules between settings of several steps, and the steps of each pipeline."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -18,7 +18,7 @@ from gnn_encoder.settings.reranking_systems import (
     SYSTEMS,
     System,
 )
-from gnn_encoder.settings.shared import Backbone
+from gnn_encoder.settings.shared import Backbone, Merge, Sharded
 from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
 from gnn_encoder.settings.values import StepSettings
 
@@ -131,6 +131,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
+SHARDED = ("score_candidates", "generate_queries")
+"""Steps whose work several tasks can share (`Sharded`)."""
 NOTHING = "nothing"
 """The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""
 ORIGIN = ("run.data", "run.settings", "run.code")
@@ -171,8 +173,9 @@ class Call(NamedTuple):
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
-    Each of `steps` is called with the settings of its own section; `encode_with_labels` once for each kind, `evaluate`
-    adds the calls of `ranking_calls`, with that of `recommend`, and `train_reranker` those of `reranking_calls`.
+    Each of `steps` is called with the settings of its own section; one in `SHARDED` as `shared_calls` says,
+    `encode_with_labels` once for each kind, `evaluate` adds the calls of `ranking_calls`, with that of `recommend`, and
+    `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     steps = tuple(steps)
@@ -191,8 +194,34 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             found |= label_calls(settings)
         elif step == "train_reranker":
             found |= reranking_calls(settings, [settings.train_reranker.kind])
+        elif step in SHARDED:
+            found |= shared_calls(step, getattr(settings, step))
         else:
             found[step] = Call(step, getattr(settings, step))
+    return found
+
+
+def shared_calls(step: str, settings: Sharded, asked: bool = True) -> dict[str, Call]:
+    """Returns the calls of a step's tasks, STEP.0 and so on, and of the merge of their outputs, `merge_STEP`.
+
+    The parameter STEP of a pipeline is the list of the tasks' arguments.
+    """
+    count = settings.shards if asked else 1
+    labels = [f"{number + 1} of {count}" if count > 1 else "" for number in range(count)]
+    tasks = [settings.model_copy(update={"shard": number}) for number in range(count)]
+    found = {f"{step}.{i}": Call(step, task, labels[i], asked) for i, task in enumerate(tasks)}
+    return {**found, f"merge_{step}": Call("merge", Merge(), step, asked)}
+
+
+def by_parameter(arguments: Mapping[str, str]) -> dict[str, str | list[str]]:
+    """Returns {parameter of a pipeline: argument, or the list of a step's tasks} of the arguments of `calls`."""
+    found: dict[str, Any] = {}
+    for name, argument in arguments.items():
+        step, dot, _ = name.partition(".")
+        if dot:
+            found.setdefault(step, []).append(argument)
+        else:
+            found[name] = argument
     return found
 
 
@@ -284,14 +313,19 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     reported, too.
 
     Raises:
-        UserError: the first stage has the name of a re-ranker, or a system propagates the scores of another that does
-            not train on labelled triples.
+        UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher, or a system
+            propagates the scores of another that does not train on labelled triples.
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if study:
         evaluate = evaluate.model_copy(update={"measures": RERANKING_STUDIES[study].measures})
     if first in (ALL_SYSTEMS[name].title for name in systems):
         raise UserError(f"{settings.first_stage.source}: {first} is the name of a re-ranker: rename the file")
+    if loops["distilled_systems"] != [NOTHING] and settings.score_candidates.shards > 1:
+        raise UserError(
+            f"score_candidates.shards = {settings.score_candidates.shards}: for a re-ranker that learns from a "
+            "teacher, one task scores: add --set score_candidates.shards=1"
+        )
     asked = loops["generated_systems"] != [NOTHING]
     negatives = {"negative_depth": settings.train_reranker.negative_depth}
     # A system takes what its `triples` name; selected triples and originals are 1 : 1 (SS-BERT).
@@ -299,7 +333,7 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     generate = settings.generate_queries.model_copy(update=negatives)
     found = {
         "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
-        "generate_queries": Call("generate_queries", generate, asked=asked),
+        **shared_calls("generate_queries", generate, asked),
         "build_document_graph": Call(
             "build_document_graph", documents.BuildDocumentGraph(), asked=loops["document_systems"] != [NOTHING]
         ),
@@ -384,11 +418,17 @@ def reranking_loops(settings: Settings, systems: Sequence[str]) -> dict[str, lis
     return {loop: names or [NOTHING] for loop, names in loops.items()}
 
 
+def titles(settings: Settings) -> tuple[str, ...]:
+    """Returns the titles of the training pipeline's calls, in order."""
+    made = calls(settings, PIPELINES["train"]).values()
+    return tuple(StepArguments(label=call.label).title(call.step) for call in made)
+
+
 _TRAINING_CALLS = calls(Settings(), PIPELINES["train"]).values()
 TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in _TRAINING_CALLS))
 """The steps of the training pipeline, in order, including steps without their own section."""
-TITLES: tuple[str, ...] = tuple(StepArguments(label=call.label).title(call.step) for call in _TRAINING_CALLS)
-"""The titles of the training pipeline's calls, in the same order."""
+TITLES = titles(Settings())
+"""The titles of the training pipeline's calls with the default settings."""
 STEP_SETTINGS: dict[str, type[StepSettings]] = {step: type(section) for step, section in Settings()}
 """Step → its settings class."""
 _RERANKING_CALLS = calls(Settings(), PIPELINES["rerank"]).values()

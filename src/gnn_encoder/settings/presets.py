@@ -104,7 +104,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         except yaml.YAMLError:
             raise UserError(f"--set {key}: {_shown(value)} is not a YAML value") from None
     shared = sections.pop("shared", {})
-    anywhere = {field for step in PIPELINES["train"] for field in STEP_SETTINGS[step].model_fields}
+    anywhere = {field for step in PIPELINES["train"] for field in settable(step)}
     _refuse_unknown(source, "setting shared.{}", shared, anywhere)
     _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
     chosen = {step: sections.get(step, {}) for step in ("encode_corpus", "first_stage")}
@@ -126,7 +126,8 @@ ELSEWHERE: dict[str, set[str]] = {
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
-    "generate_queries": {"negative_depth"},
+    "score_candidates": {"shard"},
+    "generate_queries": {"negative_depth", "shard"},
     "select_training_set": {"negative_depth"},
     "train_reranker": {"kind", "lite"},
     "evaluate_passages": {"system", "measure"},

@@ -35,6 +35,24 @@ class Inference(StepSettings):
         return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
 
 
+class Sharded(StepSettings):
+    """A step whose work can be divided among several tasks. The step `merge` joins their outputs."""
+
+    shards: Annotated[PositiveInt, Field(le=1024)] = 1
+    """Tasks that share the work: pods on a cluster, one after the other on this machine. The tasks of one text encoder
+    on a CPU have together the same bits as one task. Each task loads the models and reads its inputs."""
+    shard: Count = 0
+    """The task's number, from 0. The pipeline sets it."""
+
+    def share(self, count: int) -> slice:
+        """Returns the task's share of `count` rows."""
+        return slice(count * self.shard // self.shards, count * (self.shard + 1) // self.shards)
+
+
+class Merge(StepSettings):
+    """Joins the outputs of a step's tasks."""
+
+
 class Backbone(StepSettings):
     """The pretrained encoder that a training starts from, and how its vectors are read."""
 

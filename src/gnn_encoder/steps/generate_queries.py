@@ -2,21 +2,23 @@
 
 Each distinct negative gets one query q_G, which all triples with the negative share. sim(q, q_G) is the cosine of the
 sentence embeddings of q and q_G. The report compares the distribution of sim with SS-BERT's Table 5.
+
+A task that shares the work generates its share of the batches of all negatives, because a query depends on the batch in
+which it is generated. Every task therefore tokenizes all negatives. A triple belongs to the task of its negative.
 """
 
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
-from gnn_encoder.evaluation.similarity import NAMES, distribution
+from gnn_encoder.evaluation.training_tables import query_figures
 from gnn_encoder.inference.encoding import encode_texts
-from gnn_encoder.inference.generation import generate, passage_ids
+from gnn_encoder.inference.generation import generate, generation_batches, passage_ids
 from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.report.study import first_words, words_markdown, words_table
+from gnn_encoder.report.study import first_words_of
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.training.denoising import Pairs, hard_negatives, read_candidates
@@ -40,23 +42,21 @@ def generate_queries(
     generator = QueryGenerator.load(query_generator)
     shards = (passages[start : start + SHARD] for start in range(0, len(passages), SHARD))
     tokens = Tokens.join([passage_ids(generator, data.passages.take(shard).full_texts()) for shard in shards])
-    writing = context.progress("writing queries", len(passages), "queries")
-    texts = generate(generator, tokens, rows=passages, **settings.decoding, progress=writing, **settings.speed)
-    writing_rate = writing.rate
+    batches = generation_batches(generator, tokens, settings.beams, settings.tokens_per_batch)
+    batches = batches[settings.share(len(batches))]
+    own = np.sort(np.concatenate([*batches, np.empty(0, np.int64)]))
+    writing = context.progress("writing queries", len(own), "queries")
+    options = {"batches": batches, "progress": writing, **settings.decoding, **settings.speed}
+    every = generate(generator, tokens, rows=passages, **options)
+    rate = writing.rate
+    passages, texts = passages[own], [every[row] for row in own]
+    place = np.flatnonzero(np.isin(triples.passage, passages))
+    triples = Pairs(triples.query[place], triples.passage[place])
     similarity = similarities(data, triples, passages, texts, settings)
-    GeneratedQueries(passages, texts, triples.query, triples.passage, similarity).write(generated_queries)
-    percent = distribution(similarity)
-    asked = data.query_texts(np.unique(triples.query))
-    real, written = (first_words(pa.array(each, pa.string())) for each in (asked, texts))
-    context.log.text(words_markdown(words_table(real, written)), "generated_queries/first_words.md")
-    return {
-        "queries": len(texts),
-        "triples": len(triples),
-        "empty_queries": sum(not text for text in texts),
-        "queries_per_second": writing_rate,
-        **dict(zip(NAMES, percent, strict=True)),
-        "headline": f"{len(texts):,} queries, {percent[2] + percent[3]:.0f} % of triples alike (0.3 or more)",
-    }
+    out = GeneratedQueries(passages, texts, triples.query, triples.passage, similarity)
+    out.write(generated_queries, place if settings.shards > 1 else None)
+    context.log.text(first_words_of(data, out), "generated_queries/first_words.md")
+    return query_figures(out, rate)
 
 
 def choose_triples(negatives: Pairs, per_query: int, max_passages: int, seed: int) -> Pairs:

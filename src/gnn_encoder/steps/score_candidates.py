@@ -1,12 +1,16 @@
-"""Computes cross-encoder scores and [CLS] vectors of the training queries' candidates, once per distinct pair."""
+"""Computes cross-encoder scores and [CLS] vectors of the training queries' candidates, once per distinct pair.
+
+A task that shares the work scores its share of all pairs, which are sorted by query and passage.
+"""
 
 import time
 from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, pair_keys
-from gnn_encoder.inference.scoring import pair_tokens, score_pairs
+from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run, pair_keys
+from gnn_encoder.evaluation.training_tables import pair_figures
+from gnn_encoder.inference.scoring import score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import merge_candidates
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer
@@ -27,26 +31,20 @@ def score_candidates(
     """Scores every candidate pair; the [CLS] vectors become edge features of the graph."""
     data, model = Dataset(dataset), CrossEncoder.load(cross_encoder)
     runs = [Run.read(path) for path in (dpr_run, bm25_run) if path]
-    query, passage = candidate_pairs(data, runs, settings.candidates)
+    every_query, every_passage = candidate_pairs(data, runs, settings.candidates)
+    share = settings.share(len(every_query))
+    query, passage = every_query[share], every_passage[share]
     cls = PairScores.create_cls(pair_scores, len(query), model.width)
     scores = np.empty(len(query), dtype=np.float32)
     progress = context.progress("scoring", len(query), "pairs")
     began = time.monotonic()
-    score_pairs(
-        model, pair_tokens(model, data), query, passage, scores, cls,
-        progress=progress, **settings.speed,
-    )  # fmt: skip
+    scorer = CrossEncoderScorer(model)
+    score_pairs(model, *scorer.pairs(data, query, passage), scores, cls, progress=progress, **settings.speed)
     cls.flush()
-    probability = CrossEncoderScorer(model).probability(scores)
-    PairScores.write(pair_scores, query, passage, scores, probability)
-    labelled = KnownPositives.of(data, "train").contains(query, passage)
-    return {
-        "pairs": len(query),
-        "pairs_per_second": len(query) / max(time.monotonic() - began, 1e-9),
-        "probability_labelled": float(probability[labelled].mean()) if labelled.any() else 0.0,
-        "probability_unlabelled": float(probability[~labelled].mean()) if (~labelled).any() else 0.0,
-        "headline": f"{len(query):,} pairs, {progress.rate:,.0f}/s",
-    }
+    rate = len(query) / max(time.monotonic() - began, 1e-9)
+    pairs = PairScores(query, passage, scores, scorer.probability(scores).astype(np.float32), cls)
+    PairScores.write(pair_scores, query, passage, scores, pairs.probability)
+    return pair_figures(data, pairs, rate)
 
 
 def candidate_pairs(dataset: Dataset, runs: list[Run], depth: int) -> tuple[np.ndarray, np.ndarray]:

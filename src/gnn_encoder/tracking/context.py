@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gnn_encoder.artifacts.folder import digest_of
-from gnn_encoder.artifacts.history import Curves
+from gnn_encoder.artifacts.history import Curves, History
 from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
@@ -33,6 +33,8 @@ class Context:
     """Input name → address of the input for other machines, if the caller gave an address."""
     curves: Curves = field(default_factory=dict)
     """The points that `metric` logged."""
+    history: History = field(default_factory=dict)
+    """The records of the steps before, which the outputs will have, and to which this call's record will be added."""
 
     def progress(self, stage: str, total: int, unit: str) -> Progress:
         """Starts the progress of a stage of `total` units; call `.advance()` on the result."""

@@ -1,0 +1,32 @@
+"""Artifacts in parts: several tasks made the rows, and the merged artifact refers to their files.
+
+The file `parts.json` lists the places of the parts, in the order of the rows. A place is a folder of the artifact whose
+files are hard links, so that nothing is copied. Only `part_folders` knows what a place is.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gnn_encoder.artifacts.folder import Artifact, Draft
+
+PARTS = "parts.json"
+
+
+def part_folders(path: str | Path) -> list[Path]:
+    """The folders with the files of an artifact's parts, in order; of an artifact in one piece, its own folder."""
+    file = Path(path) / PARTS
+    if not file.is_file():
+        return [Path(path)]
+    return [Path(path) / place for place in json.loads(file.read_text("utf-8"))]
+
+
+def share_parts(draft: Draft, parts: Sequence[Artifact]) -> None:
+    """Fill a draft with the files of complete parts, in order. With one part, the draft has its files."""
+    places = [""] if len(parts) == 1 else [f"parts/{number}/" for number in range(len(parts))]
+    for part, place in zip(parts, places, strict=True):
+        for name in part.manifest.files:
+            draft.share(part, name, place + name)
+        draft.rows(**{kind: draft.manifest.rows.get(kind, 0) + count for kind, count in part.manifest.rows.items()})
+    if len(parts) > 1:
+        (draft / PARTS).write_text(json.dumps([place.rstrip("/") for place in places]), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Joins the outputs of the tasks that shared a step's work, without a copy: the merged artifact refers to its parts.
+
+The figures of the whole are computed again from the merged tables, and the history gets one record of the step in place
+of its tasks' records. The output of a step that is one task has the files of that output, and the same digest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
+from gnn_encoder.artifacts.folder import Artifact, read_manifest
+from gnn_encoder.artifacts.history import History, Record, read_history
+from gnn_encoder.artifacts.parts import share_parts
+from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.training_tables import RATES, pair_figures, query_figures
+from gnn_encoder.report.study import first_words_of
+from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
+from gnn_encoder.settings.shared import Merge
+
+
+@dataclass(frozen=True)
+class Part(Artifact):
+    """The output of one task."""
+
+    history: History
+
+    @property
+    def number(self) -> int:
+        """The task's number, from 0."""
+        return int(self.manifest.settings.get("shard", 0))
+
+    @property
+    def title(self) -> str:
+        """The title of the task's record; empty if the history was deleted."""
+        return next(reversed(self.history), "")
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What all parts of a whole have in common."""
+        settings = {name: value for name, value in self.manifest.settings.items() if name != "shard"}
+        code = self.history[self.title].code_digest if self.title else ""
+        facts = {"schema": self.manifest.schema, "step": self.manifest.step, "settings": settings}
+        return {**facts, "inputs": self.manifest.inputs, "code": code}
+
+
+@step(merged=OF_INPUT)
+def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, merged: Draft) -> Metrics:
+    """Refers to all parts, in the order of their numbers."""
+    ordered = complete([Part(path, read_manifest(path), read_history(path)) for path in parts])
+    share_parts(merged, ordered)
+    if len(ordered) == 1:
+        return {"parts": 1, "headline": "one part"}
+    figures = figures_of(context, Dataset(dataset), merged, ordered)
+    first, metrics = ordered[0], [part.manifest.metrics for part in ordered]
+    spent = {
+        "seconds": sum(each["seconds"] for each in metrics),  # of all tasks together, which may run side by side
+        "peak_memory_gib": max(each["peak_memory_gib"] for each in metrics),
+    }
+    for part in ordered:
+        context.history.pop(part.title, None)
+    whole = Record(first.manifest.settings, first.manifest.inputs, {**figures, **spent}, first.origin["code"])
+    context.history[first.manifest.step] = whole
+    return {**figures, "parts": len(ordered)}
+
+
+def complete(parts: Sequence[Part]) -> list[Part]:
+    """Returns the parts in order; a UserError if they are not the complete set of one step's outputs."""
+    first = parts[0].origin
+    for part in parts:
+        if differing := [name for name, value in part.origin.items() if value != first[name]]:
+            raise UserError(
+                f"{part.path} and {parts[0].path} are not parts of one output: they differ in {', '.join(differing)}; "
+                "run the pipeline again"
+            )
+    count, numbers = first["settings"].get("shards", 1), sorted(part.number for part in parts)
+    if numbers != list(range(count)):
+        found = ", ".join(str(number + 1) for number in numbers)
+        raise UserError(f"{first['step']} has {count} parts, and merge was given {found}: run the pipeline again")
+    return sorted(parts, key=lambda part: part.number)
+
+
+def figures_of(context: Context, data: Dataset, merged: Draft, parts: Sequence[Part]) -> Metrics:
+    """Returns the figures of the merged tables; the rate is the mean rate of a task."""
+    schema = merged.manifest.schema
+    rates = [part.manifest.metrics[RATES[schema]] for part in parts]
+    counts = [next(iter(part.manifest.rows.values())) for part in parts]
+    taken = sum(count / rate for count, rate in zip(counts, rates, strict=True) if rate)
+    rate = sum(counts) / taken if taken else 0.0
+    if schema == "pair_scores":
+        return pair_figures(data, PairScores.in_folder(merged.path), rate)
+    generated = GeneratedQueries.in_folder(merged.path)
+    context.log.text(first_words_of(data, generated), "generated_queries/first_words.md")
+    return query_figures(generated, rate)
