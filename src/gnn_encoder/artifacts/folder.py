@@ -29,8 +29,8 @@ APART = (HISTORY, README)
 """Files that explain an artifact. They are not among its files: its digest is the same whenever it was made."""
 LARGEST = 2**24
 """Most bytes of a manifest; real manifests have some thousand bytes."""
-LEAST_SHARED = 2**16
-"""Bytes of the smallest file that is shared with an equal file of an input."""
+LEAST_SHARED = 2**12
+"""Bytes of the smallest file that is shared with an equal file of an input: a block of most file systems."""
 CLOCK_TICK = 20_000_000
 """Nanoseconds. A file that changed less than this ago can change again and keep the same change time, because the
 kernel's clock for files ticks every 1 to 10 ms."""

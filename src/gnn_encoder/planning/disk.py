@@ -1,7 +1,8 @@
 """What a run of the training pipeline writes to the disk, step by step, from sizes of the data and of the models.
 
 Arrays are counted exactly. Rankings, postings and texts are counted per row, with the bytes of a row measured on a
-finished run of `obliqa`. The forecast is of a run without anything to reuse.
+finished run of `obliqa`. A file that an input of its step has, too, takes no space (`artifacts.folder.Draft`). The
+forecast is of a run without anything to reuse.
 """
 
 import tempfile
@@ -22,6 +23,7 @@ from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.shared import SMOLLM2
+from gnn_encoder.settings.systems import DUAL_ENCODER
 
 SAMPLE, QUERIES = 2000, 20
 """Passages whose texts and ids are measured, and queries whose hits they are taken for."""
@@ -206,7 +208,7 @@ class _Forecast:
             "encode_with_labels": self._labelled_bundle,
             "train_gnn": self._gnn,
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": lambda own: (self._bundle(own), 0),
+            "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.vectors if own.backbone else 0),
             "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
             "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
@@ -214,7 +216,7 @@ class _Forecast:
             "recommend": lambda _: (SMALL, 0),
             "choose_bundle": lambda _: (SMALL, 0),  # hard links to the bundle's files
             "measure_latency": lambda _: (0, 0),
-            "report": lambda _: (self.report(), 0),
+            "report": lambda _: (self.report() - self.trec(), 0),  # the evaluation has the runs
             "promote": lambda _: (SMALL, 0),
         }  # fmt: skip
 
@@ -303,22 +305,22 @@ class _Forecast:
         return weights, self._checkpoint(weights, own)
 
     def _bundle(self, own: Any) -> float:
-        """Query encoder, vectors, passages, and the indexes."""
+        """Passages and indexes of a bundle; its query encoder is a model's, and its vectors may be of an input."""
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
                  "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
         count = self.m * self.size.text / WORD if own.bm25 else 0
         postings = count * POSTING + sqrt(count) * VOCABULARY_GROWTH
-        return self.encoder + self.vectors + self.size.corpus + self.m * index + postings
+        return self.size.corpus + self.m * index + postings
 
     def _labelled_bundle(self, own: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
-        labels = self.asked + labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
-        # Clusters add vectors of labelled passages, if they are chosen; the dual encoder's alone are one for each.
-        return self._bundle(own) + labels, 0
+        labels = labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
+        # Clusters add vectors of labelled passages, if they are chosen. With a weight of 0 the vectors are M_de's file.
+        return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:
         encoding = self.vectors + self.asked + 32 * self.m + ARTIFACT
-        return self._bundle(own) + encoding, self.n * self._columns(self.graph) * FP32 * 4
+        return self._bundle(own) + self.vectors + encoding, self.n * self._columns(self.graph) * FP32 * 4
 
 
 def _generator_weights(name: str) -> float:
