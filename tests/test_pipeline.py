@@ -21,7 +21,8 @@ from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
 from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.cli import app
-from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, DataSize, run_space
+from gnn_encoder.planning.data_size import DataSize
+from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
