@@ -95,7 +95,7 @@ class Bundle(Artifact):
         passages = len(dataset.passages)
         if misfits := _misfits(vectors, of, passages):
             raise ValueError(misfits)
-        shutil.copyfile(dataset.path / CORPUS, draft / CORPUS)
+        draft.share(dataset, CORPUS)
         card = {
             "system": system,
             "index": INDEX if (draft / INDEX).is_file() else VECTORS,

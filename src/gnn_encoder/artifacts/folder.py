@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -29,8 +29,8 @@ APART = (HISTORY, README)
 """Files that explain an artifact. They are not among its files: its digest is the same whenever it was made."""
 LARGEST = 2**24
 """Most bytes of a manifest; real manifests have some thousand bytes."""
-LEAST_SHARED = 2**16
-"""Bytes of the smallest file that is shared with an equal file of an input."""
+LEAST_SHARED = 2**12
+"""Bytes of the smallest file that is shared with an equal file of an input: a block of most file systems."""
 CLOCK_TICK = 20_000_000
 """Nanoseconds. A file that changed less than this ago can change again and keep the same change time, because the
 kernel's clock for files ticks every 1 to 10 ms."""
@@ -92,6 +92,18 @@ class Manifest:
 _MANIFEST = TypeAdapter(Manifest)
 
 
+class Complete(Protocol):
+    """A complete artifact that was read, such as an `Artifact` or a `Dataset`."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+
+
 class Draft:
     """An artifact that is being written. The folder has a temporary name until `finish` renames it.
 
@@ -120,7 +132,7 @@ class Draft:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(artifact / name, self.path / name)
 
-    def link(self, artifact: "Artifact", name: str) -> None:
+    def link(self, artifact: Complete, name: str) -> None:
         """Add a file of a complete artifact as a symbolic link. The artifact was checked, so the file is not hashed.
 
         A hard link would change the time by which `_Checked` knows the file.
@@ -129,7 +141,7 @@ class Draft:
         (self.path / name).symlink_to((artifact.path / name).resolve())
         self._linked[name] = artifact.manifest.files[name]
 
-    def share(self, artifact: "Artifact", name: str, as_name: str = "") -> None:
+    def share(self, artifact: Complete, name: str, as_name: str = "") -> None:
         """Add a file of a complete artifact as a hard link, or as a copy where the file system has none.
 
         Unlike `link`, the file is complete for programs that send the folder elsewhere, and stays if the artifact is
@@ -145,7 +157,7 @@ class Draft:
             shutil.copyfile(artifact.path / name, target)
         self._linked[own] = artifact.manifest.files[name]
 
-    def link_apart(self, artifact: "Artifact") -> None:
+    def link_apart(self, artifact: Complete) -> None:
         """Add the history and the README of a complete artifact, if it has them, as symbolic links."""
         for name in APART:
             if (artifact.path / name).is_file():

@@ -1,10 +1,8 @@
 """The command for data before training: `data check`."""
 
 import json
-import tempfile
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,19 +64,12 @@ def check(
 
 def _checked(settings: "Ingest", backbone: str | None, most: int) -> "tuple[DataReport, dict[str, Any] | None]":
     """Returns the report, and the facts of a forecast with a backbone; without one, nothing is written."""
-    from gnn_encoder.data import canonicalize, open_source
+    from gnn_encoder.data import canonicalize, open_source, temporary_dataset
 
-    source = open_source(settings)
     if backbone is None:
-        return canonicalize(source, settings), None
-    from gnn_encoder.artifacts import Dataset, drafting
+        return canonicalize(open_source(settings), settings), None
     from gnn_encoder.forecast.gains import forecast
     from gnn_encoder.tracking.progress import Progress
 
-    with tempfile.TemporaryDirectory() as folder:
-        with drafting(Path(folder) / "dataset", "dataset") as draft:
-            report = canonicalize(source, settings, draft=draft)
-        found = forecast(
-            Dataset(Path(folder) / "dataset"), backbone, most, settings.seed, partial(Progress, "forecast")
-        )
-    return report, found
+    with temporary_dataset(settings) as (data, report):
+        return report, forecast(data, backbone, most, settings.seed, partial(Progress, "forecast"))

@@ -100,13 +100,14 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a backbone that is not here is taken for a BERT
     from gnn_encoder.planning import disk
+    from gnn_encoder.planning.data_size import DataSize
 
     if (passages is None) != (queries is None):
         raise UserError("--passages and --queries belong together: give both, or neither to read the data")
     if passages is not None and queries is not None:
-        size = disk.DataSize.assumed(passages, queries)
+        size = DataSize.assumed(passages, queries)
     elif settings.ingest.dataset:
-        size = disk.DataSize.read(settings.ingest)
+        size = DataSize.read(settings.ingest)
     else:
         raise UserError("no data to measure: give --dataset, or its --passages and --queries")
     return disk.run_space(settings, size)

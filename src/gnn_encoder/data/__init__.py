@@ -3,9 +3,12 @@
 Each function raises a UserError of one line if there is no data set at the path, or the format is unknown.
 """
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.data.beir import Beir
 from gnn_encoder.data.canonical import canonicalize
 from gnn_encoder.data.dpr import Dpr
@@ -14,7 +17,7 @@ from gnn_encoder.data.markup import Markup, markup_files
 from gnn_encoder.data.msmarco import MsMarco
 from gnn_encoder.data.python_docs import PythonDocs
 from gnn_encoder.data.rows import Source
-from gnn_encoder.data.validation import Problems
+from gnn_encoder.data.validation import DataReport, Problems
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.storage import local_folder
@@ -51,6 +54,19 @@ def open_source(settings: Ingest) -> Source:
         expected = "corpus.jsonl (BEIR), collection.tsv (MS MARCO), psgs_*.tsv (DPR), *.md or *.html besides a README"
         raise UserError(f"{folder} holds no data set: expected {expected}")
     return FOLDERS[form](folder)
+
+
+@contextmanager
+def temporary_dataset(settings: Ingest) -> Iterator[tuple[Dataset, DataReport]]:
+    """In the block, the data set as `ingest` would write it, in a folder for temporary files, and the report on it.
+
+    Raises:
+        UserError: `ingest` would fail.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with drafting(Path(folder) / "dataset", "dataset") as draft:
+            report = canonicalize(open_source(settings), settings, draft=draft)
+        yield Dataset(draft.target), report
 
 
 def _recognized(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Turns a source into the canonical dataset in one reading, and counts every problem.
 
-Passages are streamed to Parquet, one row group at a time. Memory also holds each passage's id as Arrow text and line
+Passages are streamed to Parquet, one batch at a time. Memory also holds each passage's id as Arrow text and line
 number (some 20 bytes per passage) and, for a moment, Arrow's hash table of the ids (some 60 bytes per passage): about
 0.7 GB for MS MARCO's 8.8 million passages. The hash table finds duplicates and joins labels to rows exactly. Queries
 and labels are held as Arrow columns, and so is the structure of data with documents: a few hundred bytes per passage

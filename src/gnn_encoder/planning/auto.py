@@ -6,15 +6,13 @@ settings.
 """
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
 
-from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.folder import digest_of
-from gnn_encoder.data import canonicalize, open_source, source_digest
+from gnn_encoder.data import source_digest, temporary_dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.facts import data_facts
@@ -55,10 +53,7 @@ def planned(overrides: Sequence[str], budget: str, root: Path, show: Callable[[s
         show("plan", f"of an earlier start: {path}")
         return path
     backbone = settings.train_dual_encoder.backbone
-    with tempfile.TemporaryDirectory() as folder:
-        with drafting(Path(folder) / "dataset", "dataset") as draft:
-            canonicalize(open_source(settings.ingest), settings.ingest, draft=draft)
-        data = Dataset(Path(folder) / "dataset")
+    with temporary_dataset(settings.ingest) as (data, _):
         facts = data_facts(data, backbone, settings.ingest.seed)
         plan = plan_run(facts, measure_rates(data, backbone, settings.ingest.seed), seconds, backbone)
     lines = [f"# {name}: {reason}" for name, reason in plan.reasons.items()]

@@ -1,12 +1,11 @@
 """What a run of the training pipeline writes to the disk, step by step, from sizes of the data and of the models.
 
 Arrays are counted exactly. Rankings, postings and texts are counted per row, with the bytes of a row measured on a
-finished run of `obliqa`. The forecast is of a run without anything to reuse.
+finished run of `obliqa`. A file that an input of its step has, too, takes no space (`artifacts.folder.Draft`). The
+forecast is of a run without anything to reuse.
 """
 
-import tempfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log2, sqrt
 from pathlib import Path
@@ -14,17 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, drafting
-from gnn_encoder.artifacts.dataset import CORPUS
-from gnn_encoder.data import canonicalize, open_source
 from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
-from gnn_encoder.settings.foundation import Ingest
+from gnn_encoder.planning.data_size import PACKED, DataSize
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments, calls
 from gnn_encoder.settings.shared import SMOLLM2
+from gnn_encoder.settings.systems import DUAL_ENCODER
 
-SAMPLE, QUERIES = 2000, 20
-"""Passages whose texts and ids are measured, and queries whose hits they are taken for."""
 FP32, FP16 = 4, 2
 ARTIFACT = 90_000
 """Manifest and history of an artifact: in `obliqa` 84 to 112 kB before the evaluation, 390 kB after it."""
@@ -42,13 +37,8 @@ VOCABULARY, POSITIONS, BASE_WIDTH = 30_522, 512, 768
 """Of BERT, for a backbone that is not on this machine. Twelve layers have 12 d² parameters each."""
 BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
-PASSAGE_BYTES, QUERY_BYTES = 340, 40
-"""Text of a passage and of a query, if the data are not there: MS MARCO's."""
-PACKED = 0.5
-"""Share of a text's bytes that Parquet's compression leaves, if the data are not there."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
-LABELS_PER_QUERY = 1.1
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
@@ -58,89 +48,12 @@ PER_QUERY = 250
 
 
 @dataclass(frozen=True)
-class DataSize:
-    """Sizes of a data set.
-
-    passages, queries, labels  the counts; queries by split, `labels` are those of training queries
-    most_labels                most labels of a training query
-    dataset, corpus            bytes of the data set's folder, and of its passages alone
-    text, query_text           mean bytes of a passage and of a query
-    trec                       bytes of a compressed line of a TREC run
-    """
-
-    passages: int
-    queries: Mapping[str, int]
-    labels: int
-    most_labels: int
-    dataset: int
-    corpus: int
-    text: float
-    query_text: float
-    trec: float
-
-    @classmethod
-    def of(cls, data: Dataset, seed: int = 0) -> "DataSize":
-        """Measures a data set: counts, and texts and ids of a sample."""
-        m, random = len(data.passages), np.random.default_rng(seed)
-        sample = data.passages.take(np.sort(random.permutation(m)[:SAMPLE]))
-        queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
-        asked = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
-        train = data.split_qrels("train").positive()
-        per_query = np.unique(train.query, return_counts=True)[1]
-        return cls(
-            passages=m,
-            queries={split: len(rows) for split, rows in queries.items()},
-            labels=len(train.query),
-            most_labels=int(per_query.max(initial=1)),
-            dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
-            corpus=(data.path / CORPUS).stat().st_size,
-            text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
-            query_text=float(np.mean([len(text.encode()) for text in asked])) if asked else 0.0,
-            trec=_trec_line(data.queries.column("query_id").to_pylist()[:QUERIES], sample.ids, random),
-        )
-
-    @classmethod
-    def read(cls, ingest: Ingest) -> "DataSize":
-        """Reads a data set as `ingest` would, into the folder for temporary files; a UserError if that would fail."""
-        with tempfile.TemporaryDirectory() as folder:
-            with drafting(Path(folder) / "dataset", "dataset") as draft:
-                canonicalize(open_source(ingest), ingest, draft=draft)
-            return cls.of(Dataset(draft.target), ingest.seed)
-
-    @classmethod
-    def assumed(cls, passages: int, queries: int) -> "DataSize":
-        """Sizes of data of which only the counts are known: texts are as long as MS MARCO's, and ids are row numbers.
-
-        One query in a hundred is a dev query, and one a test query.
-        """
-        held, random = max(1, queries // 100), np.random.default_rng(0)
-        corpus, asked = passages * PASSAGE_BYTES * PACKED, queries * QUERY_BYTES * PACKED
-        labels = int(LABELS_PER_QUERY * queries)
-        counts = {"train": queries - 2 * held, "dev": held, "test": held}
-        return cls(
-            passages, counts, labels, 2, int(corpus + asked), int(corpus), PASSAGE_BYTES, QUERY_BYTES,
-            _trec_line(range(QUERIES), np.unique(random.integers(0, passages, SAMPLE)).tolist(), random),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Space:
     """What a call of a step needs: bytes that stay, and bytes on top while it runs."""
 
     title: str
     kept: int
     meanwhile: int = 0
-
-
-def _trec_line(queries: Iterable[object], passages: Sequence[object], random: np.random.Generator) -> float:
-    """Returns the bytes of a compressed line of a run, of a run with chance passages and scores."""
-    lines = []
-    for query in queries:
-        hits = random.permutation(len(passages))[: SAMPLE // QUERIES]
-        scores = np.sort(random.normal(0.5, 0.1, len(hits)).astype(np.float32))[::-1]
-        for rank, (hit, score) in enumerate(zip(hits, scores, strict=True), 1):
-            lines.append(f"{query} Q0 {passages[hit]} {rank} {score:.9g} System\n")
-    return len(zlib.compress("".join(lines).encode())) / len(lines)
 
 
 def width_of(backbone: str) -> int:
@@ -206,7 +119,7 @@ class _Forecast:
             "encode_with_labels": self._labelled_bundle,
             "train_gnn": self._gnn,
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": lambda own: (self._bundle(own), 0),
+            "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.vectors if own.backbone else 0),
             "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
             "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
@@ -214,7 +127,7 @@ class _Forecast:
             "recommend": lambda _: (SMALL, 0),
             "choose_bundle": lambda _: (SMALL, 0),  # hard links to the bundle's files
             "measure_latency": lambda _: (0, 0),
-            "report": lambda _: (self.report(), 0),
+            "report": lambda _: (self.report() - self.trec(), 0),  # the evaluation has the runs
             "promote": lambda _: (SMALL, 0),
         }  # fmt: skip
 
@@ -303,22 +216,22 @@ class _Forecast:
         return weights, self._checkpoint(weights, own)
 
     def _bundle(self, own: Any) -> float:
-        """Query encoder, vectors, passages, and the indexes."""
+        """Indexes of a bundle. Its passages and its query encoder are an input's, and its vectors may be, too."""
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
                  "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
         count = self.m * self.size.text / WORD if own.bm25 else 0
         postings = count * POSTING + sqrt(count) * VOCABULARY_GROWTH
-        return self.encoder + self.vectors + self.size.corpus + self.m * index + postings
+        return self.m * index + postings
 
     def _labelled_bundle(self, own: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
-        labels = self.asked + labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
-        # Clusters add vectors of labelled passages, if they are chosen; the dual encoder's alone are one for each.
-        return self._bundle(own) + labels, 0
+        labels = labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
+        # Clusters add vectors of labelled passages, if they are chosen. With a weight of 0 the vectors are M_de's file.
+        return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:
         encoding = self.vectors + self.asked + 32 * self.m + ARTIFACT
-        return self._bundle(own) + encoding, self.n * self._columns(self.graph) * FP32 * 4
+        return self._bundle(own) + self.vectors + encoding, self.n * self._columns(self.graph) * FP32 * 4
 
 
 def _generator_weights(name: str) -> float:

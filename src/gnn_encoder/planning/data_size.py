@@ -1,0 +1,92 @@
+"""Sizes of a data set, measured or assumed, for the forecast of the disk that a run takes."""
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.data import temporary_dataset
+from gnn_encoder.settings.foundation import Ingest
+
+SAMPLE, QUERIES = 2000, 20
+"""Passages whose texts and ids are measured, and queries whose hits they are taken for."""
+PASSAGE_BYTES, QUERY_BYTES = 340, 40
+"""Text of a passage and of a query, if the data are not there: MS MARCO's."""
+LABELS_PER_QUERY = 1.1
+PACKED = 0.5
+"""Share of a text's bytes that Parquet's compression leaves, if the data are not there."""
+
+
+@dataclass(frozen=True)
+class DataSize:
+    """Sizes of a data set.
+
+    passages, queries, labels  the counts; queries by split, `labels` are those of training queries
+    most_labels                most labels of a training query
+    dataset                    bytes of the data set's folder
+    text, query_text           mean bytes of a passage and of a query
+    trec                       bytes of a compressed line of a TREC run
+    """
+
+    passages: int
+    queries: Mapping[str, int]
+    labels: int
+    most_labels: int
+    dataset: int
+    text: float
+    query_text: float
+    trec: float
+
+    @classmethod
+    def of(cls, data: Dataset, seed: int = 0) -> "DataSize":
+        """Measures a data set: counts, and texts and ids of a sample."""
+        m, random = len(data.passages), np.random.default_rng(seed)
+        sample = data.passages.take(np.sort(random.permutation(m)[:SAMPLE]))
+        queries = {split: data.query_rows(split) for split in ("train", "dev", "test")}
+        asked = data.query_texts(np.sort(random.permutation(len(data.queries))[:SAMPLE]))
+        train = data.split_qrels("train").positive()
+        per_query = np.unique(train.query, return_counts=True)[1]
+        return cls(
+            passages=m,
+            queries={split: len(rows) for split, rows in queries.items()},
+            labels=len(train.query),
+            most_labels=int(per_query.max(initial=1)),
+            dataset=sum(file.stat().st_size for file in data.path.rglob("*") if file.is_file()),
+            text=float(np.mean([len(text.encode()) for text in sample.full_texts()])),
+            query_text=float(np.mean([len(text.encode()) for text in asked])) if asked else 0.0,
+            trec=_trec_line(data.queries.column("query_id").to_pylist()[:QUERIES], sample.ids, random),
+        )
+
+    @classmethod
+    def read(cls, ingest: Ingest) -> "DataSize":
+        """Reads a data set as `ingest` would, into the folder for temporary files; a UserError if that would fail."""
+        with temporary_dataset(ingest) as (data, _):
+            return cls.of(data, ingest.seed)
+
+    @classmethod
+    def assumed(cls, passages: int, queries: int) -> "DataSize":
+        """Sizes of data of which only the counts are known: texts are as long as MS MARCO's, and ids are row numbers.
+
+        One query in a hundred is a dev query, and one a test query.
+        """
+        held, random = max(1, queries // 100), np.random.default_rng(0)
+        texts = PACKED * (passages * PASSAGE_BYTES + queries * QUERY_BYTES)
+        labels = int(LABELS_PER_QUERY * queries)
+        counts = {"train": queries - 2 * held, "dev": held, "test": held}
+        return cls(
+            passages, counts, labels, 2, int(texts), PASSAGE_BYTES, QUERY_BYTES,
+            _trec_line(range(QUERIES), np.unique(random.integers(0, passages, SAMPLE)).tolist(), random),
+        )  # fmt: skip
+
+
+def _trec_line(queries: Iterable[object], passages: Sequence[object], random: np.random.Generator) -> float:
+    """Returns the bytes of a compressed line of a run, of a run with chance passages and scores."""
+    lines = []
+    for query in queries:
+        hits = random.permutation(len(passages))[: SAMPLE // QUERIES]
+        scores = np.sort(random.normal(0.5, 0.1, len(hits)).astype(np.float32))[::-1]
+        for rank, (hit, score) in enumerate(zip(hits, scores, strict=True), 1):
+            lines.append(f"{query} Q0 {passages[hit]} {rank} {score:.9g} System\n")
+    return len(zlib.compress("".join(lines).encode())) / len(lines)
