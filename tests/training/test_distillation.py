@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ordered_sums import OrderedSums
 from safetensors.torch import load_file
 
 from gnn_encoder.artifacts import Dataset, PairScores, Qrels, TrainingSet, drafting
@@ -165,7 +166,8 @@ def train(out: Path, inputs: dict[str, Path], **settings: object) -> dict[str, t
         "epochs": 3, "batch_size": 16, "start_from": "dpr", "precision": "fp32", "dropout": 0.0, "dev_queries": 0,
         "learning_rate": 3e-3,
     }  # fmt: skip
-    train_dual_encoder(TrainDualEncoder.model_validate({**values, **settings}), **inputs, dual_encoder=out)
+    with OrderedSums():
+        train_dual_encoder(TrainDualEncoder.model_validate({**values, **settings}), **inputs, dual_encoder=out)
     files = sorted(out.rglob("*.safetensors"))
     return {f"{file.parent.name}.{name}": value for file in files for name, value in load_file(file).items()}
 

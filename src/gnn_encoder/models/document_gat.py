@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Self, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, normalize, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear, normalize, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from gnn_encoder.artifacts.arrays import ranges
@@ -74,7 +74,7 @@ class TokenMatrices(NamedTuple):
 
     def take(self, nodes: np.ndarray) -> "TokenMatrices":
         """The matrices of some nodes."""
-        return TokenMatrices(self.values[_index(self.rows(nodes), self.values)], self.lengths[nodes])
+        return TokenMatrices(_rows(self.values, self.rows(nodes)), self.lengths[nodes])
 
     def first(self, count: int) -> "TokenMatrices":
         """The matrices of the first nodes."""
@@ -205,7 +205,7 @@ class TypedAttention(nn.Module):
             else:
                 mixed = self._mixed(query, key, value, *tensors)
             inside = np.flatnonzero(asks.ravel())
-            sums.index_add_(0, _index(rows.ravel()[inside], sums), mixed.flatten(0, 1)[_index(inside, sums)])
+            sums.index_add_(0, _index(rows.ravel()[inside], sums), _rows(mixed.flatten(0, 1), inside))
         amount = np.bincount(target, weight, len(asking.lengths)).astype(np.float32).repeat(asking.lengths)
         out = attention.out_proj
         return linear(sums, out.weight).to(sums.dtype) + torch.from_numpy(amount).to(where)[:, None] * out.bias
@@ -220,7 +220,7 @@ class TypedAttention(nn.Module):
         """
         heads = self.config.heads
         asked, keys, values = (
-            side[index].unflatten(-1, (heads, -1)).transpose(1, 2)  # [e, H, l, d/H]
+            embedding(index, side).unflatten(-1, (heads, -1)).transpose(1, 2)  # [e, H, l, d/H]
             for side, index in ((query, rows), (key, others), (value, others))
         )
         rate = self.config.dropout if self.training else 0.0
@@ -318,6 +318,10 @@ def _kept(weights: Tensor, rate: float) -> Tensor:
 def _wide(values: Tensor) -> torch.dtype:
     """The type of sums over many values: fp32, or fp64 of fp64."""
     return torch.promote_types(values.dtype, torch.float32)
+
+
+def _rows(values: Tensor, rows: np.ndarray) -> Tensor:
+    return values.index_select(0, _index(rows, values))
 
 
 def _index(rows: np.ndarray, like: Tensor) -> Tensor:

@@ -130,10 +130,11 @@ class GATLayer(nn.Module):
             edges: int64 [2, e], source row and target row. features: [e, d_e] or None.
         """
         source, target = edges
-        arriving = self.source_scalars(sources)[source] + self.edge_scalars(features)
+        arriving = self.source_scalars(sources).index_select(0, source) + self.edge_scalars(features)
         incoming, itself = self.weights(targets, arriving, target, loops)
         mixed = itself[..., None] * self.project(targets)
-        mixed = mixed.index_add(0, target, incoming[..., None] * self.project(sources)[source])
+        projected = self.project(sources).index_select(0, source)
+        mixed = mixed.index_add(0, target, incoming[..., None] * projected)
         return self.activate(mixed), incoming, itself
 
 

@@ -103,9 +103,9 @@ class QaLstm(WordModel):
         fresh = (passage[1:] != passage[:-1]).flatten(1).any(dim=1) | (sentence[1:] != sentence[:-1]).any(dim=1)
         fresh = torch.cat([fresh.new_ones(1), fresh])
         states, read = self._states(passage[fresh], sentence[fresh]), fresh.cumsum(0) - 1
-        keys = self.of_state(states)[read] + self.of_query(question)[:, None]
+        keys = self.of_state(states).index_select(0, read) + self.of_query(question)[:, None]
         weights = self.logit(keys.tanh()).squeeze(-1).masked_fill(sentence == 0, -torch.inf).softmax(dim=-1)
-        answer = self._pooled(states[read] * weights[..., None], sentence)
+        answer = self._pooled(states.index_select(0, read) * weights[..., None], sentence)
         question, answer = (dropout(vector, self.rate, self.training) for vector in (question, answer))
         return cosine_similarity(question, answer)
 

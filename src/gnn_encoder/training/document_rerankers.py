@@ -120,9 +120,10 @@ class DocumentBatches:
         """Scores [r] of pairs, with gradient."""
         asked, first = np.unique(query, return_inverse=True)
         answering, second = np.unique(passage, return_inverse=True)
-        queries, asks = self._asked(asked)
+        of_query, of_passage = _tensors((first, second))
+        queries, asks = (side.index_select(0, of_query) for side in self._asked(asked))
         sides = [
-            max_similarity(queries[first], vectors[second], asks[first], inside[second])
+            max_similarity(queries, vectors.index_select(0, of_passage), asks, inside[of_passage])
             for vectors, inside in self._compared(answering)
         ]
         return self.model.context.relevance(sides[0], sides[-1])

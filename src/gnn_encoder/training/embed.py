@@ -55,7 +55,7 @@ def embed(encoder: TextEncoder, tokens: Tokens, rows: np.ndarray, *, cached: boo
         padded = (tokens.padded(share[part], pad) for part in order)
         parts = ((torch.from_numpy(ids).to(where), torch.from_numpy(mask).to(where)) for ids, mask in padded)
         inverse = np.argsort(np.concatenate(order))
-        return run_parts(encoder, parts, cached=cached)[torch.from_numpy(inverse).to(where)]
+        return run_parts(encoder, parts, cached=cached).index_select(0, torch.from_numpy(inverse).to(where))
 
     return shared(vectors, rows, next(encoder.parameters()).new_zeros(0, encoder.width))
 

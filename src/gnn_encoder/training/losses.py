@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div
+from torch.nn.functional import cross_entropy, embedding, kl_div
 
 from gnn_encoder.training.embed import by_rows
 
@@ -96,7 +96,7 @@ def list_scores(queries: Tensor, passages: Tensor, listed: Tensor, scale: float,
 
     def scores(part: Tensor, start: int) -> Tensor:
         with torch.autocast(queries.device.type, enabled=False):  # as in `contrastive_loss`
-            own = passages.float()[listed[start : start + len(part)]]
+            own = embedding(listed[start : start + len(part)], passages.float())
             return scale * torch.einsum("bd,bld->bl", part.float(), own)
 
     return by_rows(scores, queries, max(1, SCORED // listed.shape[1] // queries.shape[1]), cached=cached)

@@ -144,7 +144,7 @@ class MaskedGraphTraining:
         """Eq. 12 over the batch; `hood` is the batch's neighbourhood if it was already computed."""
         hood, where = hood or self.neighbourhood(batch), device()
         distinct, place = np.unique(np.concatenate([self.node[batch.examples], hood.nodes]), return_inverse=True)
-        vectors = self.queries.live(self.graph.queries[distinct])[torch.from_numpy(place).to(where)]
+        vectors = self.queries.live(self.graph.queries[distinct]).index_select(0, torch.from_numpy(place).to(where))
         asked, neighbours = vectors[: len(batch.examples)], vectors[len(batch.examples) :]
         passages = self.passages.live(batch.passages)
         interactive = self.interactive_passages(hood, neighbours, passages, batch.passages)
@@ -178,7 +178,7 @@ class MaskedGraphTraining:
             edges, sources = hood.edges[:, first:last] - [[0], [start]], interactive_queries
             if len(part) < len(passages):
                 used, edges[0] = np.unique(edges[0], return_inverse=True)
-                sources = sources[torch.from_numpy(used).to(where)]
+                sources = sources.index_select(0, torch.from_numpy(used).to(where))
             return gnn.passage_vectors(
                 part,
                 sources,

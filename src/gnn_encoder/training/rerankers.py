@@ -187,7 +187,9 @@ def _colbert(settings: TrainReranker, data: Dataset, generated: Sequence[str]) -
         answering, second = np.unique(passage, return_inverse=True)
         queries, asks = vectors(*_tensors(query_arrays(model, questions, asked)))
         found, answers = vectors(*_tensors(passage_arrays(model, passages, answering)))
-        return max_similarity(queries[first], found[second], asks[first], answers[second])
+        of_query, of_passage = _tensors((first, second))
+        read = queries.index_select(0, of_query), found.index_select(0, of_passage)
+        return max_similarity(*read, asks[of_query], answers[of_passage])
 
     def table(query: np.ndarray, passage: np.ndarray) -> Tensor:
         queries, asks = vectors(*_tensors(query_arrays(model, questions, query)))
