@@ -1,8 +1,8 @@
 """Sums whose order depends on the threads.
 
-The backward pass of `values[rows]` adds up the gradients of a row that is there several times. On a CPU several threads
-add to it in any order (`index_put` with `accumulate`, torch 2.13), so a training with several threads would not have the
-same bits twice. `index_select` and `embedding` add in one order.
+On a CPU the backward pass of `values[rows]` adds up the gradients of a row that is there several times with several
+threads in any order (`index_put` with `accumulate`, torch 2.13), so a training would not have the same bits twice.
+`index_select` and `embedding` add in one order.
 """
 
 from itertools import chain

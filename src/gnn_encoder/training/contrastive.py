@@ -69,7 +69,8 @@ def train_contrastive(
             torch.from_numpy(scores).to(where),
             teacher.temperature,
         )
-        return (1 - teacher.weight) * contrastive(batch, asked, found.index_select(0, own)) + teacher.weight * divergence
+        contrast = contrastive(batch, asked, found.index_select(0, own))
+        return (1 - teacher.weight) * contrast + teacher.weight * divergence
 
     def measure() -> dict[str, float]:
         query_vectors = encode_texts(query_encoder, dataset.query_texts(pool.queries), precision=settings.precision)
