@@ -61,9 +61,11 @@ def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The row in `known` [m, 2] of each digest of `wanted` [n, 2], int64 [n]; -1: missing."""
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
-    order = np.argsort(known[:, 0], kind="stable")
-    place = np.minimum(np.searchsorted(known[:, 0], wanted[:, 0], sorter=order), len(known) - 1)
-    rows = order[place]
+    # Both sides in order: a binary search for unordered digests waits for memory, seven times as long for 10 million.
+    order, asked = (np.argsort(digests[:, 0], kind="stable") for digests in (known, wanted))
+    place = np.searchsorted(known[order, 0], wanted[asked, 0])
+    rows = np.empty(len(wanted), np.int64)
+    rows[asked] = order[np.minimum(place, len(known) - 1)]
     # If two known digests share the first word, one counts as missing. That costs time, not correctness.
     return np.where((known[rows] == wanted).all(axis=1), rows, -1)
 
