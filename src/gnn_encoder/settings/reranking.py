@@ -207,7 +207,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
     def _unused(self) -> set[str]:
         """Names of the settings that the training does not depend on."""
         unused = {name for name, kinds in _OWN.items() if self.kind not in kinds}
-        unused |= {"learning_rate", "dropout"} if self.lite else {"cache"}
+        unused |= {"learning_rate", "dropout", "processes"} if self.lite else {"cache"}
         if self.resolved_loss != "pairwise_margin":
             unused.add("margin")
         distilled = self.resolved_loss == "listwise_distillation"

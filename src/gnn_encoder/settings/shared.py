@@ -104,6 +104,9 @@ class MeasuredTraining(Optimization):
     keep: Literal["last", "best"] = "last"
     """The epoch whose weights are kept. `best`: the first epoch with the highest MRR@10 on these dev queries (BERT-DMN
     5.2 validates by MAP)."""
+    processes: Annotated[PositiveInt, Field(le=1024)] = 1
+    """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each reads its
+    share of a batch. In-batch negatives come from the whole batch, over all devices."""
 
 
 class WatchedTraining(MeasuredTraining):
@@ -112,9 +115,6 @@ class WatchedTraining(MeasuredTraining):
     dev_pool: PositiveInt = 2000
     """Passages that the dev queries rank: their positives and a seeded draw of others. Measures over all passages are
     lower."""
-    processes: Annotated[PositiveInt, Field(le=1024)] = 1
-    """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each encodes its
-    share of a batch. A query's negatives come from the whole batch, over all devices."""
     gradient_cache: bool = False
     """Encode a batch in parts, twice (Gao et al., 2021). It takes the memory of one part, gives the same gradients, and
     needs a third to a half more time."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -11,11 +10,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gnn_encoder.artifacts import KnownPositives, Qrels, TrainingSet
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.training.batches import ShuffledBatches, draw_negatives
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.losses import in_batch_softmax, listwise_distillation, pairwise_margin, pairwise_softmax
+from gnn_encoder.training.ranks import shared
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ def in_batch_loss(
 ) -> Tensor:
     """Mean over the batch's positives of the softmax cross-entropy among all passages of the batch (ColBERT).
 
+    If several processes train together, each reads all queries, and its share of the passages (`ranks`).
+
     Args:
         table: scores [g, c], with gradient, of all pairs of queries [g] and passages [c].
         known: pairs that are never negatives. Rows from `queries` on are generated queries, with one positive each.
@@ -116,7 +119,8 @@ def in_batch_loss(
     first = batch.column == 0
     asked, passages = batch.query[first], np.unique(batch.passage)
     positive = np.searchsorted(passages, batch.passage[first])
-    scores = table(asked, passages)
+    none = torch.zeros(0, len(asked), device=device())
+    scores = shared(lambda rows: table(asked, rows).T, passages, none).T
     excluded = known.excluded(np.where(asked < queries, asked, -1), passages, positive)
     return in_batch_softmax(scores, *(torch.from_numpy(each).to(scores.device) for each in (positive, excluded))).mean()
 
@@ -131,7 +135,8 @@ def pair_loss(
     teacher: np.ndarray | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Mean loss of a batch. The pairs go through the model in length-sorted parts, to save padding.
+    """Mean loss of a batch. The pairs go through the model in length-sorted parts, to save padding. If several
+    processes train together, each scores its share of the pairs (`ranks`).
 
     Args:
         score: scores [b], with gradient, of the pairs of dataset rows (query [b], passage [b]).
@@ -141,22 +146,25 @@ def pair_loss(
         margin: of `pairwise_margin`.
         teacher: scores fp32 [b] of the batch's pairs, for `listwise_distillation`. temperature: of the same.
     """
-    parts = list(passes(lengths(batch.query, batch.passage)))
-    scores = [score(batch.query[part], batch.passage[part]) for part in parts]
-    where = scores[0].device
-    if loss == "pointwise":
-        relevant = (torch.from_numpy(batch.column[part] == 0).to(where).float() for part in parts)
-        losses = map(partial(binary_cross_entropy_with_logits, reduction="sum"), scores, relevant)
-        return sum(losses, torch.zeros((), device=where)) / len(batch.query)
-    shape = (int(batch.group.max()) + 1, int(batch.column.max()) + 1)
+    where = device()
 
-    def grouped(values: Tensor, order: np.ndarray | slice) -> Tensor:
-        row, column = (torch.from_numpy(place[order]).to(where) for place in (batch.group, batch.column))
-        table = torch.full(shape, -torch.inf, device=where)
+    def scored(rows: np.ndarray) -> Tensor:
+        query, passage = batch.query[rows], batch.passage[rows]
+        parts = list(passes(lengths(query, passage)))
+        inverse = torch.from_numpy(np.argsort(np.concatenate(parts))).to(where)
+        return torch.cat([score(query[part], passage[part]) for part in parts]).index_select(0, inverse)[:, None]
+
+    scores = shared(scored, np.arange(len(batch.query)), torch.zeros(0, 1, device=where))[:, 0]
+    if loss == "pointwise":
+        return binary_cross_entropy_with_logits(scores, torch.from_numpy(batch.column == 0).to(where).float())
+    row, column = (torch.from_numpy(place).to(where) for place in (batch.group, batch.column))
+
+    def grouped(values: Tensor) -> Tensor:
+        table = torch.full((int(batch.group.max()) + 1, int(batch.column.max()) + 1), -torch.inf, device=where)
         table[row, column] = values
         return table
 
-    groups = grouped(torch.cat(scores), np.concatenate(parts))
+    groups = grouped(scores)
     if teacher is not None:
-        return listwise_distillation(groups, grouped(torch.from_numpy(teacher).to(where), slice(None)), temperature)
+        return listwise_distillation(groups, grouped(torch.from_numpy(teacher).to(where)), temperature)
     return pairwise_margin(groups, margin) if loss == "pairwise_margin" else pairwise_softmax(groups)

@@ -1,11 +1,11 @@
 """Several processes train one model on one batch, with cross-device negatives; each process encodes its share.
 
 Every process plans the same global batch, encodes its share of the texts and gets all other vectors from the other
-processes. Every process computes GNN and loss, a small part of the work, over the whole batch. The gradient of a
-gathered vector goes back to the process that encoded the vector, multiplied by the number of processes. The mean over
-the processes is then the sum of all texts' gradients. The GNN's gradient is the same in every process, and so is its
-mean. So the result is the gradient of one process with the same global batch. Without a process group these functions
-do nothing.
+processes; re-rankers share scores in the place of vectors. Every process computes GNN and loss, a small part of the
+work, over the whole batch. The gradient of a gathered vector goes back to the process that encoded the vector,
+multiplied by the number of processes. The mean over the processes is then the sum of all texts' gradients. The GNN's
+gradient is the same in every process, and so is its mean. So the result is the gradient of one process with the same
+global batch. Without a process group these functions do nothing.
 """
 
 from collections.abc import Callable, Iterable
