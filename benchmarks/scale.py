@@ -10,6 +10,7 @@ token is that of MiniLM times (layers · width²) over MiniLM's.
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 from common import show
 
@@ -44,7 +45,9 @@ class Work:
 def works(settings: Settings, size: DataSize, train: int, layers: int, width: int) -> list[Work]:
     """The heavy steps, in order."""
     heavier = layers * width**2 / MINILM
-    made = {call.step: call.settings for call in calls(settings, PIPELINES["train"]).values() if call.asked}
+    made: dict[str, Any] = {
+        call.step: call.settings for call in calls(settings, PIPELINES["train"]).values() if call.asked
+    }
     m, judged = size.passages, size.queries["dev"] + size.queries["test"]
     passage = min(2 + size.text / TOKEN, settings.train_dual_encoder.passage_length)
     query = 2 + size.query_text / TOKEN
@@ -58,7 +61,7 @@ def works(settings: Settings, size: DataSize, train: int, layers: int, width: in
 
     def examples(step: str) -> float:
         own = made[step]
-        return train * own.epochs * (query + (1 + own.negatives) * passage)
+        return float(train * own.epochs * (query + (1 + own.negatives) * passage))
 
     scored = train * min(2 * made["score_candidates"].candidates, m)
     edges = train * settings.build_graph.neighbors

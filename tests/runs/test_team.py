@@ -156,3 +156,14 @@ def wait_for(done: Any, seconds: float = PATIENCE) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_auto_is_two_processes_for_documents_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores, gpu = 4, False
+    monkeypatch.setattr(team.torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr(team.torch.cuda, "is_available", lambda: gpu)
+    assert [team.fitting_size(kind) for kind in ("lim", "colbert", "")] == [2, 1, 1]
+    cores = 1
+    assert team.fitting_size("lim") == 1
+    cores, gpu = 4, True
+    assert team.fitting_size("lim") == 1

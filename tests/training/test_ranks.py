@@ -109,6 +109,16 @@ def test_a_parameter_that_no_process_uses_gets_no_gradient(monkeypatch: pytest.M
     assert unused.grad is not None
 
 
+def test_the_leader_alone_has_the_threads_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(ranks, "world_size", lambda: 3)
+    with pytest.raises(KeyboardInterrupt), ranks.alone():
+        assert torch.get_num_threads() == 3 * threads
+        raise KeyboardInterrupt
+    assert torch.get_num_threads() == threads
+
+
 def half(embed, rows: np.ndarray, none: torch.Tensor) -> torch.Tensor:
     """Gradient into every other text only."""
     vectors = embed(rows)

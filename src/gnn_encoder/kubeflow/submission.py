@@ -159,7 +159,7 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         named = getattr(values, "bundle", "") or getattr(values, "source", ""), getattr(values, "word_vectors", "")
         local += [name for name in named if not is_remote(name) and name not in ("", BM25, POOL, *MADE_WORD_VECTORS)]
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
-        if gpu and processes > gpu.count:
+        if gpu and processes != "auto" and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
     if local:
         how = "put it into an object store and name its s3:// address"

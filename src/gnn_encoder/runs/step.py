@@ -108,7 +108,7 @@ def _run(
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}
             if not call.asked:
                 metrics: Metrics = {"headline": "not asked for"}
-            elif (size := getattr(settings, "processes", 1)) > 1:
+            elif (size := _processes(settings)) > 1:
                 from gnn_encoder.runs.team import train_together  # imports torch
 
                 metrics = train_together(run_step, size, context, settings, inputs, drafts)
@@ -135,6 +135,16 @@ def _run(
         raise
     context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
     emit(title, "finished", metrics=metrics)
+
+
+def _processes(settings: StepSettings) -> int:
+    """Returns how many processes share the step's work."""
+    wanted: int | str = getattr(settings, "processes", 1)
+    if wanted != "auto":
+        return int(wanted)
+    from gnn_encoder.runs.team import fitting_size
+
+    return fitting_size(getattr(settings, "kind", ""))
 
 
 def peak_gib() -> float:

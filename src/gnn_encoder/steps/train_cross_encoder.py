@@ -13,6 +13,7 @@ from gnn_encoder.settings.foundation import TrainCrossEncoder
 from gnn_encoder.training.dev import DevCandidates
 from gnn_encoder.training.loop import Objective, fit, parameter_groups
 from gnn_encoder.training.pairs import PairBatch, PairBatches, pair_loss
+from gnn_encoder.training.ranks import alone
 from gnn_encoder.training.rerankers import cross_encoder as cross_encoder_of
 
 
@@ -40,7 +41,8 @@ def train_cross_encoder(
     plan = PairBatches(labels, negative_pool(data, runs, settings.negative_depth), settings)
     result = fit(Objective(model, plan, loss, groups, measure, settings.keep), settings, context)
     model.save(cross_encoder.path)
-    figures = measure() if measure else {}
+    with alone():
+        figures = measure() if measure else {}
     reranked = figures.get("dev/reranked_RR_at_10", 0.0)
     return {
         "pairs": len(labels.query),

@@ -19,6 +19,7 @@ from gnn_encoder.training.document_rerankers import document_reranker
 from gnn_encoder.training.lite import with_frozen_encoder
 from gnn_encoder.training.loop import Objective, fit
 from gnn_encoder.training.pairs import PairBatch, PairBatches, in_batch_loss, pair_loss, with_examples
+from gnn_encoder.training.ranks import alone
 from gnn_encoder.training.rerankers import new_reranker
 
 
@@ -97,7 +98,8 @@ def train_reranker(
     objective = Objective(learner, plan, loss, trained.groups(settings), figures if len(dev) else None, settings.keep)
     result = fit(objective, settings, context)
     save_scorer(settings.kind, trained.model, reranker.path)
-    last = figures() if len(dev) else {}
+    with alone():
+        last = figures() if len(dev) else {}
     return {
         "pairs": len(labels.query),
         **result,

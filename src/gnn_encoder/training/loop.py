@@ -22,7 +22,15 @@ from gnn_encoder.tracking.context import Context
 from gnn_encoder.training import checkpoint
 from gnn_encoder.training.checkpoint import Position
 from gnn_encoder.training.prefetch import BatchPlan, batches_of
-from gnn_encoder.training.ranks import TrainingOver, average_gradients, from_leader, is_leader, meet, seed_follower
+from gnn_encoder.training.ranks import (
+    TrainingOver,
+    alone,
+    average_gradients,
+    from_leader,
+    is_leader,
+    meet,
+    seed_follower,
+)
 
 CURVE_POINTS = 200
 TRIM_SECONDS = 20.0
@@ -153,7 +161,8 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         nonlocal kept_epoch, best, kept
         assert measure
         model.eval()
-        figures = measure()
+        with alone():
+            figures = measure()
         model.train()
         for name, figure in figures.items():
             context.metric(name, figure, epoch)

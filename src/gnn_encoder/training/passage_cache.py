@@ -18,7 +18,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.storage.checkpoint_store import discard, seal
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
-from gnn_encoder.training.ranks import is_leader, meet
+from gnn_encoder.training.ranks import alone, is_leader, meet
 
 NAME = "passages-{}.npy"
 CHUNK = 8192
@@ -45,7 +45,8 @@ class PassageCache:
         file = folder / NAME.format(version)
         if is_leader():
             if not file.is_file():
-                self._write(file, progress(len(self._rows)))
+                with alone():
+                    self._write(file, progress(len(self._rows)))
             # Its time is the start of its use: an earlier checkpoint still needs the previous version.
             os.utime(file, ns=(now := time.time_ns(), now))
         meet()

@@ -8,7 +8,8 @@ gradient is the same in every process, and so is its mean. So the result is the 
 global batch. Without a process group these functions do nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,18 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
     gathered: Tensor = _Gather.apply(vectors, [len(share) for share in shares])  # type: ignore[no-untyped-call]
     order = np.argsort(np.concatenate(shares))
     return gathered[torch.from_numpy(order).to(gathered.device)]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """In the block, the leader works while the other processes wait: on a CPU it has their threads, too."""
+    own, with_all = torch.get_num_threads(), torch.get_num_threads() * world_size()
+    if not torch.cuda.is_available():
+        torch.set_num_threads(with_all)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
