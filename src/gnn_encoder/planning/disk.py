@@ -109,9 +109,10 @@ class _Forecast:
             "train_dpr": self._dual_encoder,
             "dense_retrieve": lambda own: (self._retrieved(own)[0], self.vectors),
             "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
-            "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
+            "score_candidates": lambda own: (self.pairs() * (self.scorer_width * FP16 + 16) / own.shards, 0),
             "train_query_generator": self._generator,
             "generate_queries": self._generated,
+            "merge": lambda _: (SMALL, 0),  # hard links to the parts' files
             "select_training_set": self._selected,
             "train_dual_encoder": self._dual_encoder,
             "build_graph": self._graph,
@@ -181,7 +182,7 @@ class _Forecast:
     def _generated(self, own: Any) -> tuple[float, float]:
         triples = self.n * own.negatives_per_query
         distinct = min(own.max_passages or self.m, triples, self.m)
-        return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
+        return (distinct * (self.size.query_text * PACKED + 12) + triples * 12) / own.shards, 0
 
     def _selected(self, own: Any) -> tuple[float, float]:
         examples = self.size.labels * (1 + own.selection + own.augmentation)
