@@ -148,7 +148,7 @@ def bundle_index(bundle: Bundle) -> Index:
     changes = bundle.added.changes if bundle.added else None
     if isinstance(index, np.ndarray) or not (changes and len(changes.rows)):
         return index
-    return ChangedIndex(index, changes.rows, changes.vectors)
+    return ChangedIndex(index, changes.rows, bundle.vectors[changes.rows])
 
 
 def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:
