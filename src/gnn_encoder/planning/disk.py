@@ -230,7 +230,8 @@ class _Forecast:
     def _labelled_bundle(self, own: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
         labels = labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
-        # Clusters add vectors of labelled passages, if they are chosen. With a weight of 0 the vectors are M_de's file.
+        # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
+        # of 0 or a softmax, has M_de's file.
         return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:
