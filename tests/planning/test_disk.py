@@ -48,6 +48,13 @@ def test_arrays_are_counted_exactly() -> None:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
 
 
+def test_tasks_that_share_a_step_take_together_what_one_takes() -> None:
+    size, name = DataSize.assumed(1000, 100), "score_candidates"
+    one, shared = (forecast(size, f"{name}.shards={count}") for count in (1, 4))
+    tasks = [kept for title, kept in shared.items() if title.startswith(f"{name}: ")]
+    assert len(tasks) == 4 and sum(tasks) - 4 * ARTIFACT == pytest.approx(one[name] - ARTIFACT, abs=4)
+
+
 def test_what_is_not_asked_for_takes_nothing() -> None:
     size = DataSize.assumed(1000, 100)
     assert "encode_with_labels: Query sum" in forecast(size)
