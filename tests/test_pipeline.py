@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from http_server import ids, serving
+from tiny_graph import ROUNDED
 from trained_root import Trained
 
 from gnn_encoder import Retriever
@@ -122,7 +123,7 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
     by_graph = Retriever.load(latest / place_of(GNN_ENCODER))
     explained = by_graph.explain(question, 3)
     assert [each.hit.passage_id for each in explained] == [hit.passage_id for hit in by_graph.search(question, 3)]
-    assert all(each.graph and each.graph.why.score == pytest.approx(each.hit.score, abs=1e-4) for each in explained)
+    assert all(each.graph and each.graph.why.score == pytest.approx(each.hit.score, rel=ROUNDED) for each in explained)
     with serving(latest / place_of(GNN_ENCODER), trained.root) as server:
         status, answer = server.search(questions=question, k=3, explain=True)
     (result,) = answer["results"]
@@ -132,7 +133,7 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
         assert hit["why"]["graph"]["score"] == pytest.approx(expected.graph.why.score, abs=1e-5)
         assert len(hit["why"]["graph"]["influences"]) == len(expected.graph.why.influences)
     for each in Retriever.load(latest / place_of(LABEL_SYSTEMS["memory"])).explain(question, 3):
-        assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, abs=1e-4)
+        assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, rel=ROUNDED)
 
 
 def test_mlflow_loads_the_champion_and_shows_data_and_model(
@@ -356,7 +357,7 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     updated = Bundle.read(labelled_bundle(latest))
     assert updated.added is not None and updated.added.changes is None
     assert updated.added.labels == added.added.labels == Dataset(latest / "dataset").added
-    np.testing.assert_allclose(updated.vectors, added.vectors, atol=1e-5)
+    np.testing.assert_allclose(updated.vectors, added.vectors, rtol=ROUNDED, atol=1e-5)
     assert explain(trained, "where is the new violin") == 0
     # Training the same data in this root reads them, other data do not.
     settings = pipelines.training(trained.command[2], str(trained.root.parent / "beir"), [], trained.root).settings
@@ -376,7 +377,7 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     assert gnn_encoder("labels", "remove", "where is the new violin", "p3", *root) == 0
     removed = np.array(Bundle.read(labelled_bundle(latest)).vectors)
     assert gnn_encoder("update", *root) == 0
-    np.testing.assert_allclose(Bundle.read(labelled_bundle(latest)).vectors, removed, atol=1e-5)
+    np.testing.assert_allclose(Bundle.read(labelled_bundle(latest)).vectors, removed, rtol=ROUNDED, atol=1e-5)
     assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
 
 

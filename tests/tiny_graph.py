@@ -17,6 +17,8 @@ from gnn_encoder.steps.encode_corpus import encode_corpus
 
 N, M, K, D, DE = 23, 40, 5, 16, 6
 GRAPH = {"neighbors": 3, "retrieved": 6}
+ROUNDED = 2**-10
+"""Largest relative distance of two neighbouring fp16 numbers: what is stored once may be rounded up, once down."""
 VARIANTS = pytest.mark.parametrize(
     ("layers", "gate", "features", "labelled", "loops"),
     [
@@ -66,13 +68,13 @@ def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
 
 def encode(
     dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, *, precision: str = "fp32",
-    **settings: object,
+    vector_type: str = "fp16", **settings: object,
 ) -> Path:  # fmt: skip
     """Graph and encoding of a dataset, with nothing scored before."""
     both = {"precision": precision, "previous": str(previous or "")}
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     build_graph(
-        BuildGraph.model_validate({**GRAPH, **both}), dataset=dataset,
+        BuildGraph.model_validate({**GRAPH, **both, "vector_type": vector_type}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     encode_corpus(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_encoder.artifacts import Graph, create_vectors, drafting, read_vectors, reverse_csr
-from gnn_encoder.artifacts.arrays import JoinedRows
+from gnn_encoder.artifacts.arrays import CHUNK, JoinedRows, check_range, vector_type
 from gnn_encoder.errors import UserError
 
 
@@ -30,11 +30,22 @@ def test_vectors_round_trip(tmp_path: Path) -> None:
         array[:] = np.arange(15).reshape(5, 3)
         array.flush()
     back = read_vectors(tmp_path / "vectors")
-    assert isinstance(back, np.memmap) and back.dtype == np.float16 and back[4].tolist() == [12, 13, 14]
+    assert isinstance(back, np.memmap) and vector_type(back) == "fp16" and back[4].tolist() == [12, 13, 14]
     with pytest.raises(ValueError, match="read-only"):
         back[0, 0] = 1
     with pytest.raises(UserError, match="where 'graph' is needed"):
         Graph.read(tmp_path / "vectors")
+
+
+def test_a_number_beyond_fp16_is_one_line() -> None:
+    vectors = np.zeros((CHUNK + 3, 2), np.float32)
+    vectors[CHUNK + 1, 1] = 70_000
+    check_range(vectors)
+    with np.errstate(over="ignore"):
+        halves = vectors.astype(np.float16)
+    with pytest.raises(UserError, match=f"^vector {CHUNK + 1:,} has a number beyond fp16.*vector_type: fp32$"):
+        check_range(halves)
+    check_range(halves[:CHUNK])
 
 
 @pytest.mark.parametrize("with_features", [True, False])

@@ -36,11 +36,23 @@ def test_arrays_are_counted_exactly() -> None:
     names = ("encode_corpus", "bundle_dual_encoder: Dual encoder", "encode_with_labels: Query sum")
     more, now = forecast(DataSize.assumed(2 * m, n), NO_BM25), forecast(size, NO_BM25)
     for name, copies in zip(names, (2, 0, 1), strict=True):  # the dual encoder's bundle shares M_de's vectors
-        others = (more[name] - now[name]) / m - copies * 768 * 4
+        others = (more[name] - now[name]) / m - copies * 768 * 2
         assert 0 <= others < 100, f"{name}: digests, and no other array"
+    wide = forecast(size, NO_BM25, "build_graph.vector_type=fp32")
+    for name, copies in zip(("build_graph", *names[:2]), (1, 2, 0), strict=True):
+        assert wide[name] - now[name] == copies * m * 768 * 2
+    labelled = min(m, size.labels)
+    assert wide[names[2]] - now[names[2]] == (m + labelled) * 768 * 2, "all vectors, and those without labels"
     hnsw = forecast(size, NO_BM25, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
     for name in names[:2]:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
+
+
+def test_tasks_that_share_a_step_take_together_what_one_takes() -> None:
+    size, name = DataSize.assumed(1000, 100), "score_candidates"
+    one, shared = (forecast(size, f"{name}.shards={count}") for count in (1, 4))
+    tasks = [kept for title, kept in shared.items() if title.startswith(f"{name}: ")]
+    assert len(tasks) == 4 and sum(tasks) - 4 * ARTIFACT == pytest.approx(one[name] - ARTIFACT, abs=4)
 
 
 def test_what_is_not_asked_for_takes_nothing() -> None:

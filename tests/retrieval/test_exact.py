@@ -22,11 +22,12 @@ def reference(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndar
     return scores, rows
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("n", [1, 30])
 @pytest.mark.parametrize("k", [1, 10, 150])
-def test_equals_float64_on_random_vectors(n: int, k: int) -> None:
+def test_equals_float64_on_random_vectors(n: int, k: int, dtype: type) -> None:
     rng = np.random.default_rng(3)
-    vectors, queries = rng.normal(size=(700, 24)).astype(np.float32), rng.normal(size=(n, 24)).astype(np.float32)
+    vectors, queries = rng.normal(size=(700, 24)).astype(dtype), rng.normal(size=(n, 24)).astype(np.float32)
     scores, rows = exact.search(vectors, queries, k, chunk=128)
     expected_scores, expected_rows = reference(vectors, queries, k)
     assert scores.dtype == np.float32 and rows.dtype == np.int32
@@ -41,11 +42,14 @@ def test_equals_float64_on_random_vectors(n: int, k: int) -> None:
     k=st.integers(1, 120),
     chunk=st.integers(1, 100),
     seed=st.integers(0, 99),
+    dtype=st.sampled_from([np.float32, np.float16]),
 )
-def test_ties_go_to_the_lower_row_whatever_the_chunks(m: int, n: int, k: int, chunk: int, seed: int) -> None:
+def test_ties_go_to_the_lower_row_whatever_the_chunks(
+    m: int, n: int, k: int, chunk: int, seed: int, dtype: type
+) -> None:
     # Small integers: every sum is exact in fp32, so equal scores really are equal, and there are many.
     rng = np.random.default_rng(seed)
-    vectors = rng.integers(-1, 2, (m, 4)).astype(np.float32)
+    vectors = rng.integers(-1, 2, (m, 4)).astype(dtype)
     queries = rng.integers(-1, 2, (n, 4)).astype(np.float32)
     scores, rows = exact.search(vectors, queries, k, chunk=chunk)
     expected_scores, expected_rows = reference(vectors, queries, k)

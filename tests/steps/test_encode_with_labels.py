@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from conftest import DETAILS, TOPICS
 from labelled import best_by_loop, scores_by_loop
-from tiny_graph import GRAPH, write_models
+from tiny_graph import GRAPH, ROUNDED, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest, read_vectors
-from gnn_encoder.artifacts.arrays import read_rows
+from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_rows
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.cli import app
 from gnn_encoder.explanation.labels import explain_by_labels
@@ -54,7 +54,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
         writer.close()
     models = write_models(folder, tiny_backbone)
     given = {"dataset": folder / "dataset", "dual_encoder": models["dual_encoder"]}
-    settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none"})
+    settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none", "vector_type": "fp32"})
     out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
     build_graph(settings, **given, cross_encoder=models["cross_encoder"], **out)
     return {**given, "passage_vectors": folder / "vectors"}
@@ -115,6 +115,26 @@ def test_a_bundle_searches_and_explains_as_its_equation_says(
         explained = explain_by_labels(Searcher(bundle), question, 40, 2)
         (parts,) = (parts for hit, parts in explained if hit.passage_id == f"p{passage}")
         assert [part.source for part in parts[3:]] == ["7 more queries"]
+
+
+@pytest.mark.parametrize("name", USES)
+def test_vectors_have_the_type_of_the_dual_encoders(
+    name: str, inputs: dict[str, Path], bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    with drafting(tmp_path / "vectors", "vectors") as draft:
+        create_vectors(draft, 40, 32, np.float16)[:] = read_vectors(inputs["passage_vectors"])
+        create_rows(draft, "queries", (45, 32))[:] = read_rows(inputs["passage_vectors"], "queries")
+    path = made({**inputs, "passage_vectors": tmp_path / "vectors"}, tmp_path, name)
+    rounded, exact = Bundle.read(path), Bundle.read(bundles[name])
+    assert rounded.vectors.dtype == np.float16 and exact.vectors.dtype == np.float32
+    assert rounded.label_use == exact.label_use
+    np.testing.assert_allclose(rounded.vectors, exact.vectors, rtol=2 * ROUNDED, atol=1e-3)
+    for bundle, source in ((path, tmp_path / "vectors"), (bundles[name], inputs["passage_vectors"])):
+        same = (bundle / "vectors.npy").samefile(source / "vectors.npy")
+        assert same == (name in ("softmax", "nothing")), "unchanged vectors take no space"
+    explained = explain_by_labels(Searcher(rounded), "what is river in north number 0", k=6)
+    for hit, parts in explained:
+        assert sum(part.amount for part in parts) == pytest.approx(hit.score, abs=2e-3)
 
 
 @pytest.mark.parametrize("name", ["sum", "max", "softmax", "clusters"])

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gnn_encoder.artifacts.folder import Artifact, Draft, read_manifest
+from gnn_encoder.errors import UserError
+from gnn_encoder.settings.shared import VectorType
 
 VECTORS = "vectors.npy"
 GRAPH_FILES = {
@@ -24,17 +27,30 @@ GRAPH_FILES = {
 }
 """Field of `Graph` → file."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
+STORED: dict[VectorType, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
+CHUNK = 65_536
+"""Vectors checked at a time."""
 
 
-def create_vectors(draft: Draft, rows: int, width: int, dtype: type = np.float32) -> np.memmap:
+def create_vectors(draft: Draft, rows: int, width: int, dtype: DTypeLike = np.float32) -> np.memmap:
     """Create the memory-mapped [rows, width] array of a vectors draft; row i is row i of the dataset."""
     return create_rows(draft, Path(VECTORS).stem, (rows, width), dtype)
 
 
-def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: type = np.float32) -> np.memmap:
+def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: DTypeLike = np.float32) -> np.memmap:
     """Create a memory-mapped array [rows, width] of a draft, by name."""
     draft.rows(**{name: shape[0]})
     return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+
+
+def check_range(vectors: np.ndarray) -> None:
+    """Raises UserError if a number of stored vectors [m, d] is infinite, because fp16 cannot hold it."""
+    for start in range(0, len(vectors) if vectors.dtype == np.float16 else 0, CHUNK):
+        if len(rows := np.flatnonzero(np.isinf(vectors[start : start + CHUNK]).any(axis=1))):
+            raise UserError(
+                f"vector {start + rows[0]:,} has a number beyond fp16, whose largest is 65,504: set "
+                "build_graph.vector_type: fp32"
+            )
 
 
 def read_rows(path: str | Path, name: str) -> np.ndarray:
@@ -43,10 +59,21 @@ def read_rows(path: str | Path, name: str) -> np.ndarray:
     return array
 
 
+class VectorsFolder(Artifact):
+    """The folder of a vectors artifact."""
+
+    schema = "vectors"
+
+
 def read_vectors(path: str | Path) -> np.ndarray:
     """The array of a vectors artifact, memory-mapped read-only."""
     read_manifest(path, "vectors")
     return read_rows(path, Path(VECTORS).stem)
+
+
+def vector_type(vectors: np.ndarray) -> VectorType:
+    """The storage type of vectors. Runs before `build_graph.vector_type` have fp32."""
+    return "fp16" if vectors.dtype == np.float16 else "fp32"
 
 
 class JoinedRows:
@@ -105,7 +132,7 @@ class Contents:
 class Encoding:
     """Intermediate results of `encode_corpus`, which the next update reuses.
 
-    `passages` fp32 [m, d]: h_p of all passages; `queries` fp32 [n, d]: h_q of the graph's queries. The digests
+    `passages` [m, d], fp16 or fp32: h_p of all passages; `queries` fp32 [n, d]: h_q of the graph's queries. The digests
     `passages` and `queries` are of the texts; `neighbourhoods` [m, 2] are of everything that each h'_p depends on.
     """
 

@@ -1,6 +1,6 @@
 """The bundle: one folder with everything that a search needs. The folder can be copied anywhere.
 
-vectors.npy     the passage vectors fp32 [v, d], memory-mapped
+vectors.npy     the passage vectors [v, d], fp16 or fp32, memory-mapped
 vector_passages.npy  the passage row int32 [v], ascending, of each vector; missing if row i is passage row i, v = m
 index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched
 labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
@@ -224,9 +224,9 @@ class Bundle(Artifact):
 
     @cached_property
     def vectors(self) -> np.ndarray:
-        """The passages' vectors fp32 [v, d], memory-mapped; v = m unless passages have several.
+        """The passages' vectors [v, d], fp16 or fp32, memory-mapped; v = m unless passages have several.
 
-        The vectors that added labels change are in place. Writing to the array changes no file.
+        The vectors that added labels change are in place, in the same type. Writing to the array changes no file.
         """
         if not (self.added and self.added.changes):
             return self.stored_vectors

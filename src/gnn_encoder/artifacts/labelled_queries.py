@@ -4,7 +4,8 @@ queries.npy       fp32 [n, d]: vectors of the training queries that have a label
 queries.parquet   their ids and texts, aligned
 indptr.npy        int64 [m + 1]
 query.npy         int32 [e]: passage p is a labelled positive of the queries query[indptr[p]:indptr[p + 1]]
-plain.npy         fp32 [l, d]: vectors without labels of the passages that have a labelled query, ascending
+plain.npy         [l, d], in the type of the bundle's vectors: vectors without labels of the passages that have a
+                  labelled query, ascending
 use.json          `LabelUse`
 """
 
@@ -40,6 +41,11 @@ class LabelUse:
     neighbours: int = 0
     temperature: float = 0.0
     threshold: float = 0.0
+
+    @property
+    def changes_vectors(self) -> bool:
+        """Whether some passages have other vectors than without labels."""
+        return bool(self.weight) and self.method != "softmax"
 
     def __str__(self) -> str:
         near = f" with a similarity of {self.threshold:g} or more" if self.threshold else ""

@@ -33,7 +33,8 @@ def explain_by_labels(
         passage = (
             plain[place] if known else opened.vectors[row if opened.vector_passages is None else _first(opened, row)]
         )
-        own, asked, amounts = parts_of(use, labels, vector, row, np.asarray(passage))
+        passage = np.asarray(passage, np.float32)
+        own, asked, amounts = parts_of(use, labels, vector, row, passage)
         order = np.argsort(-np.abs(amounts), kind="stable")
         ids, texts = read_texts(folder, asked[order[:queries]])
         parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", own)]

@@ -100,7 +100,8 @@ def label_curve(
     n, m = len(graph.queries), len(encoding.passages)
     train = sources.dataset.split_qrels("train").positive()
     every = Propagation(gnn, graph, encoding.queries, sources.cached_passages)
-    plain, vectors = scratch(m, gnn.config.width), scratch(m, gnn.config.width)
+    shape, dtype = encoding.passages.shape, encoding.passages.dtype  # as the bundle's vectors
+    plain, vectors = scratch(*shape, dtype=dtype), scratch(*shape, dtype=dtype)
     every.only(np.zeros(n, bool)).write(plain, np.arange(m), encoding.passages)
     before = dev.figures(run, plain)
     generator = np.random.default_rng(seed)

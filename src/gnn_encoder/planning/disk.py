@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gnn_encoder.artifacts.arrays import STORED
 from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
 from gnn_encoder.planning.data_size import PACKED, DataSize
 from gnn_encoder.settings.graph import BuildGraph
@@ -101,17 +102,20 @@ class _Forecast:
         self.width, self.encoder = width_of(own.backbone), weights_of(own.backbone)
         scorer = settings.train_cross_encoder.backbone
         self.scorer_width, self.scorer = width_of(scorer), weights_of(scorer)
-        self.vectors = self.m * self.width * FP32
+        self.wide = self.m * self.width * FP32
+        self.number = STORED[self.graph.vector_type].itemsize
+        self.vectors = self.m * self.width * self.number
         self.asked = self.n * self.width * FP32
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
-            "dense_retrieve": lambda own: (self._retrieved(own)[0], self.vectors),
+            "dense_retrieve": lambda own: (self._retrieved(own)[0], self.wide),
             "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
-            "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
+            "score_candidates": lambda own: (self.pairs() * (self.scorer_width * FP16 + 16) / own.shards, 0),
             "train_query_generator": self._generator,
             "generate_queries": self._generated,
+            "merge": lambda _: (SMALL, 0),  # hard links to the parts' files
             "select_training_set": self._selected,
             "train_dual_encoder": self._dual_encoder,
             "build_graph": self._graph,
@@ -120,7 +124,7 @@ class _Forecast:
             "train_gnn": self._gnn,
             "encode_corpus": self._encoded,
             "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
-            "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.vectors if own.backbone else 0),
+            "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
             "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
             "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
             "evaluate": lambda _: (self.trec() + FIGURES + self.judged * PER_QUERY, 0),
@@ -181,7 +185,7 @@ class _Forecast:
     def _generated(self, own: Any) -> tuple[float, float]:
         triples = self.n * own.negatives_per_query
         distinct = min(own.max_passages or self.m, triples, self.m)
-        return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
+        return (distinct * (self.size.query_text * PACKED + 12) + triples * 12) / own.shards, 0
 
     def _selected(self, own: Any) -> tuple[float, float]:
         examples = self.size.labels * (1 + own.selection + own.augmentation)
@@ -225,8 +229,9 @@ class _Forecast:
 
     def _labelled_bundle(self, own: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)
-        labels = labelled * self.width * FP32 + self.n * self.size.query_text * PACKED + 8 * self.m
-        # Clusters add vectors of labelled passages, if they are chosen. With a weight of 0 the vectors are M_de's file.
+        labels = labelled * self.width * self.number + self.n * self.size.query_text * PACKED + 8 * self.m
+        # Clusters add vectors of labelled passages, if they are chosen. A use that changes no vector, such as a weight
+        # of 0 or a softmax, has M_de's file.
         return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:

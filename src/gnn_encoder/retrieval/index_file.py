@@ -1,8 +1,8 @@
 """The search index of a bundle: builds FAISS indexes of several kinds from arrays larger than memory, and searches.
 
-    flat       exact, fp32: no index, the vectors themselves are searched
-    flat_fp16  exact over vectors rounded to fp16, half the size
-    sq8        exhaustive over 8-bit codes, a quarter of the size
+    flat       exact: no index, the vectors themselves are searched
+    flat_fp16  exact over vectors rounded to fp16: half the size of fp32 vectors (`build_graph.vector_type`)
+    sq8        exhaustive over 8-bit codes, a byte a number
     ivf        inverted lists of fp16 codes: the lists nearest to the query are searched
     hnsw       a neighbour graph over fp16 codes; FAISS builds it in memory, with codes and links of all passages
 
@@ -148,7 +148,7 @@ def bundle_index(bundle: Bundle) -> Index:
     changes = bundle.added.changes if bundle.added else None
     if isinstance(index, np.ndarray) or not (changes and len(changes.rows)):
         return index
-    return ChangedIndex(index, changes.rows, changes.vectors)
+    return ChangedIndex(index, changes.rows, bundle.vectors[changes.rows])
 
 
 def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:

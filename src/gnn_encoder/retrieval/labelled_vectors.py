@@ -61,7 +61,7 @@ def vectors_with_labels(
         queries: vector [e, d] of the query of each pair.
     """
     every = np.arange(len(passages))
-    if not use.weight or use.method == "softmax" or not len(owner):
+    if not use.changes_vectors or not len(owner):
         return passages, every
     weight = np.float32(use.weight)
     labelled, starts = np.unique(owner, return_index=True)

@@ -14,6 +14,7 @@ import yaml
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
+from gnn_encoder.artifacts.arrays import read_vectors, vector_type
 from gnn_encoder.artifacts.bundle import ADDED, BUNDLE, BUNDLES, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError, expanded
@@ -169,6 +170,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
+    tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
     tree["encode_with_labels"] = _label_settings(since)
     converged = since / CONVERGED_MODEL
     tree["train_converged"] = {"epochs": int(converged.exists())}  # whether its bundle is asked for

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import Inference, WatchedTraining
+from gnn_encoder.settings.shared import Inference, VectorType, WatchedTraining
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -37,6 +37,9 @@ class BuildGraph(Inference, GraphShape):
     edge_feature_type: Literal["fp16", "int8"] = "fp16"
     """Storage type of edge features. `int8`, with one scale per edge, halves the size on disk and the bytes read. On
     ObliQA's graph the first ten hits of 300 test queries did not change (benchmarks/RESULTS.md)."""
+    vector_type: VectorType = "fp16"
+    """Storage type of the passages' vectors, M_de's and those of all bundles. `fp32` takes twice the disk. An update
+    keeps the type of the earlier run; with another type it encodes all passages again."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`. With the same models,
     results for unchanged texts are copied from there. Empty: everything is computed."""

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType
+from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import (
     CONVERGED,
     DUAL_ENCODER,
@@ -54,6 +54,8 @@ class BundleDualEncoder(Inference, Lexical, IndexKind):
 
     system: str = DUAL_ENCODER
     """Name of the system in every table."""
+    vector_type: VectorType = "fp16"
+    """Storage type of vectors that the step encodes itself: `build_graph.vector_type`."""
     bm25: bool = True
     """As in `encode_corpus`."""
 

@@ -254,6 +254,7 @@ def _bundled(settings: Settings) -> dict[str, Any]:
 def bundling_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of a pipeline: call} of the steps that make bundles of dual encoders as they are."""
     shared, asked = {**settings.encode_corpus.speed, **_bundled(settings)}, settings.train_converged.epochs > 0
+    shared["vector_type"] = settings.build_graph.vector_type
     systems = {"bundle_dual_encoder": (DUAL_ENCODER, True), "bundle_converged": (CONVERGED, asked)}
     return {
         name: Call("bundle_dual_encoder", outcome.BundleDualEncoder(system=system, **shared), system, is_asked)

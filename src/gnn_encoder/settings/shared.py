@@ -12,6 +12,7 @@ SMOLLM2 = "smollm2"
 """Name of the causal language model that comes as a Python package (SmolLM2-135M-Instruct). Its digest is checked."""
 Precision = Literal["auto", "fp32", "bf16"]
 TokenVectorType = Literal["fp16", "int8"]
+VectorType = Literal["fp16", "fp32"]
 
 
 class Speed(TypedDict):

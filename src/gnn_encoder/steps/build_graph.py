@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
-from gnn_encoder.artifacts.arrays import create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import STORED, check_range, create_rows, create_vectors
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -49,15 +49,16 @@ def build_graph(
     kind = f"{settings.edge_features}, {settings.edge_feature_type}"
     scorer = {"cross_encoder": read_manifest(cross_encoder).digest, "dtype": dtype, "edges": kind}
     scorer["self_loops"] = settings.self_loop_features
-    former = None
+    former, stored = None, STORED[settings.vector_type]
     if settings.previous:
-        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests)
+        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests, stored)
 
-    vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width)
+    vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
     new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
     progress = context.progress("encoding", len(new), "passages")
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
+    check_range(vectors)
     Contents.write(passage_vectors, retriever, texts=digests)
     asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
     unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))

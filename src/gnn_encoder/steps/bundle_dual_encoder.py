@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
-from gnn_encoder.artifacts.arrays import create_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Draft
+from gnn_encoder.artifacts.arrays import STORED, VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -24,16 +24,17 @@ def bundle_dual_encoder(
 ) -> Metrics:
     """Takes the dual encoder's vectors of the passages if they are given, otherwise encodes the passages."""
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
-    m, width = len(data.passages), encoders.passage_encoder.width
-    vectors, encoded = create_vectors(bundle, m, width), {}
+    m, encoded = len(data.passages), {}
     if passage_vectors:
-        vectors[:] = read_vectors(passage_vectors)
+        bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
     else:
+        vectors = create_vectors(bundle, m, encoders.passage_encoder.width, STORED[settings.vector_type])
         encoding = context.progress("encoding", m, "passages")
         encode_passages(encoders.passage_encoder, data.passages, vectors, progress=encoding, **settings.speed)
         encoded = {"encoded": m, "passages_per_second": encoding.rate}
-    vectors.flush()
-    build_index(vectors, bundle / INDEX, settings)
+        vectors.flush()
+        check_range(vectors)
+    build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     encoders.query_encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
         indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")

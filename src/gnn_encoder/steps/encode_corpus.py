@@ -12,7 +12,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
 from gnn_encoder.artifacts.added_labels import AddedLabels
-from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_vectors
+from gnn_encoder.artifacts.arrays import check_range, create_rows, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, graph_bundle
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
@@ -50,33 +50,36 @@ def encode_corpus(
     models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
     for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
         models |= {f"{name}.{key}": value for key, value in contents.models.items()}
-    former, former_vectors = _former(settings.previous, models)
+    cached = read_vectors(passage_vectors)
+    former, former_vectors = _former(settings.previous, models, cached.dtype)
     known = former.contents.digests
 
     questions = data.query_texts(graph_arrays.queries)
     texts, asked = of_passages.digests["texts"], of_graph.digests["queries"]
-    h_p, h_q = create_rows(encoding, "passages", (m, width)), create_rows(encoding, "queries", (n, width))
+    h_p, h_q = create_rows(encoding, "passages", (m, width), cached.dtype), create_rows(encoding, "queries", (n, width))
     new = carry_over(find(known["passages"], texts), former.passages, h_p)
     encoding_progress = context.progress("encoding", len(new), "passages")
     encode_passages(
         encoders.passage_encoder, data.passages, h_p, rows=new, progress=encoding_progress, **settings.speed
     )
+    check_range(h_p)
     encoding_rate = encoding_progress.rate
     new_queries = carry_over(find(known["queries"], asked), former.queries, h_q)
     h_q[new_queries] = encode_texts(encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed)
 
     began = time.perf_counter()
     around = neighbourhood_digests(graph_arrays, asked, texts)
-    vectors = create_vectors(bundle, m, width)
+    vectors = create_vectors(bundle, m, width, cached.dtype)
     changed = carry_over(find(known["neighbourhoods"], around), former_vectors, vectors)
     nodes = queries_reaching(graph_arrays, changed)
     asking = context.progress("propagating", len(nodes), "queries")
-    of_queries = model.gnn.config.passages_of_queries(read_vectors(passage_vectors), h_p)
+    of_queries = model.gnn.config.passages_of_queries(cached, h_p)
     full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=nodes, progress=asking)
     propagating = context.progress("propagating", len(changed), "passages")
     full_graph.write(vectors, changed, h_p, chunk=settings.chunk, progress=propagating)
     propagation_seconds = time.perf_counter() - began
     vectors.flush()
+    check_range(vectors)
     Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)
     build_index(vectors, bundle / INDEX, settings)
     encoders.query_encoder.save(bundle / QUERY_ENCODER)
@@ -104,16 +107,16 @@ def encode_corpus(
     }
 
 
-def _former(folder: str, models: dict[str, str]) -> tuple[Encoding, np.ndarray]:
-    """The encoding of an earlier run and h'_p of its passages, fp32 [m, d].
+def _former(folder: str, models: dict[str, str], dtype: np.dtype) -> tuple[Encoding, np.ndarray]:
+    """The encoding of an earlier run and h'_p of its passages [m, d], both stored in the type `dtype`.
 
-    Both are empty without a `folder`, if other models wrote them, or if the bundle there was not written with the
-    encoding.
+    Both are empty without a `folder`, if other models wrote them or in another type, or if the bundle there was not
+    written with the encoding.
     """
     if folder:
         encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(graph_bundle(Path(folder)))
         together = bundle.manifest.inputs == read_manifest(Path(folder) / "encoding").inputs
-        if together and encoding.contents.models == models:
+        if together and encoding.contents.models == models and encoding.passages.dtype == dtype:
             return encoding, bundle.stored_vectors
     none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
     digests = dict.fromkeys(("passages", "queries", "neighbourhoods"), no_digests)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
-from gnn_encoder.artifacts.arrays import create_vectors, read_rows
+from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import BM25, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
@@ -42,7 +42,10 @@ def encode_with_labels(
     )  # fmt: skip
     query, passage = labelled_pairs(data)
     labels = LabelledQueries.of(query, passage, len(plain), of_train)
-    write_vectors(bundle, use, plain, labels)
+    if use.changes_vectors:
+        write_vectors(bundle, use, plain, labels)
+    else:
+        bundle.share(VectorsFolder.read(passage_vectors), VECTORS)
     table = data.queries.take(data.query_rows("train")[np.unique(query)])
     labels.write(bundle / LABELS, table.column("query_id"), table.column("text"), plain, use)
     vectors = read_rows(bundle.path, "vectors")
@@ -77,11 +80,12 @@ def write_vectors(draft: Draft, use: LabelUse, plain: np.ndarray, labels: Labell
     """
     every = np.arange(len(plain), dtype=np.int32)
     of = every
-    if use.weight and use.method in ("max", "clusters"):  # the file's size is not known before
+    if use.method in ("max", "clusters"):  # the file's size is not known before
         of = np.concatenate([every[:0], *(of for _, of in label_blocks(use, plain, labels, every))])
         np.save(draft / f"{VECTOR_PASSAGES}.npy", of, allow_pickle=False)
-    vectors, start = create_vectors(draft, len(of), plain.shape[1]), 0
+    vectors, start = create_vectors(draft, len(of), plain.shape[1], plain.dtype), 0
     for block, _ in label_blocks(use, plain, labels, every):
         vectors[start : start + len(block)] = block
         start += len(block)
     vectors.flush()
+    check_range(vectors)

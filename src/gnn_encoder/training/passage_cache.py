@@ -26,7 +26,7 @@ CHUNK = 8192
 
 
 class PassageCache:
-    """Vectors [m, d] by passage row, memory-mapped; version 0 has M_de's vectors.
+    """Vectors [m, d] by passage row, memory-mapped, in the type of version 0, which has M_de's vectors.
 
     Args:
         vectors: M_de's vectors.
@@ -57,7 +57,8 @@ class PassageCache:
     def _write(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.partial")
-        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=self.vectors.shape)
+        stored = self.vectors
+        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=stored.dtype, shape=stored.shape)
         with torch.autocast(device().type, enabled=False):
             for start in range(0, len(self._rows), CHUNK):
                 rows = self._rows[start : start + CHUNK]

@@ -55,17 +55,20 @@ def _model(
 
 
 def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
-    """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors."""
+    """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors.
+
+    h_p and h'_p have the type of `stored`, as in `encode_corpus`.
+    """
     model = training.model
     m, encoded = len(stored), stored
     if isinstance(model, GnnEncoder):
-        encoded = scratch(*stored.shape)
+        encoded = scratch(*stored.shape, dtype=stored.dtype)
         progress, encoder = context.progress("encoding", m, "passages"), model.dual_encoder.passage_encoder
         precision = training.settings.precision
         encode_passages(encoder, training.dataset.passages, encoded, precision=precision, progress=progress)
     of_queries = model.gnn.config.passages_of_queries(stored, encoded)
     asked = training.queries.vectors(training.graph.queries)
     full_graph = Propagation(model.gnn, training.graph, asked, of_queries)
-    vectors = scratch(*stored.shape)
+    vectors = scratch(*stored.shape, dtype=stored.dtype)
     full_graph.write(vectors, np.arange(m), encoded)
     return vectors

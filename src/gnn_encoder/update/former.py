@@ -37,23 +37,31 @@ class FormerGraph:
 
     @classmethod
     def read(
-        cls, folder: Path, retriever: dict[str, str], scorer: dict[str, str], queries: np.ndarray, passages: np.ndarray
+        cls,
+        folder: Path,
+        retriever: dict[str, str],
+        scorer: dict[str, str],
+        queries: np.ndarray,
+        passages: np.ndarray,
+        dtype: np.dtype,
     ) -> "FormerGraph | None":
-        """Reads the earlier graph in a run's folder; None if another dual encoder made the graph.
+        """Reads the earlier graph in a run's folder; None if another dual encoder made the graph, or its vectors are
+        stored in another type.
 
         Args:
             retriever, scorer: digests of the dual encoder and of the cross-encoder, and the precision of each.
             queries, passages: text digests of the graph's queries [n, 2] and of all passages [m, 2].
+            dtype: the storage type of passages' vectors.
         """
-        vectors, graph = folder / "passage_vectors", folder / "graph"
-        of_passages, of_queries = Contents.read(vectors), Contents.read(graph)
-        if of_passages.models != retriever:
+        graph, vectors = folder / "graph", read_vectors(folder / "passage_vectors")
+        of_passages, of_queries = Contents.read(folder / "passage_vectors"), Contents.read(graph)
+        if of_passages.models != retriever or vectors.dtype != dtype:
             return None
         before = of_passages.digests["texts"]
         return cls(
             Graph.read(graph),
-            read_vectors(vectors),
-            read_rows(vectors, "queries"),
+            vectors,
+            read_rows(folder / "passage_vectors", "queries"),
             find(of_queries.digests["queries"], queries),
             find(before, passages),
             find(passages, before),
@@ -83,7 +91,7 @@ class FormerGraph:
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
             some, old = rows[part], kept[rows[part]]
-            of_old = np.einsum("qd,qkd->qk", asked[some], vectors[old])
+            of_old = np.einsum("qd,qkd->qk", asked[some], np.asarray(vectors[old], np.float32))
             both = np.concatenate([np.where(old >= 0, of_old, -np.inf), scores[part]], axis=1)
             passages = np.concatenate([old, added[fresh[part]]], axis=1)
             order = np.lexsort((passages, -both), axis=1)[:, :k]
