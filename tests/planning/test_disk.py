@@ -50,6 +50,15 @@ def test_what_is_not_asked_for_takes_nothing() -> None:
     assert "rank: Untrained" in forecast(size)
 
 
+def test_tasks_that_share_a_step_take_its_space_together() -> None:
+    size = DataSize.assumed(1000, 100)
+    one, several = forecast(size), forecast(size, "score_candidates.shards=4", "generate_queries.shards=4")
+    for step in ("score_candidates", "generate_queries"):
+        parts = [several[f"{step}: {number} of 4"] - ARTIFACT for number in (1, 2, 3, 4)]
+        assert sum(parts) == pytest.approx(one[step] - ARTIFACT, abs=4) and one[step] > ARTIFACT
+        assert several[f"merge: {step}"] == one[f"merge: {step}"] == ARTIFACT
+
+
 def test_what_a_step_takes_while_it_runs_counts_once() -> None:
     assert needed([Space("a", 10, 100), Space("b", 20, 5)]) == 110
     assert needed([Space("a", 10, 5), Space("b", 20, 5)]) == 35

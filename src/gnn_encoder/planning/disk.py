@@ -112,6 +112,7 @@ class _Forecast:
             "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
             "train_query_generator": self._generator,
             "generate_queries": self._generated,
+            "merge": lambda _: (0, 0),  # hard links to the parts' files
             "select_training_set": self._selected,
             "train_dual_encoder": self._dual_encoder,
             "build_graph": self._graph,
@@ -133,7 +134,8 @@ class _Forecast:
 
     def of(self, call: Call) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
-        kept, meanwhile = self.steps[call.step](call.settings)
+        whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
+        kept, meanwhile = (size / tasks for size in whole)
         title = StepArguments(label=call.label).title(call.step)
         return Space(title, int(kept) + ARTIFACT, int(meanwhile))
 
