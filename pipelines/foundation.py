@@ -28,7 +28,8 @@ def lay_foundation(
     ingest: str,
     bm25_retrieve: str,
     train_dpr: str,
-    dense_retrieve: str,
+    dense_retrieve: list,
+    merge_dense_retrieve: str,
     train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
@@ -45,7 +46,9 @@ def lay_foundation(
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
     bm25_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
     dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
-    dpr_run = components.dense_retrieve(arguments=dense_retrieve, dataset=dataset, dpr=dpr).output
+    with dsl.ParallelFor(dense_retrieve) as arguments:
+        found = components.dense_retrieve(arguments=arguments, dataset=dataset, dpr=dpr).output
+    dpr_run = components.merge(arguments=merge_dense_retrieve, parts=dsl.Collected(found), dataset=dataset).output
 
     # The cross-encoder's score of every candidate pair.
     cross_encoder = components.train_cross_encoder(

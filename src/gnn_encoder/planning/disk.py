@@ -39,6 +39,8 @@ BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
+RETRIEVED = ("dense_retrieve",)
+"""Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
@@ -107,7 +109,7 @@ class _Forecast:
             "ingest": lambda _: (size.dataset, 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
-            "dense_retrieve": lambda own: (self._retrieved(own)[0], self.vectors),
+            "dense_retrieve": lambda own: (self._retrieved(own)[0] * own.shards, self.vectors),  # hits in each part
             "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
             "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
             "train_query_generator": self._generator,
@@ -135,6 +137,8 @@ class _Forecast:
     def of(self, call: Call) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
         whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
+        if call.step == "merge" and call.label in RETRIEVED and (own := getattr(self.settings, call.label)).shards > 1:
+            whole = self._retrieved(own)  # written again
         kept, meanwhile = (size / tasks for size in whole)
         title = StepArguments(label=call.label).title(call.step)
         return Space(title, int(kept) + ARTIFACT, int(meanwhile))

@@ -1,6 +1,7 @@
 """First-stage rankings: searches every split, measures on dev, merges several rankings into candidates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,27 @@ def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_de
         scores, passages = search(queries, min(depth, len(dataset.passages)))
         runs.append(Run.from_hits(queries, passages, scores))
     return Run.concatenate(runs)
+
+
+def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval_depth: int) -> Run:
+    """Returns the run of all hits of run artifacts over different passages, or over different queries.
+
+    Hits with equal scores are ordered by passage row, as in `exact.search` and `Bm25.search`, so that the run is that
+    of one search. One part is in memory at a time.
+    """
+    from gnn_encoder.retrieval.exact import QUERIES, merge  # imports FAISS
+
+    def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int32)
+        for part in parts:
+            more_scores, more_rows = Run.read(part).scored_hits(queries, k)
+            for start in range(0, len(queries), QUERIES):
+                some = slice(start, start + QUERIES)
+                scores[some], rows[some] = merge(scores[some], rows[some], more_scores[some], more_rows[some])
+        return scores, rows
+
+    return search_splits(dataset, best, train_depth=train_depth, eval_depth=eval_depth)
 
 
 def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:

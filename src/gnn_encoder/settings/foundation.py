@@ -71,8 +71,8 @@ class TrainDpr(Backbone, ContrastiveTraining):
     """Negatives are drawn from this many first hits of BM25, without the positives."""
 
 
-class DenseRetrieve(Inference):
-    """Encode the corpus and search it for every query."""
+class DenseRetrieve(Inference, Sharded):
+    """Encode the corpus and search it for every query. Tasks divide the passages, in blocks of 65,536."""
 
     train_depth: PositiveInt = 50
     """As in `bm25_retrieve`."""
