@@ -13,7 +13,8 @@ from pipelines.foundation import lay_foundation
 @dsl.pipeline(name="gnn-encoder-ablation", description="Compares variants of the GNN-encoder on one foundation.")
 def ablation(
     ingest: str,
-    bm25_retrieve: str,
+    bm25_retrieve: list,
+    merge_bm25_retrieve: str,
     train_dpr: str,
     dense_retrieve: list,
     merge_dense_retrieve: str,
@@ -34,6 +35,7 @@ def ablation(
     base = lay_foundation(
         ingest=ingest,
         bm25_retrieve=bm25_retrieve,
+        merge_bm25_retrieve=merge_bm25_retrieve,
         train_dpr=train_dpr,
         dense_retrieve=dense_retrieve,
         merge_dense_retrieve=merge_dense_retrieve,

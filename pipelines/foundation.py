@@ -26,7 +26,8 @@ class Foundation:
 def lay_foundation(
     *,
     ingest: str,
-    bm25_retrieve: str,
+    bm25_retrieve: list,
+    merge_bm25_retrieve: str,
     train_dpr: str,
     dense_retrieve: list,
     merge_dense_retrieve: str,
@@ -44,7 +45,9 @@ def lay_foundation(
     dataset = components.ingest(arguments=ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
-    bm25_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    with dsl.ParallelFor(bm25_retrieve) as arguments:
+        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset).output
+    bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
     dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
     with dsl.ParallelFor(dense_retrieve) as arguments:
         found = components.dense_retrieve(arguments=arguments, dataset=dataset, dpr=dpr).output

@@ -57,9 +57,10 @@ def test_tasks_that_share_a_step_take_its_space_together() -> None:
         parts = [several[f"{step}: {number} of 4"] - ARTIFACT for number in (1, 2, 3, 4)]
         assert sum(parts) == pytest.approx(one[step] - ARTIFACT, abs=4) and one[step] > ARTIFACT
         assert several[f"merge: {step}"] == one[f"merge: {step}"] == ARTIFACT
-    several = forecast(size, "dense_retrieve.shards=4")  # each part has hits of every query
+    several = forecast(size, "dense_retrieve.shards=4", "bm25_retrieve.shards=4")
     for title in ("dense_retrieve: 1 of 4", "dense_retrieve: 4 of 4", "merge: dense_retrieve"):
-        assert several[title] == one["dense_retrieve"]
+        assert several[title] == one["dense_retrieve"], "each part has hits of every query"
+    assert several["merge: bm25_retrieve"] == one["bm25_retrieve"] > several["bm25_retrieve: 1 of 4"]
 
 
 def test_what_a_step_takes_while_it_runs_counts_once() -> None:

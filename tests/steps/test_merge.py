@@ -20,10 +20,17 @@ from gnn_encoder.runs import launch, provenance
 from gnn_encoder.runs.forked_steps import FORK_AFTER
 from gnn_encoder.runs.local_run import run_pipeline
 from gnn_encoder.runs.supervision import Event
-from gnn_encoder.settings.foundation import DenseRetrieve, GenerateQueries, ScoreCandidates, SelectTrainingSet
+from gnn_encoder.settings.foundation import (
+    Bm25Retrieve,
+    DenseRetrieve,
+    GenerateQueries,
+    ScoreCandidates,
+    SelectTrainingSet,
+)
 from gnn_encoder.settings.pipeline import by_parameter, shared_calls
 from gnn_encoder.settings.shared import Merge
 from gnn_encoder.steps import dense_retrieve as dense
+from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 from gnn_encoder.steps.generate_queries import generate_queries
 from gnn_encoder.steps.merge import merge
 from gnn_encoder.steps.score_candidates import score_candidates
@@ -151,6 +158,19 @@ def test_tasks_retrieve_the_bits_of_one_task(retrieved: tuple[Path, Path]) -> No
     assert one["passages"] == 100 and "dev/R_at_100" in one
     assert "dev/R_at_100" not in read_manifest(retrieved[0].parent / f"0 of {SHARDS}").metrics
     assert read_manifest(retrieved[0]).digest == read_manifest(retrieved[1]).digest
+
+
+@pytest.mark.parametrize("fields", ["joined", "separate"])
+def test_tasks_search_bm25_with_the_bits_of_one_task(fields: Any, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    def make(settings: Bm25Retrieve, target: Path) -> None:
+        bm25_retrieve(settings, dataset=tiny_dataset.path, bm25_run=target)
+
+    one, several = in_parts(tmp_path, tiny_dataset, Bm25Retrieve(train_depth=5, fields=fields), make)
+    assert read_manifest(one).digest == read_manifest(several).digest
+    assert figures(one, "bm25_retrieve") == figures(several, "bm25_retrieve")
+    assert read_manifest(several).rows == read_manifest(one).rows and figures(one, "bm25_retrieve")["queries"] == 100
+    asked = [np.unique(Run.read(tmp_path / f"{i} of {SHARDS}").query).tolist() for i in range(SHARDS)]
+    assert asked == [[*range(20), *range(60, 73)], [*range(20, 40), *range(73, 86)], [*range(40, 60), *range(86, 100)]]
 
 
 def test_the_training_set_is_the_same(folder: Path, tmp_path: Path, tiny_dataset: Dataset, written: Any) -> None:

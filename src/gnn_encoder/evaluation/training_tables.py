@@ -8,7 +8,12 @@ from gnn_encoder.artifacts import Dataset, GeneratedQueries, KnownPositives, Pai
 from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.retrieval.first_stage import dev_figures
 
-UNITS = {"dense_retrieve": "passages", "score_candidates": "pairs", "generate_queries": "queries"}
+UNITS = {
+    "bm25_retrieve": "queries",
+    "dense_retrieve": "passages",
+    "score_candidates": "pairs",
+    "generate_queries": "queries",
+}
 """Step → what it counts. Its metric UNIT is how many there were, and UNIT_per_second is its rate."""
 
 

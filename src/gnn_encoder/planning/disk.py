@@ -39,7 +39,7 @@ BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
-RETRIEVED = ("dense_retrieve",)
+RETRIEVED = ("bm25_retrieve", "dense_retrieve")
 """Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000

@@ -11,11 +11,27 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
 
 
-def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_depth: int) -> Run:
-    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test."""
-    runs = []
+def searched_queries(dataset: Dataset, share: Callable[[int], slice] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of the queries of train, and of dev and test: all, or of each the `share` of so many."""
+    train = dataset.query_rows("train")
     evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
-    for queries, depth in ((dataset.query_rows("train"), train_depth), (evaluated, eval_depth)):
+    return (train, evaluated) if share is None else (train[share(len(train))], evaluated[share(len(evaluated))])
+
+
+def search_splits(
+    dataset: Dataset,
+    search: Search,
+    *,
+    train_depth: int,
+    eval_depth: int,
+    share: Callable[[int], slice] | None = None,
+) -> Run:
+    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test.
+
+    `share`: see `searched_queries`.
+    """
+    runs = []
+    for queries, depth in zip(searched_queries(dataset, share), (train_depth, eval_depth), strict=True):
         scores, passages = search(queries, min(depth, len(dataset.passages)))
         runs.append(Run.from_hits(queries, passages, scores))
     return Run.concatenate(runs)

@@ -55,8 +55,9 @@ class Ingest(StepSettings):
     """Of all draws."""
 
 
-class Bm25Retrieve(Lexical):
-    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b."""
+class Bm25Retrieve(Lexical, Sharded):
+    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b. Tasks divide the
+    queries, and each builds the index."""
 
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""
