@@ -26,9 +26,11 @@ class Foundation:
 def lay_foundation(
     *,
     ingest: str,
-    bm25_retrieve: str,
+    bm25_retrieve: list,
+    merge_bm25_retrieve: str,
     train_dpr: str,
-    dense_retrieve: str,
+    dense_retrieve: list,
+    merge_dense_retrieve: str,
     train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
@@ -43,9 +45,13 @@ def lay_foundation(
     dataset = components.ingest(arguments=ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
-    bm25_run = components.bm25_retrieve(arguments=bm25_retrieve, dataset=dataset).output
+    with dsl.ParallelFor(bm25_retrieve) as arguments:
+        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset).output
+    bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
     dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
-    dpr_run = components.dense_retrieve(arguments=dense_retrieve, dataset=dataset, dpr=dpr).output
+    with dsl.ParallelFor(dense_retrieve) as arguments:
+        found = components.dense_retrieve(arguments=arguments, dataset=dataset, dpr=dpr).output
+    dpr_run = components.merge(arguments=merge_dense_retrieve, parts=dsl.Collected(found), dataset=dataset).output
 
     # The cross-encoder's score of every candidate pair.
     cross_encoder = components.train_cross_encoder(

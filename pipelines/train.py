@@ -14,9 +14,11 @@ from pipelines.foundation import lay_foundation
 @dsl.pipeline(name="gnn-encoder-train", description="Trains a GNN-encoder and compares it on queries it never saw.")
 def train(
     ingest: str,
-    bm25_retrieve: str,
+    bm25_retrieve: list,
+    merge_bm25_retrieve: str,
     train_dpr: str,
-    dense_retrieve: str,
+    dense_retrieve: list,
+    merge_dense_retrieve: str,
     train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
@@ -60,8 +62,10 @@ def train(
     base = lay_foundation(
         ingest=ingest,
         bm25_retrieve=bm25_retrieve,
+        merge_bm25_retrieve=merge_bm25_retrieve,
         train_dpr=train_dpr,
         dense_retrieve=dense_retrieve,
+        merge_dense_retrieve=merge_dense_retrieve,
         train_cross_encoder=train_cross_encoder,
         score_candidates=score_candidates,
         merge_score_candidates=merge_score_candidates,

@@ -48,18 +48,17 @@ def test_arrays_are_counted_exactly() -> None:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
 
 
-def test_tasks_that_share_a_step_take_together_what_one_takes() -> None:
-    size, name = DataSize.assumed(1000, 100), "score_candidates"
-    one, shared = (forecast(size, f"{name}.shards={count}") for count in (1, 4))
-    tasks = [kept for title, kept in shared.items() if title.startswith(f"{name}: ")]
-    assert len(tasks) == 4 and sum(tasks) - 4 * ARTIFACT == pytest.approx(one[name] - ARTIFACT, abs=4)
-
-
-def test_what_is_not_asked_for_takes_nothing() -> None:
+def test_tasks_that_share_a_step_take_its_space_together() -> None:
     size = DataSize.assumed(1000, 100)
-    assert "encode_with_labels: Query sum" in forecast(size)
-    assert "encode_with_labels: Query sum" not in forecast(size, "encode_with_labels.kinds=[]")
-    assert "rank: Untrained" in forecast(size)
+    one, several = forecast(size), forecast(size, "score_candidates.shards=4", "generate_queries.shards=4")
+    for step in ("score_candidates", "generate_queries"):
+        parts = [several[f"{step}: {number} of 4"] - ARTIFACT for number in (1, 2, 3, 4)]
+        assert sum(parts) == pytest.approx(one[step] - ARTIFACT, abs=4) and one[step] > ARTIFACT
+        assert several[f"merge: {step}"] == one[f"merge: {step}"] == ARTIFACT
+    several = forecast(size, "dense_retrieve.shards=4", "bm25_retrieve.shards=4")
+    for title in ("dense_retrieve: 1 of 4", "dense_retrieve: 4 of 4", "merge: dense_retrieve"):
+        assert several[title] == one["dense_retrieve"], "each part has hits of every query"
+    assert several["merge: bm25_retrieve"] == one["bm25_retrieve"] > several["bm25_retrieve: 1 of 4"]
 
 
 def test_what_a_step_takes_while_it_runs_counts_once() -> None:

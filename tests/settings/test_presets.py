@@ -56,6 +56,8 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.top_k=10", "generate_queries.beams=2"], "set one of them"),
         (["generate_queries.shards=0"], "generate_queries.shards = 0"),
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
+        (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
+        (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
     ],
 )

@@ -10,18 +10,27 @@ import numpy as np
 import pytest
 from conftest import write_first_run, write_generator
 
-from gnn_encoder.artifacts import Dataset, GeneratedQueries, PairScores, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, GeneratedQueries, PairScores, Run, drafting, read_manifest
 from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.cross_encoder import CrossEncoder
+from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import launch, provenance
 from gnn_encoder.runs.forked_steps import FORK_AFTER
 from gnn_encoder.runs.local_run import run_pipeline
 from gnn_encoder.runs.supervision import Event
-from gnn_encoder.settings.foundation import GenerateQueries, ScoreCandidates, SelectTrainingSet
+from gnn_encoder.settings.foundation import (
+    Bm25Retrieve,
+    DenseRetrieve,
+    GenerateQueries,
+    ScoreCandidates,
+    SelectTrainingSet,
+)
 from gnn_encoder.settings.pipeline import by_parameter, shared_calls
 from gnn_encoder.settings.shared import Merge
+from gnn_encoder.steps import dense_retrieve as dense
+from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 from gnn_encoder.steps.generate_queries import generate_queries
 from gnn_encoder.steps.merge import merge
 from gnn_encoder.steps.score_candidates import score_candidates
@@ -81,6 +90,28 @@ def written(
     return in_parts(folder / f"written {request.param}", tiny_dataset, settings, make)
 
 
+@pytest.fixture(scope="module", params=["fp32", "bf16"])
+def retrieved(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path
+) -> tuple[Path, Path]:
+    """Hits in passages of which many have equal vectors; the search reads 16 passages at a time."""
+    folder = tmp_path_factory.mktemp(f"retrieved {request.param}")
+    lengths = {"query_length": 16, "passage_length": 4}
+    with drafting(folder / "dpr", "model") as draft:
+        DualEncoder.from_backbone(
+            str(tiny_backbone), pooling="mean", normalize="no", share_encoders=False, **lengths
+        ).save(draft.path)
+    settings = DenseRetrieve(train_depth=6, eval_depth=70, precision=request.param, tokens_per_batch=128)
+    given = {"dataset": tiny_dataset.path, "dpr": folder / "dpr"}
+
+    def make(settings: DenseRetrieve, target: Path) -> None:
+        dense.dense_retrieve(settings, **given, dpr_run=target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "CHUNK", 16)
+        return in_parts(folder, tiny_dataset, settings, make)
+
+
 def differing(one: Any, other: Any) -> set[str]:
     """The fields of two tables that differ in a bit."""
     return {
@@ -114,6 +145,34 @@ def test_tasks_generate_the_bits_of_one_task(written: tuple[Path, Path]) -> None
     assert figures(written[0], "generate_queries") == figures(written[1], "generate_queries")
 
 
+def test_tasks_retrieve_the_bits_of_one_task(retrieved: tuple[Path, Path]) -> None:
+    whole, several = map(Run.read, retrieved)
+    assert not differing(whole, several)
+    assert np.bincount(whole.query).tolist() == [6] * 60 + [70] * 40
+    tied = (np.diff(whole.score) == 0) & (np.diff(whole.query) == 0)
+    assert tied.sum() > 100 and (np.diff(whole.passage)[tied] > 0).all()
+    of_parts = [Run.read(retrieved[0].parent / f"{i} of {SHARDS}").passage for i in range(SHARDS)]
+    assert [(rows.min(), rows.max()) for rows in of_parts] == [(0, 31), (32, 63), (64, 99)]
+    one, several = (figures(path, "dense_retrieve") for path in retrieved)
+    assert one.pop("headline").split(",")[0] == several.pop("headline").split(",")[0] and one == several
+    assert one["passages"] == 100 and "dev/R_at_100" in one
+    assert "dev/R_at_100" not in read_manifest(retrieved[0].parent / f"0 of {SHARDS}").metrics
+    assert read_manifest(retrieved[0]).digest == read_manifest(retrieved[1]).digest
+
+
+@pytest.mark.parametrize("fields", ["joined", "separate"])
+def test_tasks_search_bm25_with_the_bits_of_one_task(fields: Any, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    def make(settings: Bm25Retrieve, target: Path) -> None:
+        bm25_retrieve(settings, dataset=tiny_dataset.path, bm25_run=target)
+
+    one, several = in_parts(tmp_path, tiny_dataset, Bm25Retrieve(train_depth=5, fields=fields), make)
+    assert read_manifest(one).digest == read_manifest(several).digest
+    assert figures(one, "bm25_retrieve") == figures(several, "bm25_retrieve")
+    assert read_manifest(several).rows == read_manifest(one).rows and figures(one, "bm25_retrieve")["queries"] == 100
+    asked = [np.unique(Run.read(tmp_path / f"{i} of {SHARDS}").query).tolist() for i in range(SHARDS)]
+    assert asked == [[*range(20), *range(60, 73)], [*range(20, 40), *range(73, 86)], [*range(40, 60), *range(86, 100)]]
+
+
 def test_the_training_set_is_the_same(folder: Path, tmp_path: Path, tiny_dataset: Dataset, written: Any) -> None:
     digests = []
     for name, path in zip("ab", written, strict=True):
@@ -145,6 +204,8 @@ def test_more_tasks_than_pairs_leave_some_without_work(folder: Path, tiny_datase
     assert PairScores.read(tmp_path / "few").cls.shape == (0, 32)
     settings = [ScoreCandidates(shards=5, shard=shard) for shard in range(5)]
     assert [each.share(3) for each in settings] == [slice(0, 0), slice(0, 1), slice(1, 1), slice(1, 2), slice(2, 3)]
+    blocks = [each.share(25, 10) for each in settings]
+    assert blocks == [slice(0, 0), slice(0, 10), slice(10, 10), slice(10, 20), slice(20, 25)]
 
 
 def test_what_is_no_complete_set_is_refused(

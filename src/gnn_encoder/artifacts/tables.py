@@ -84,6 +84,11 @@ class Run:
     def read(cls, path: str | Path) -> "Run":
         """Read a run artifact."""
         read_manifest(path, "run")
+        return cls.in_folder(path)
+
+    @classmethod
+    def in_folder(cls, path: str | Path) -> "Run":
+        """Read the files of an artifact or a draft, without a check."""
         return cls(*read_columns(Path(path) / RUN, *cls.__dataclass_fields__))
 
     def write(self, draft: Draft, system: str = "", **facts: Any) -> None:

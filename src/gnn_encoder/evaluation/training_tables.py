@@ -1,14 +1,31 @@
-"""Figures of the tables that lead to a training set: scored pairs and generated queries."""
+"""Figures of the tables that lead to a training set: hits, scored pairs and generated queries."""
 
 from typing import Any
 
 import numpy as np
 
-from gnn_encoder.artifacts import Dataset, GeneratedQueries, KnownPositives, PairScores
+from gnn_encoder.artifacts import Dataset, GeneratedQueries, KnownPositives, PairScores, Run
 from gnn_encoder.evaluation.similarity import NAMES, distribution
+from gnn_encoder.retrieval.first_stage import dev_figures
 
-RATES = {"pair_scores": "pairs_per_second", "generated_queries": "queries_per_second"}
-"""Schema of a table → the name of its figure that says how fast a task made it."""
+UNITS = {
+    "bm25_retrieve": "queries",
+    "dense_retrieve": "passages",
+    "score_candidates": "pairs",
+    "generate_queries": "queries",
+}
+"""Step → what it counts. Its metric UNIT is how many there were, and UNIT_per_second is its rate."""
+
+
+def hit_figures(step: str, dataset: Dataset, run: Run, count: int, rate: float, whole: bool = True) -> dict[str, Any]:
+    """Returns the metrics of a first stage's run, for which `step` read `count` of its unit at `rate` per second.
+
+    whole: False for a task that shares the work. Figures on dev would not be those of all hits.
+    """
+    unit, dev = UNITS[step], dev_figures(dataset, run) if whole else {}
+    quality = f"dev R@100 {dev['dev/R_at_100']:.3f}" if dev else f"{len(run.query):,} hits"
+    speed = f", encoded {rate:,.0f} passages/s" if unit == "passages" else ""
+    return {"hits": len(run.query), unit: count, f"{unit}_per_second": rate, **dev, "headline": quality + speed}
 
 
 def pair_figures(dataset: Dataset, pairs: PairScores, rate: float) -> dict[str, Any]:
@@ -17,7 +34,7 @@ def pair_figures(dataset: Dataset, pairs: PairScores, rate: float) -> dict[str, 
     shares = {"labelled": pairs.probability[labelled], "unlabelled": pairs.probability[~labelled]}
     return {
         "pairs": len(pairs.query),
-        RATES["pair_scores"]: rate,
+        "pairs_per_second": rate,
         **{f"probability_{kind}": float(p.mean(dtype=np.float64)) if len(p) else 0.0 for kind, p in shares.items()},
         "headline": f"{len(pairs.query):,} pairs, {rate:,.0f}/s",
     }
@@ -30,7 +47,7 @@ def query_figures(generated: GeneratedQueries, rate: float) -> dict[str, Any]:
         "queries": len(texts),
         "triples": len(generated.query),
         "empty_queries": sum(not text for text in texts),
-        RATES["generated_queries"]: rate,
+        "queries_per_second": rate,
         **dict(zip(NAMES, percent, strict=True)),
         "headline": f"{len(texts):,} queries, {percent[2] + percent[3]:.0f} % of triples alike (0.3 or more)",
     }

@@ -178,13 +178,17 @@ def encode_passages(
     out: np.ndarray,
     *,
     rows: np.ndarray | None = None,
+    first: int = 0,
     **options: Unpack[ReadOptions],
 ) -> None:
-    """Fills `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`."""
+    """Fills `out` [m, d], memory-mapped or not, with the vectors of all passages (title and text), or of `rows`.
+
+    first: the passage row of the first vector in `out`, for an array of a part of the passages.
+    """
     rows = np.arange(len(passages)) if rows is None else rows
     tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length)
     for start in range(0, len(rows), SHARD):
         part = slice(start, start + SHARD)
         vectors = np.empty((len(rows[part]), encoder.width), np.float32)
         encode_tokens(encoder, tokens.take(places[part]), vectors, **options)
-        out[rows[part]] = vectors
+        out[rows[part] - first] = vectors

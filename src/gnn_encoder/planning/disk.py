@@ -40,6 +40,8 @@ BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
+RETRIEVED = ("bm25_retrieve", "dense_retrieve")
+"""Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
@@ -110,12 +112,12 @@ class _Forecast:
             "ingest": lambda _: (size.dataset, 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
-            "dense_retrieve": lambda own: (self._retrieved(own)[0], self.wide),
+            "dense_retrieve": lambda own: (self._retrieved(own)[0] * own.shards, self.wide),  # hits in each part
             "train_cross_encoder": lambda own: (self.scorer, self._checkpoint(self.scorer, own)),
-            "score_candidates": lambda own: (self.pairs() * (self.scorer_width * FP16 + 16) / own.shards, 0),
+            "score_candidates": lambda _: (self.pairs() * (self.scorer_width * FP16 + 16), 0),
             "train_query_generator": self._generator,
             "generate_queries": self._generated,
-            "merge": lambda _: (SMALL, 0),  # hard links to the parts' files
+            "merge": lambda _: (0, 0),  # hard links to the parts' files
             "select_training_set": self._selected,
             "train_dual_encoder": self._dual_encoder,
             "build_graph": self._graph,
@@ -137,7 +139,10 @@ class _Forecast:
 
     def of(self, call: Call) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
-        kept, meanwhile = self.steps[call.step](call.settings)
+        whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
+        if call.step == "merge" and call.label in RETRIEVED and (own := getattr(self.settings, call.label)).shards > 1:
+            whole = self._retrieved(own)  # written again
+        kept, meanwhile = (size / tasks for size in whole)
         title = StepArguments(label=call.label).title(call.step)
         return Space(title, int(kept) + ARTIFACT, int(meanwhile))
 
@@ -185,7 +190,7 @@ class _Forecast:
     def _generated(self, own: Any) -> tuple[float, float]:
         triples = self.n * own.negatives_per_query
         distinct = min(own.max_passages or self.m, triples, self.m)
-        return (distinct * (self.size.query_text * PACKED + 12) + triples * 12) / own.shards, 0
+        return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
 
     def _selected(self, own: Any) -> tuple[float, float]:
         examples = self.size.labels * (1 + own.selection + own.augmentation)

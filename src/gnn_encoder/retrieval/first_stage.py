@@ -1,6 +1,7 @@
 """First-stage rankings: searches every split, measures on dev, merges several rankings into candidates."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -10,14 +11,51 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
 
 
-def search_splits(dataset: Dataset, search: Search, *, train_depth: int, eval_depth: int) -> Run:
-    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test."""
-    runs = []
+def searched_queries(dataset: Dataset, share: Callable[[int], slice] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of the queries of train, and of dev and test: all, or of each the `share` of so many."""
+    train = dataset.query_rows("train")
     evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
-    for queries, depth in ((dataset.query_rows("train"), train_depth), (evaluated, eval_depth)):
+    return (train, evaluated) if share is None else (train[share(len(train))], evaluated[share(len(evaluated))])
+
+
+def search_splits(
+    dataset: Dataset,
+    search: Search,
+    *,
+    train_depth: int,
+    eval_depth: int,
+    share: Callable[[int], slice] | None = None,
+) -> Run:
+    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test.
+
+    `share`: see `searched_queries`.
+    """
+    runs = []
+    for queries, depth in zip(searched_queries(dataset, share), (train_depth, eval_depth), strict=True):
         scores, passages = search(queries, min(depth, len(dataset.passages)))
         runs.append(Run.from_hits(queries, passages, scores))
     return Run.concatenate(runs)
+
+
+def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval_depth: int) -> Run:
+    """Returns the run of all hits of run artifacts over different passages, or over different queries.
+
+    Hits with equal scores are ordered by passage row, as in `exact.search` and `Bm25.search`, so that the run is that
+    of one search. One part is in memory at a time.
+    """
+    from gnn_encoder.retrieval.exact import QUERIES, merge  # imports FAISS
+
+    def best(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        rows = np.full((len(queries), k), -1, dtype=np.int32)
+        for part in parts:
+            more_scores, more_rows = Run.read(part).scored_hits(queries, k)
+            for start in range(0, len(queries), QUERIES):
+                some = slice(start, start + QUERIES)
+                scores[some], rows[some] = merge(scores[some], rows[some], more_scores[some], more_rows[some])
+        return scores, rows
+
+    return search_splits(dataset, best, train_depth=train_depth, eval_depth=eval_depth)
 
 
 def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:

@@ -55,8 +55,9 @@ class Ingest(StepSettings):
     """Of all draws."""
 
 
-class Bm25Retrieve(Lexical):
-    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b."""
+class Bm25Retrieve(Lexical, Sharded):
+    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b. Tasks divide the
+    queries, and each builds the index."""
 
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""
@@ -71,8 +72,8 @@ class TrainDpr(Backbone, ContrastiveTraining):
     """Negatives are drawn from this many first hits of BM25, without the positives."""
 
 
-class DenseRetrieve(Inference):
-    """Encode the corpus and search it for every query."""
+class DenseRetrieve(Inference, Sharded):
+    """Encode the corpus and search it for every query. Tasks divide the passages, in blocks of 65,536."""
 
     train_depth: PositiveInt = 50
     """As in `bm25_retrieve`."""

@@ -131,7 +131,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
-SHARDED = ("score_candidates", "generate_queries")
+SHARDED = ("bm25_retrieve", "dense_retrieve", "score_candidates", "generate_queries")
 """Steps whose work several tasks can share (`Sharded`)."""
 NOTHING = "nothing"
 """The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""

@@ -126,6 +126,8 @@ ELSEWHERE: dict[str, set[str]] = {
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
+    "bm25_retrieve": {"shard"},
+    "dense_retrieve": {"shard"},
     "score_candidates": {"shard"},
     "generate_queries": {"negative_depth", "shard"},
     "select_training_set": {"negative_depth"},

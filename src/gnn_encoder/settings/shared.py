@@ -45,9 +45,11 @@ class Sharded(StepSettings):
     shard: Count = 0
     """The task's number, from 0. The pipeline sets it."""
 
-    def share(self, count: int) -> slice:
-        """Returns the task's share of `count` rows."""
-        return slice(count * self.shard // self.shards, count * (self.shard + 1) // self.shards)
+    def share(self, count: int, block: int = 1) -> slice:
+        """Returns the task's share of `count` rows, in whole blocks of `block` rows; the last block may be shorter."""
+        blocks = -(-count // block)
+        start, stop = (blocks * number // self.shards * block for number in (self.shard, self.shard + 1))
+        return slice(min(start, count), min(stop, count))
 
 
 class Merge(StepSettings):

@@ -1,7 +1,9 @@
-"""Joins the outputs of the tasks that shared a step's work, without a copy: the merged artifact refers to its parts.
+"""Joins the outputs of the tasks that shared a step's work.
 
-The figures of the whole are computed again from the merged tables, and the history gets one record of the step in place
-of its tasks' records. The output of a step that is one task has the files of that output, and the same digest.
+The merged artifact refers to its parts, without a copy. Only hits are written again: a query's best hits may be in any
+part, and hits are small. The figures of the whole are computed again from the merged tables, and the history gets one
+record of the step in place of its tasks' records. The output of a step that is one task has the files of that output,
+and the same digest.
 """
 
 from collections.abc import Sequence
@@ -9,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores
+from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, PairScores, Run
 from gnn_encoder.artifacts.folder import Artifact, read_manifest
 from gnn_encoder.artifacts.history import History, Record, read_history
 from gnn_encoder.artifacts.parts import share_parts
+from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.training_tables import RATES, pair_figures, query_figures
+from gnn_encoder.evaluation.training_tables import UNITS, hit_figures, pair_figures, query_figures
 from gnn_encoder.report.study import first_words_of
+from gnn_encoder.retrieval.first_stage import join_runs
 from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.settings.shared import Merge
 
@@ -47,9 +51,12 @@ class Part(Artifact):
 
 @step(merged=OF_INPUT)
 def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, merged: Draft) -> Metrics:
-    """Refers to all parts, in the order of their numbers."""
+    """Joins all parts, in the order of their numbers."""
     ordered = complete([Part(path, read_manifest(path), read_history(path)) for path in parts])
-    share_parts(merged, ordered)
+    if len(ordered) > 1 and merged.manifest.schema == "run":
+        write_joined(Dataset(dataset), ordered, merged)
+    else:
+        share_parts(merged, ordered)
     if len(ordered) == 1:
         return {"parts": 1, "headline": "one part"}
     figures = figures_of(context, Dataset(dataset), merged, ordered)
@@ -81,13 +88,22 @@ def complete(parts: Sequence[Part]) -> list[Part]:
     return sorted(parts, key=lambda part: part.number)
 
 
+def write_joined(data: Dataset, parts: Sequence[Part], merged: Draft) -> None:
+    """Writes the run of all parts' hits, as one task writes it."""
+    depths = {name: parts[0].manifest.settings[name] for name in ("train_depth", "eval_depth")}
+    run, system = join_runs(data, [part.path for part in parts], **depths), System.of(parts[0].path)
+    run.write(merged, system.name, **system.facts)
+
+
 def figures_of(context: Context, data: Dataset, merged: Draft, parts: Sequence[Part]) -> Metrics:
     """Returns the figures of the merged tables; the rate is the mean rate of a task."""
-    schema = merged.manifest.schema
-    rates = [part.manifest.metrics[RATES[schema]] for part in parts]
-    counts = [next(iter(part.manifest.rows.values())) for part in parts]
+    schema, step_name = merged.manifest.schema, parts[0].manifest.step
+    unit = UNITS[step_name]
+    rates, counts = ([part.manifest.metrics[key] for part in parts] for key in (f"{unit}_per_second", unit))
     taken = sum(count / rate for count, rate in zip(counts, rates, strict=True) if rate)
     rate = sum(counts) / taken if taken else 0.0
+    if schema == "run":
+        return hit_figures(step_name, data, Run.in_folder(merged.path), sum(counts), rate)
     if schema == "pair_scores":
         return pair_figures(data, PairScores.in_folder(merged.path), rate)
     generated = GeneratedQueries.in_folder(merged.path)
