@@ -33,13 +33,12 @@ SEARCHED = 0.68 * 77e9
 
 @dataclass(frozen=True)
 class Work:
-    """What a step does: seconds of a GPU, seconds of a core, and which setting divides it."""
+    """What a step does, in seconds of a GPU and of a core."""
 
     step: str
     what: str
     gpu: float
     core: float
-    divided: str
 
 
 def works(settings: Settings, size: DataSize, train: int, layers: int, width: int) -> list[Work]:
@@ -72,31 +71,32 @@ def works(settings: Settings, size: DataSize, train: int, layers: int, width: in
     products = 2 * asked * m * width
     texts = m * size.text
     return [
-        Work("ingest", f"{texts / 1e9:,.1f} GB of text", 0, texts / INGESTED, "no"),
-        Work("bm25_retrieve", f"{asked:,} queries", 0, m / INDEXED + asked * m / MATCHED, "shards"),
-        Work("train_dpr", f"{made['train_dpr'].epochs} epochs", trained(examples("train_dpr")), 0, "processes, nodes"),
-        Work("dense_retrieve", f"{m:,} passages, all queries", encoded(m * passage), products / SEARCHED, "shards"),
+        Work("ingest", f"{texts / 1e9:,.1f} GB of text", 0, texts / INGESTED),
+        Work("bm25_retrieve", f"{asked:,} queries", 0, m / INDEXED + asked * m / MATCHED),
+        Work("train_dpr", f"{made['train_dpr'].epochs} epochs", trained(examples("train_dpr")), 0),
+        Work("dense_retrieve", f"{m:,} passages, all queries", encoded(m * passage), products / SEARCHED),
         Work(
             "train_cross_encoder", f"{cross.epochs} epochs",
-            trained(train * cross.epochs * (1 + cross.negatives) * pair), 0, "no",
-        ),
-        Work("score_candidates", f"{scored:,} pairs at most", encoded(scored * pair), 0, "shards"),
+            trained(train * cross.epochs * (1 + cross.negatives) * pair), 0),
+        Work("score_candidates", f"{scored:,} pairs at most", encoded(scored * pair), 0),
         Work(
             "train_dual_encoder", f"{made['train_dual_encoder'].epochs} epochs",
-            trained(examples("train_dual_encoder")) * (4 / 3 if settings.train_dual_encoder.gradient_cache else 1), 0,
-            "processes, nodes",
-        ),
+            trained(examples("train_dual_encoder")) * (4 / 3 if settings.train_dual_encoder.gradient_cache else 1), 0),
         Work(
             "build_graph", f"{edges:,} edges at most, all passages", encoded(m * passage + edges * pair),
-            2 * train * m * width / SEARCHED, "no",
-        ),
+            2 * train * m * width / SEARCHED),
         Work(
             "train_gnn", f"{gnn.epochs} epochs",
             trained(examples("train_gnn") + train * gnn.epochs * 2 * neighbours * query)
-            * (4 / 3 if gnn.gradient_cache else 1), 0, "processes, nodes",
-        ),
-        Work("encode_corpus", f"{m:,} passages", encoded(m * passage), m / PROPAGATED, "shards"),
+            * (4 / 3 if gnn.gradient_cache else 1), 0),
+        Work("encode_corpus", f"{m:,} passages", encoded(m * passage), m / PROPAGATED),
     ]  # fmt: skip
+
+
+def divided(settings: Settings, step: str) -> str:
+    """The settings by which several pods, or processes, share the step's work."""
+    fields = type(getattr(settings, step)).model_fields
+    return ", ".join(name for name in ("shards", "nodes", "processes") if name in fields) or "nothing"
 
 
 def main() -> None:
@@ -114,7 +114,7 @@ def main() -> None:
     rows = []
     for work in works(settings, size, o.train, o.layers, o.width):
         hours = [f"{seconds / 3600:,.1f}" if seconds else "" for seconds in (work.gpu, work.core)]
-        rows.append((work.step, work.what, *hours, work.divided))
+        rows.append((work.step, work.what, *hours, divided(settings, work.step)))
     spaces = run_space(settings, size)
     caption = f"disk of a run: {needed(spaces) / 1e9:,.0f} GB"
     title = f"{o.preset}, {o.passages:,} passages, {o.train:,} training queries, {o.layers} layers of width {o.width}"
