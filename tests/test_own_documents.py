@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_graph import encode, write_models
+from tiny_graph import ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.structure import Structure
@@ -88,6 +88,6 @@ def test_they_are_searched_and_explained(dataset: Dataset, tiny_backbone: Path, 
     explained = explain_search(searcher, "how is a champion promoted", k=len(dataset.passages), neighbors=2)
     assert [each.hit.rank for each in explained] == list(range(1, len(dataset.passages) + 1))
     for each in explained:
-        assert each.why.score == pytest.approx(each.hit.score, abs=1e-4)
+        assert each.why.score == pytest.approx(each.hit.score, rel=ROUNDED)
     influences = [influence for each in explained for influence in each.why.influences]
     assert influences and all(0 < influence.weight < 1 for influence in influences)

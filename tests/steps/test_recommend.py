@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from tiny_graph import ROUNDED
 
 from gnn_encoder.artifacts import (
     Bundle,
@@ -177,7 +178,7 @@ def test_a_dual_encoders_bundle_has_its_vectors(plain: Path, tiny_dataset: Datas
     vectors = np.empty(bundle.vectors.shape, np.float32)
     encode_passages(model.passage_encoder, tiny_dataset.passages, vectors, precision="fp32")
     assert bundle.vectors.dtype == np.float16
-    np.testing.assert_allclose(bundle.vectors, vectors, rtol=2**-10, atol=1e-6)
+    np.testing.assert_allclose(bundle.vectors, vectors, rtol=ROUNDED, atol=1e-6)
     assert (bundle.system, bundle.serving) == (PLAIN, Serving(PLAIN, None)) and bundle.bm25_path
     with drafting(tmp_path / "vectors", "vectors") as draft:
         np.save(draft / "vectors.npy", vectors[::-1])
