@@ -8,13 +8,21 @@ mean. So the result is the gradient of one process with the same global batch. W
 do nothing.
 """
 
+import os
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+"""Environment variables, named as torchrun's: the process's number on its machine, and how many processes are there."""
+PIECE = 64 * 2**20
+"""Bytes of a file that are sent together."""
 
 
 class TrainingOver(Exception):
@@ -52,6 +60,52 @@ def from_leader(value: bool, where: torch.device) -> bool:
     flag = torch.tensor([float(value)], device=where)
     dist.broadcast(flag, src=0)
     return bool(flag.item())
+
+
+def on_several_machines() -> bool:
+    """Whether some processes run on other machines, which do not see the leader's files."""
+    return world_size() > int(os.environ.get(LOCAL_WORLD_SIZE, world_size()))
+
+
+def writes_copies() -> bool:
+    """Whether this process writes the copies of the leader's files on its machine (`to_every_machine`)."""
+    beyond = on_several_machines() and dist.get_rank() >= int(os.environ[LOCAL_WORLD_SIZE])
+    return beyond and os.environ[LOCAL_RANK] == "0"
+
+
+def to_every_machine(where: torch.device, *files: Path) -> None:
+    """Waits until every process calls this function, and copies the leader's files to the other machines' folders.
+
+    Args:
+        where: the device of the process.
+        files: a file in a folder of this process for each file of the leader, which may not exist.
+    """
+    for file in files if on_several_machines() else ():
+        _copy(file, where)
+    meet()
+
+
+def _copy(file: Path, where: torch.device) -> None:
+    leads, writes, partial = is_leader(), writes_copies(), file.with_name(f".{file.name}.partial")
+    size = torch.tensor([file.stat().st_size if leads and file.is_file() else -1], device=where)
+    dist.broadcast(size, src=0)
+    if size.item() < 0:
+        return
+    if writes:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        source = stack.enter_context(file.open("rb")) if leads else None
+        target = stack.enter_context(partial.open("wb")) if writes else None
+        for start in range(0, int(size.item()), PIECE):
+            piece = torch.empty(min(PIECE, int(size.item()) - start), dtype=torch.uint8)
+            if source:
+                source.readinto(piece.numpy().data)
+            piece = piece.to(where)
+            dist.broadcast(piece, src=0)
+            if target:
+                target.write(piece.cpu().numpy().data)
+    if writes:
+        partial.replace(file)
 
 
 class _Gather(torch.autograd.Function):
