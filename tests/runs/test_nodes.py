@@ -24,6 +24,7 @@ from tiny_graph import write_gnn_inputs
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import nodes
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, by_parameter, calls, node_calls
@@ -65,7 +66,7 @@ class Machine:
         self._given = {name: shutil.copytree(path, folder / name) for name, path in inputs.items()}
         self.process: subprocess.Popen[bytes]
 
-    def start(self, **environment: str) -> "Machine":
+    def start(self) -> "Machine":
         """An attempt of the step; nothing of an earlier attempt is left on the machine."""
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         (self.folder / "tmp").mkdir()
@@ -77,7 +78,7 @@ class Machine:
         command = [sys.executable, node_training.__file__, json.dumps(given)]
         inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, env=inherited | own | environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env=inherited | own, stdout=log, stderr=log)
         return self
 
     def end(self, seconds: float = 300) -> str:
@@ -113,7 +114,9 @@ def machines(tmp_path: Path, inputs: dict[str, Path]) -> Iterator[Callable[..., 
             machine.process.kill()
 
 
-def test_four_nodes_train_what_one_trains(machines: Callable[..., list[Machine]], store: SlowStore) -> None:
+def test_four_nodes_train_what_one_trains(
+    machines: Callable[..., list[Machine]], inputs: dict[str, Path], store: SlowStore
+) -> None:
     (alone,), together = machines("alone", 1), machines("four", 4)
     assert "steps" in alone.start().end()
     for machine in together[1:]:  # the followers begin first, and wait
@@ -125,6 +128,8 @@ def test_four_nodes_train_what_one_trains(machines: Callable[..., list[Machine]]
     assert all(not machine.weights for machine in together[1:]), "only the leader has the model"
     for name, weight in alone.weights.items():
         assert (together[0].weights[name] - weight).abs().max() < 1e-5, name
+    start, learned = (DualEncoder.load(path).state_dict() for path in (inputs["dual_encoder"], together[0].out))
+    assert max(float((learned[name] - weight).abs().max()) for name, weight in start.items()) > 1e-3, "nothing learned"
     assert read_manifest(together[0].out, "model").metrics["steps"] == 20
     outputs, dataset = [machine.out for machine in together], together[0].folder / "dataset"
     merge(Merge(), parts=outputs[::-1], dataset=dataset, merged=together[0].folder / "merged")
