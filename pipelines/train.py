@@ -32,7 +32,8 @@ def train(
     encode_query_sum: str,
     encode_query_memory: str,
     encode_query_clusters: str,
-    train_gnn: str,
+    train_gnn: list,
+    merge_train_gnn: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
     train_converged: str,
@@ -101,16 +102,18 @@ def train(
     ).outputs
     graph = tried["chosen_graph"]
 
-    # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4).
-    gnn_encoder = components.train_gnn(
-        arguments=train_gnn,
-        dataset=dataset,
-        training_set=base.training_set,
-        dual_encoder=base.dual_encoder,
-        passage_vectors=passage_vectors,
-        graph=graph,
-        graph_choice=tried["graph_choice"],
-    ).output
+    # Joint training of the dual encoder and the GNN (GNN-encoder 3.3 and 3.4), in one pod or several.
+    with dsl.ParallelFor(train_gnn) as arguments:
+        trained = components.train_gnn(
+            arguments=arguments,
+            dataset=dataset,
+            training_set=base.training_set,
+            dual_encoder=base.dual_encoder,
+            passage_vectors=passage_vectors,
+            graph=graph,
+            graph_choice=tried["graph_choice"],
+        ).output
+    gnn_encoder = components.merge(arguments=merge_train_gnn, parts=dsl.Collected(trained), dataset=dataset).output
 
     # Vectors of all passages with the full graph, and the index.
     encoded = components.encode_corpus(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Graph, drafting, reverse_csr
+from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, drafting, reverse_csr
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
@@ -64,6 +64,26 @@ def write_models(folder: Path, backbone: Path) -> dict[str, Path]:
         with drafting(folder / name, "model") as draft:
             model.save(draft.path)
     return {name: folder / name for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+
+
+def write_gnn_inputs(data: Dataset, backbone: Path, folder: Path, build: BuildGraph) -> dict[str, Path]:
+    """The inputs of `train_gnn`, made by random models; the folder has their cross-encoder, too."""
+    torch.manual_seed(0)
+    with drafting(folder / "dual_encoder", "model") as draft:
+        DualEncoder.from_backbone(
+            str(backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=True
+        ).save(draft.path)
+    with drafting(folder / "cross_encoder", "model") as draft:
+        CrossEncoder.from_backbone(str(backbone), 48).save(draft.path)
+    qrels = data.split_qrels("train")
+    with drafting(folder / "training_set", "training_set") as draft:
+        n = len(qrels.query)
+        texts, none = data.query_texts(qrels.query), np.full((n, 1), -1, np.int32)
+        TrainingSet(texts, qrels.query, qrels.passage, none, np.zeros(n, np.int8)).write(draft)
+    given = {"dataset": data.path, "dual_encoder": folder / "dual_encoder"}
+    built = {"graph": folder / "graph", "passage_vectors": folder / "passage_vectors"}
+    build_graph(build, **given, cross_encoder=folder / "cross_encoder", **built)
+    return {**given, **built, "training_set": folder / "training_set"}
 
 
 def encode(

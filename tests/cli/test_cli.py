@@ -78,6 +78,10 @@ def test_the_library_imports_without_kfp() -> None:
         (["run", "--preset", "quickstart", "--dataset", "no/such/folder"], "no/such/folder"),
         (["run", "--preset", "obliqa"], "no data set: give one with --dataset"),
         (["run", "--preset", "quickstart", "--set", "train_gnn.heads=5"], "train_gnn.heads = 5: must divide"),
+        (
+            ["run", "--preset", "quickstart", "--set", "train_gnn.nodes=2"],
+            "train_gnn.nodes = 2: nodes are pods of a cluster; on this machine set train_gnn.processes instead",
+        ),
         (["run", "--preset", "quickstart", "--set", "shared.backbone=/no/model"], "/no/model"),
         (["data", "check", "no/such/folder"], "no/such/folder"),
         (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from tiny_graph import write_gnn_inputs
 
-from gnn_encoder.artifacts import Dataset, Graph, GraphChoice, TrainingSet, drafting, read_manifest
+from gnn_encoder.artifacts import Dataset, Graph, GraphChoice, read_manifest
 from gnn_encoder.artifacts.report import CHOICE
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.cross_encoder import CrossEncoder
-from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, TrainGnn, largest_graph
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.steps import choose_graph as module
@@ -30,24 +28,8 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def given(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The step's inputs; the graph has every variant's edges."""
-    folder = tmp_path_factory.mktemp("choose")
-    torch.manual_seed(0)
-    with drafting(folder / "dual_encoder", "model") as draft:
-        DualEncoder.from_backbone(
-            str(tiny_backbone), pooling="mean", normalize="yes", query_length=32, passage_length=32, share_encoders=True
-        ).save(draft.path)
-    with drafting(folder / "cross_encoder", "model") as draft:
-        CrossEncoder.from_backbone(str(tiny_backbone), 48).save(draft.path)
-    qrels = tiny_dataset.split_qrels("train")
-    with drafting(folder / "training_set", "training_set") as draft:
-        n = len(qrels.query)
-        texts, none = tiny_dataset.query_texts(qrels.query), np.full((n, 1), -1, np.int32)
-        TrainingSet(texts, qrels.query, qrels.passage, none, np.zeros(n, np.int8)).write(draft)
-    data = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder"}
-    vectors = {"passage_vectors": folder / "passage_vectors"}
     built = largest_graph(BUILD, of(VARIANTS).tried)
-    build_graph(built, **data, cross_encoder=folder / "cross_encoder", graph=folder / "graph", **vectors)
-    return {**data, **vectors, "training_set": folder / "training_set", "graph": folder / "graph"}
+    return write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path_factory.mktemp("choose"), built)
 
 
 def of(variants: dict[str, dict[str, object]], **settings: object) -> ChooseGraph:

@@ -39,6 +39,7 @@ from gnn_encoder.settings.pipeline import (
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.storage import is_remote
+from gnn_encoder.tracking.context import CHECKPOINTS
 
 STORE = "MLFLOW_TRACKING_URI"
 
@@ -148,7 +149,7 @@ def _check_images(pipeline: str, cluster: Cluster) -> None:
 
 
 def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> None:
-    """Raises UserError for what no pod can read, and for a training with more processes than GPUs."""
+    """Raises UserError for what no pod can read, too many processes for the GPUs, and nodes without a common store."""
     local = []
     if not is_remote(settings.ingest.dataset) and open_source(settings.ingest).format in FOLDERS:
         local.append(settings.ingest.dataset)
@@ -161,6 +162,11 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes != "auto" and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
+        if (nodes := getattr(values, "nodes", 1)) > 1 and CHECKPOINTS not in cluster.needs(step).variables:
+            raise UserError(
+                f"{step}.nodes = {nodes}: the nodes meet where the checkpoints are: name a store that all pods see, in "
+                f"the cluster file under defaults.environment.{CHECKPOINTS}"
+            )
     if local:
         how = "put it into an object store and name its s3:// address"
         if Path(local[0]).is_dir():

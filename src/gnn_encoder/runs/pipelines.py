@@ -30,6 +30,7 @@ from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
 from gnn_encoder.settings.pipeline import (
     FOUNDATION,
+    ON_NODES,
     PIPELINES,
     SHARDED,
     Call,
@@ -119,6 +120,7 @@ class Training:
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
     """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    _check_nodes(settings)
     root = _writable(root)
     return Training(preset, with_added_labels(settings, root), root)
 
@@ -134,6 +136,7 @@ def automatic(
 
     given, root = [*overrides, *dataset_override(dataset)], _writable(root)
     settings = load_settings(str(planned(given, budget, root, show)), given)
+    _check_nodes(settings)
     return Training(AUTO, with_added_labels(settings, root), root)
 
 
@@ -311,6 +314,15 @@ def _kept_labels(bundle: Path, root: Path) -> str:
         fresh.write_bytes(content)
         fresh.replace(copy)
     return str(copy)
+
+
+def _check_nodes(settings: Settings) -> None:
+    """Raises UserError for a training on several nodes: kfp.local runs the tasks of a loop one after the other."""
+    for step in ON_NODES:
+        if (nodes := getattr(settings, step).nodes) > 1:
+            raise UserError(
+                f"{step}.nodes = {nodes}: nodes are pods of a cluster; on this machine set {step}.processes instead"
+            )
 
 
 def check_heads(settings: Settings) -> None:

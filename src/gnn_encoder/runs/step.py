@@ -96,22 +96,31 @@ def _run(
         folders |= {key: given} if isinstance(given, Path) else {f"{key}.{i}": path for i, path in enumerate(given)}
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     history = joined(folders.values())
-    key = digest_of({"arguments": call.model_dump(), "inputs": digests})
+    nodes: int = getattr(settings, "nodes", 1)
+    node: Any = getattr(settings, "node", None)  # None: the settings are not of one of several nodes
+    together = call.asked and nodes > 1 and node is not None
+    same = {"settings": {**call.settings, "node": 0}, "label": ""} if together else {}  # in all nodes of a training
+    key = digest_of({"arguments": call.model_dump() | same, "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
             if "dataset" in folders:
                 log.dataset(read_manifest(folders["dataset"]))
             context = Context(name, log, key, title, call.source_digests, addresses, history=history)
+            others = None
+            if together:
+                from gnn_encoder.runs.nodes import gathered  # imports torch
+
+                others = stack.enter_context(gathered(context, node, nodes))  # ends after the outputs are complete
             read = tuple(folders.values())
             schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}
             if not call.asked:
                 metrics: Metrics = {"headline": "not asked for"}
-            elif (size := _processes(settings)) > 1:
+            elif (size := _processes(settings)) > 1 or others:
                 from gnn_encoder.runs.team import train_together  # imports torch
 
-                metrics = train_together(run_step, size, context, settings, inputs, drafts)
+                metrics = train_together(run_step, size, context, settings, inputs, drafts, others)
             else:
                 metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
@@ -133,7 +142,8 @@ def _run(
         if trouble := _disk_trouble(error, written):
             raise UserError(f"{trouble}; free space or fix the disk, then rerun") from error
         raise
-    context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
+    if not node:
+        context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
     emit(title, "finished", metrics=metrics)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gnn_encoder.settings.measures import Measure
-from gnn_encoder.settings.shared import Inference, VectorType, WatchedTraining
+from gnn_encoder.settings.shared import Inference, OnNodes, VectorType, WatchedTraining
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -59,7 +59,7 @@ class GnnShape(StepSettings):
     gate_alpha: Fraction = 0.5
 
 
-class TrainGnn(WatchedTraining, GnnShape):
+class TrainGnn(WatchedTraining, OnNodes, GnnShape):
     """Masked Graph Training of the dual encoder and the GNN together (GNN-encoder 3.4, Algorithm 1)."""
 
     epochs: PositiveInt = 5

@@ -18,7 +18,7 @@ from gnn_encoder.settings.reranking_systems import (
     SYSTEMS,
     System,
 )
-from gnn_encoder.settings.shared import Backbone, Merge, Sharded
+from gnn_encoder.settings.shared import Backbone, Merge, OnNodes, Sharded
 from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
 from gnn_encoder.settings.values import StepSettings
 
@@ -133,6 +133,8 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 SHARDED = ("bm25_retrieve", "dense_retrieve", "score_candidates", "generate_queries")
 """Steps whose work several tasks can share (`Sharded`)."""
+ON_NODES = ("train_gnn",)
+"""Trainings that several pods can share (`OnNodes`)."""
 NOTHING = "nothing"
 """The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""
 ORIGIN = ("run.data", "run.settings", "run.code")
@@ -173,9 +175,9 @@ class Call(NamedTuple):
 def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
-    Each of `steps` is called with the settings of its own section; one in `SHARDED` as `shared_calls` says,
-    `encode_with_labels` once for each kind, `evaluate` adds the calls of `ranking_calls`, with that of `recommend`, and
-    `train_reranker` those of `reranking_calls`.
+    Each of `steps` is called with the settings of its own section; one in `SHARDED` as `shared_calls` says, one in
+    `ON_NODES` as `node_calls` says, `encode_with_labels` once for each kind, `evaluate` adds the calls of
+    `ranking_calls`, with that of `recommend`, and `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     steps = tuple(steps)
@@ -196,6 +198,8 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             found |= reranking_calls(settings, [settings.train_reranker.kind])
         elif step in SHARDED:
             found |= shared_calls(step, getattr(settings, step))
+        elif step in ON_NODES:
+            found |= node_calls(step, getattr(settings, step))
         else:
             found[step] = Call(step, getattr(settings, step))
     return found
@@ -211,6 +215,15 @@ def shared_calls(step: str, settings: Sharded, asked: bool = True) -> dict[str, 
     tasks = [settings.model_copy(update={"shard": number}) for number in range(count)]
     found = {f"{step}.{i}": Call(step, task, labels[i], asked) for i, task in enumerate(tasks)}
     return {**found, f"merge_{step}": Call("merge", Merge(), step, asked)}
+
+
+def node_calls(step: str, settings: OnNodes) -> dict[str, Call]:
+    """Returns the calls of the pods that train together, and of the merge, as `shared_calls`."""
+    found, count = {f"{step}.0": Call(step, settings)}, settings.nodes
+    if count > 1:
+        pods = [settings.model_copy(update={"node": number}) for number in range(count)]
+        found = {f"{step}.{i}": Call(step, pod, f"node {i + 1} of {count}") for i, pod in enumerate(pods)}
+    return {**found, f"merge_{step}": Call("merge", Merge(), step)}
 
 
 def by_parameter(arguments: Mapping[str, str]) -> dict[str, str | list[str]]:

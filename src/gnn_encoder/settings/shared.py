@@ -133,6 +133,16 @@ class Distillation(StepSettings):
     """Scored candidates of a query in a list."""
 
 
+class OnNodes(StepSettings):
+    """A training that several machines, or pods of a cluster, can share."""
+
+    nodes: Annotated[PositiveInt, Field(le=1024)] = 1
+    """Pods of a cluster that train together, each with `processes` processes, with the same batch and result as one. On
+    one machine use `processes` alone. A trial of `choose_graph` and an ablation are one pod."""
+    node: Count | None = None
+    """The pod's number, from 0, which leads. The pipeline sets it; none: the training is one pod."""
+
+
 class ContrastiveTraining(WatchedTraining):
     """Training of a dual encoder with the contrastive loss (eq. 2)."""
 

@@ -3,7 +3,8 @@
 The merged artifact refers to its parts, without a copy. Only hits are written again: a query's best hits may be in any
 part, and hits are small. The figures of the whole are computed again from the merged tables, and the history gets one
 record of the step in place of its tasks' records. The output of a step that is one task has the files of that output,
-and the same digest.
+and the same digest. Of the pods that trained a model together, the leader has the model, and the merged artifact is the
+leader's.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Part(Artifact):
     @property
     def number(self) -> int:
         """The task's number, from 0."""
-        return int(self.manifest.settings.get("shard", 0))
+        return int(self.manifest.settings.get("shard") or self.manifest.settings.get("node") or 0)
 
     @property
     def title(self) -> str:
@@ -43,7 +44,7 @@ class Part(Artifact):
     @property
     def origin(self) -> dict[str, Any]:
         """What all parts of a whole have in common."""
-        settings = {name: value for name, value in self.manifest.settings.items() if name != "shard"}
+        settings = {name: value for name, value in self.manifest.settings.items() if name not in ("shard", "node")}
         code = self.history[self.title].code_digest if self.title else ""
         facts = {"schema": self.manifest.schema, "step": self.manifest.step, "settings": settings}
         return {**facts, "inputs": self.manifest.inputs, "code": code}
@@ -53,12 +54,17 @@ class Part(Artifact):
 def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, merged: Draft) -> Metrics:
     """Joins all parts, in the order of their numbers."""
     ordered = complete([Part(path, read_manifest(path), read_history(path)) for path in parts])
+    trained = "nodes" in ordered[0].manifest.settings
     if len(ordered) > 1 and merged.manifest.schema == "run":
         write_joined(Dataset(dataset), ordered, merged)
     else:
-        share_parts(merged, ordered)
+        share_parts(merged, ordered[:1] if trained else ordered)
     if len(ordered) == 1:
         return {"parts": 1, "headline": "one part"}
+    if trained:
+        records = [context.history.pop(part.title, Record()) for part in ordered]
+        context.history[ordered[0].manifest.step] = records[0]
+        return {"parts": len(ordered), "headline": "the leader's model"}
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]
     spent = {
@@ -81,7 +87,7 @@ def complete(parts: Sequence[Part]) -> list[Part]:
                 f"{part.path} and {parts[0].path} are not parts of one output: they differ in {', '.join(differing)}; "
                 "run the pipeline again"
             )
-    count, numbers = first["settings"].get("shards", 1), sorted(part.number for part in parts)
+    count, numbers = first["settings"].get("shards", first["settings"].get("nodes", 1)), sorted(p.number for p in parts)
     if numbers != list(range(count)):
         found = ", ".join(str(number + 1) for number in numbers)
         raise UserError(f"{first['step']} has {count} parts, and merge was given {found}: run the pipeline again")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Curves, History
 from gnn_encoder.storage.checkpoint_store import Checkpoints
+from gnn_encoder.storage.meeting import Meeting
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
@@ -57,8 +58,16 @@ class Context:
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
+        return Checkpoints(*self._place, self._warn)
+
+    def meeting(self) -> Meeting:
+        """Where the machines that share this call meet: beside its checkpoints."""
+        return Meeting(*self._place)
+
+    @property
+    def _place(self) -> tuple[str, str]:
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
-        return Checkpoints(root, f"{self.step}-{self.key[:20]}", self._warn)
+        return root, f"{self.step}-{self.key[:20]}"
 
     def _warn(self, message: str) -> None:
         emit(self.title or self.step, "note", message=message)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.storage.checkpoint_store import Checkpoints, discard, seal
+from gnn_encoder.training.ranks import is_leader
 
 FILE, KEPT, FROZEN = "checkpoint.safetensors", "kept-{}.safetensors", "frozen.safetensors"
 MODEL, OPTIMIZER = "model.", "optimizer."
@@ -218,7 +219,8 @@ def steps_done(folder: Path) -> int:
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Position, dict[str, Tensor]]:
     """Puts the saved state into model and optimizer; returns the position and the best epoch's parameters.
 
-    Without a checkpoint the position is the start. `Checkpoints.fetch` has already checked the files' digests.
+    Without a checkpoint the position is the start. Only the leader gets the best parameters. `Checkpoints.fetch`
+    has already checked the files' digests.
 
     Raises:
         UserError: a file of the state is missing.
@@ -248,7 +250,7 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tu
     for name, tensor in (_read(folder / FROZEN) if frozen else {}).items():
         with torch.no_grad():
             parameters[name].copy_(tensor)
-    kept = position.best > -float("inf")
+    kept = position.best > -float("inf") and is_leader()
     return position, _read(folder / KEPT.format(position.kept_epoch)) if kept else {}
 
 

@@ -28,8 +28,8 @@ from gnn_encoder.training.ranks import (
     average_gradients,
     from_leader,
     is_leader,
-    meet,
     seed_follower,
+    to_every_machine,
 )
 
 CURVE_POINTS = 200
@@ -142,9 +142,9 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rates = [group["lr"] for group in optimizer.param_groups]
     checkpoints, leads = context.checkpoints(), is_leader()
-    if leads:  # all processes share one folder
+    if leads:  # all processes of a machine share one folder
         checkpoints.fetch(checkpoint.steps_done)
-    meet()
+    to_every_machine(device(), *(checkpoints.folder / name for name in (checkpoint.FILE, checkpoint.FROZEN)))
     position, kept = checkpoint.load(checkpoints.folder, model, optimizer)
     context.resume_curves(position.curves)
     steps = plan.steps_per_epoch * settings.epochs

@@ -18,7 +18,7 @@ from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.storage.checkpoint_store import discard, seal
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.checkpoint import FILE
-from gnn_encoder.training.ranks import alone, is_leader, meet
+from gnn_encoder.training.ranks import alone, is_leader, to_every_machine, writes_copies
 
 NAME = "passages-{}.npy"
 CHUNK = 8192
@@ -49,10 +49,13 @@ class PassageCache:
                     self._write(file, progress(len(self._rows)))
             # Its time is the start of its use: an earlier checkpoint still needs the previous version.
             os.utime(file, ns=(now := time.time_ns(), now))
-        meet()
+        to_every_machine(device(), file)
         self.vectors, self.version = np.load(file, mmap_mode="r"), version
         if is_leader():
             _remove_outdated(folder, version)
+        elif writes_copies():  # the other machines resume from the leader's files
+            for copy in set(folder.glob(NAME.format("*"))) - {file}:
+                copy.unlink()
 
     def _write(self, file: Path, progress: Progress) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,14 +8,21 @@ gradient is the same in every process, and so is its mean. So the result is the 
 global batch. Without a process group these functions do nothing.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+LOCAL_RANK, LOCAL_WORLD_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+"""Environment variables, named as torchrun's: the process's number on its machine, and how many processes are there."""
+PIECE = 64 * 2**20
+"""Bytes of a file that are sent together."""
 
 
 class TrainingOver(Exception):
@@ -53,6 +60,57 @@ def from_leader(value: bool, where: torch.device) -> bool:
     flag = torch.tensor([float(value)], device=where)
     dist.broadcast(flag, src=0)
     return bool(flag.item())
+
+
+def on_several_machines() -> bool:
+    """Whether some processes run on other machines, which do not see the leader's files."""
+    return world_size() > _on_this_machine()
+
+
+def _on_this_machine() -> int:
+    """Number of processes on this machine that train together."""
+    return min(world_size(), int(os.environ.get(LOCAL_WORLD_SIZE, world_size())))
+
+
+def writes_copies() -> bool:
+    """Whether this process writes the copies of the leader's files on its machine (`to_every_machine`)."""
+    beyond = on_several_machines() and dist.get_rank() >= int(os.environ[LOCAL_WORLD_SIZE])
+    return beyond and os.environ[LOCAL_RANK] == "0"
+
+
+def to_every_machine(where: torch.device, *files: Path) -> None:
+    """Waits until every process calls this function, and copies the leader's files to the other machines' folders.
+
+    Args:
+        where: the device of the process.
+        files: a file in a folder of this process for each file of the leader, which may not exist.
+    """
+    for file in files if on_several_machines() else ():
+        _copy(file, where)
+    meet()
+
+
+def _copy(file: Path, where: torch.device) -> None:
+    leads, writes, partial = is_leader(), writes_copies(), file.with_name(f".{file.name}.partial")
+    size = torch.tensor([file.stat().st_size if leads and file.is_file() else -1], device=where)
+    dist.broadcast(size, src=0)
+    if size.item() < 0:
+        return
+    if writes:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        source = stack.enter_context(file.open("rb")) if leads else None
+        target = stack.enter_context(partial.open("wb")) if writes else None
+        for start in range(0, int(size.item()), PIECE):
+            piece = torch.empty(min(PIECE, int(size.item()) - start), dtype=torch.uint8)
+            if source:
+                source.readinto(piece.numpy().data)
+            piece = piece.to(where)
+            dist.broadcast(piece, src=0)
+            if target:
+                target.write(piece.cpu().numpy().data)
+    if writes:
+        partial.replace(file)
 
 
 class _Gather(torch.autograd.Function):
@@ -93,10 +151,10 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the block, the leader works while the other processes wait: on a CPU it has their threads, too."""
-    own, with_all = torch.get_num_threads(), torch.get_num_threads() * world_size()
+    """In the block, the leader works while the other processes wait: on a CPU it has the threads of its machine's."""
+    own = torch.get_num_threads()
     if not torch.cuda.is_available():
-        torch.set_num_threads(with_all)
+        torch.set_num_threads(own * _on_this_machine())
     try:
         yield
     finally:

@@ -194,6 +194,7 @@ def test_what_pods_cannot_reach_is_refused(
         (["--dataset", "beir"], f"{tmp_path}/beir lies on this machine, where no pod can read it"),
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
+        (["--set", "train_gnn.nodes=2"], "train_gnn.nodes = 2: the nodes meet where the checkpoints are: name a store"),
     ]:
         assert submit(monkeypatch, host, *more) == 2
         told = capsys.readouterr().err
