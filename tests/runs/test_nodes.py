@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import node_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -58,6 +57,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
         yield store
 
 
+PROGRAM = Path(__file__).parents[1] / "node_training.py"
+"""It is not imported, because it changes AdamW."""
+
+
 class Machine:
     """A node on a machine of its own: its copies of the inputs, its temporary files, its output."""
 
@@ -70,12 +73,12 @@ class Machine:
         """An attempt of the step; nothing of an earlier attempt is left on the machine."""
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         (self.folder / "tmp").mkdir()
-        source = [Path(nodes.__file__).parents[2], Path(node_training.__file__).parent]
+        source = [Path(nodes.__file__).parents[2], PROGRAM.parent]
         own = {"PYTHONPATH": os.pathsep.join(map(str, source)), "TMPDIR": str(self.folder / "tmp")}
         own |= {CHECKPOINTS: ROOT, TOKENS: str(self.folder / "tokens"), nodes.LOST: str(LOST), "OMP_NUM_THREADS": "1"}
         given = {"settings": self._call.settings.model_dump(), "label": self._call.label, "out": str(self.out)}
         given["inputs"] = {name: str(path) for name, path in self._given.items()}
-        command = [sys.executable, node_training.__file__, json.dumps(given)]
+        command = [sys.executable, str(PROGRAM), json.dumps(given)]
         inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, env=inherited | own, stdout=log, stderr=log)

@@ -22,6 +22,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import team
 from gnn_encoder.settings.foundation import TrainDualEncoder
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 from gnn_encoder.tracking.context import CHECKPOINTS
 
@@ -162,8 +163,9 @@ def test_auto_is_two_processes_for_documents_on_a_cpu(monkeypatch: pytest.Monkey
     cores, gpu = 4, False
     monkeypatch.setattr(team.torch, "get_num_threads", lambda: cores)
     monkeypatch.setattr(team.torch.cuda, "is_available", lambda: gpu)
-    assert [team.fitting_size(kind) for kind in ("lim", "colbert", "")] == [2, 1, 1]
+    kinds = [TrainReranker(kind=kind).in_documents for kind in ("lim", "colbert")]
+    assert [team.fitting_size(kind) for kind in kinds] == [2, 1]
     cores = 1
-    assert team.fitting_size("lim") == 1
+    assert team.fitting_size(True) == 1
     cores, gpu = 4, True
-    assert team.fitting_size("lim") == 1
+    assert team.fitting_size(True) == 1

@@ -10,7 +10,6 @@ from numpy.typing import DTypeLike
 
 from gnn_encoder.artifacts.folder import Artifact, Draft, read_manifest
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.shared import VectorType
 
 VECTORS = "vectors.npy"
 GRAPH_FILES = {
@@ -27,7 +26,7 @@ GRAPH_FILES = {
 }
 """Field of `Graph` → file."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
-STORED: dict[VectorType, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
+STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536
 """Vectors checked at a time."""
 
@@ -71,7 +70,7 @@ def read_vectors(path: str | Path) -> np.ndarray:
     return read_rows(path, Path(VECTORS).stem)
 
 
-def vector_type(vectors: np.ndarray) -> VectorType:
+def vector_type(vectors: np.ndarray) -> str:
     """The storage type of vectors. Runs before `build_graph.vector_type` have fp32."""
     return "fp16" if vectors.dtype == np.float16 else "fp32"
 

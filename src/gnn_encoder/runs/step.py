@@ -154,7 +154,7 @@ def _processes(settings: StepSettings) -> int:
         return int(wanted)
     from gnn_encoder.runs.team import fitting_size
 
-    return fitting_size(getattr(settings, "kind", ""))
+    return fitting_size(getattr(settings, "in_documents", False))
 
 
 def peak_gib() -> float:

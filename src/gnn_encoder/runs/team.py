@@ -33,7 +33,6 @@ from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.nodes import PREFIX_STORE, Nodes, Place
-from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
@@ -43,10 +42,9 @@ WAIT = timedelta(hours=12)
 """Time limit of a collective operation: followers wait while the leader ranks dev queries after an epoch."""
 
 
-def fitting_size(kind: str) -> int:
+def fitting_size(in_documents: bool) -> int:
     """Returns the number of processes that `processes: auto` stands for: see `settings.shared`."""
-    idle = kind in DOCUMENT_KINDS and not torch.cuda.is_available() and torch.get_num_threads() > 1
-    return 2 if idle else 1
+    return 2 if in_documents and not torch.cuda.is_available() and torch.get_num_threads() > 1 else 1
 
 
 def train_together(

@@ -204,6 +204,11 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
             yield f"systems.{'.'.join(map(str, (name, *first['loc'])))}: {first['msg'].removeprefix('Value error, ')}"
 
     @property
+    def in_documents(self) -> bool:
+        """Whether the re-ranker reads passages in their documents."""
+        return self.kind in DOCUMENT_KINDS
+
+    @property
     def _unused(self) -> set[str]:
         """Names of the settings that the training does not depend on."""
         unused = {name for name, kinds in _OWN.items() if self.kind not in kinds}
