@@ -16,7 +16,8 @@ from common import show
 
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import TOKEN, needed, run_space
-from gnn_encoder.settings.pipeline import PIPELINES, Settings, calls
+from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 
 OBLIQA, QUERY = 470 / TOKEN + 2, 20

@@ -12,9 +12,10 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.calls import ranking_calls
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.outcome import Evaluate, Promote
-from gnn_encoder.settings.pipeline import Settings, ranking_calls
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.evaluate import evaluate
 from gnn_encoder.steps.fuse import fuse

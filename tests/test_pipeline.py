@@ -27,9 +27,11 @@ from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
+from gnn_encoder.runs.latest import MODELS
 from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.settings.calls import TITLES, TRAINING
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
-from gnn_encoder.settings.pipeline import FOUNDATION, SHARDED, TITLES, TRAINING
+from gnn_encoder.settings.pipeline import FOUNDATION, SHARDED
 from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
@@ -320,7 +322,7 @@ def test_an_update_encodes_what_has_changed(
         "recommendation",
         "report",
         "converged",
-        *pipelines.MODELS,
+        *MODELS,
     }
     assert Bundle.read(after["bundle"]).serving == Bundle.read(before["bundle"]).serving
     for name in map(place_of, LABEL_SYSTEMS.values()):

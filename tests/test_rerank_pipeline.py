@@ -21,8 +21,9 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.reranking import reranked_hits
 from gnn_encoder.settings.foundation import Ingest, SelectTrainingSet
-from gnn_encoder.settings.pipeline import Settings, reranking_calls
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.reranking import TrainReranker
+from gnn_encoder.settings.reranking_calls import reranking_calls
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, SYSTEMS
 from gnn_encoder.steps.ingest import ingest
 

@@ -19,7 +19,7 @@ from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.settings.pipeline import TITLES
+from gnn_encoder.settings.calls import TITLES
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -13,7 +13,8 @@ from trained_root import Trained, tiny_settings
 from gnn_encoder.artifacts import Report
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.settings.pipeline import PIPELINES, TITLES
+from gnn_encoder.settings.calls import TITLES
+from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client

@@ -11,8 +11,10 @@ from kfp_api import EXAMPLE, check_pipeline
 
 from gnn_encoder.kubeflow.package import load_cluster, write_package
 from gnn_encoder.runs import launch
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.pipeline import PIPELINES, Settings, by_parameter, calls
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.tasks import by_parameter
 
 STEPS = PIPELINES["train"]
 

@@ -18,7 +18,8 @@ from gnn_encoder.planning.auto import budget_seconds, planned
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, RESERVE, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
-from gnn_encoder.settings.pipeline import PIPELINES, calls
+from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings, parse_settings
 
 RATES = Rates("a machine", 30_000.0, 6_000.0)

@@ -25,9 +25,11 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import nodes
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
-from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, by_parameter, calls, node_calls
+from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings
 from gnn_encoder.settings.shared import Merge
+from gnn_encoder.settings.tasks import by_parameter, shared_calls
 from gnn_encoder.steps.merge import merge
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
@@ -99,7 +101,7 @@ class Machine:
 def machines_of(folder: Path, inputs: dict[str, Path], count: int, **settings: object) -> list[Machine]:
     """A machine for each of the calls that train together."""
     own = TrainGnn.model_validate({**SETTINGS, **settings, "nodes": count})
-    made = of_train_gnn(node_calls("train_gnn", own))
+    made = of_train_gnn(shared_calls("train_gnn", own))
     return [Machine(folder / name, inputs, call) for name, call in made]
 
 

@@ -12,10 +12,12 @@ from beir_folder import write_beir
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.runs import launch, provenance
-from gnn_encoder.runs.pipelines import every_reranking_call
+from gnn_encoder.runs.reranking import every_reranking_call
+from gnn_encoder.settings.calls import TRAINING, calls
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, TRAINING, Settings, by_parameter, calls
+from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, Settings
 from gnn_encoder.settings.presets import parse_settings
+from gnn_encoder.settings.tasks import by_parameter
 
 PACKAGE = Path(provenance.__file__).parents[1]
 STEPS = PIPELINES["train"]

@@ -11,8 +11,9 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.measures import checked
-from gnn_encoder.settings.pipeline import PIPELINES, Settings, calls
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
 
 
@@ -59,6 +60,7 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
+        (["train_gnn.node=1"], "unknown setting train_gnn.node"),
     ],
 )
 def test_an_impossible_value_is_refused_in_one_line(settings: list[str], message: str) -> None:

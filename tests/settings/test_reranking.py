@@ -7,10 +7,12 @@ from pydantic import ValidationError
 
 from gnn_encoder.cli.options import named_systems
 from gnn_encoder.errors import UserError
+from gnn_encoder.settings.calls import ranking_calls
 from gnn_encoder.settings.outcome import Evaluate, Rerank
-from gnn_encoder.settings.pipeline import Settings, ranking_calls, reranking_calls, studied_systems
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
+from gnn_encoder.settings.reranking_calls import reranking_calls, studied_systems
 from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES, system_names
 
 

@@ -27,8 +27,8 @@ from gnn_encoder.settings.foundation import (
     ScoreCandidates,
     SelectTrainingSet,
 )
-from gnn_encoder.settings.pipeline import by_parameter, shared_calls
 from gnn_encoder.settings.shared import Merge
+from gnn_encoder.settings.tasks import by_parameter, shared_calls
 from gnn_encoder.steps import dense_retrieve as dense
 from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 from gnn_encoder.steps.generate_queries import generate_queries

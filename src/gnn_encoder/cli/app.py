@@ -60,7 +60,7 @@ def run(
     from gnn_encoder.cli.console import follow, show_results
     from gnn_encoder.planning import AUTO
     from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.pipeline import titles
+    from gnn_encoder.settings.calls import titles
 
     if preset == AUTO:
         training = pipelines.automatic(
@@ -124,7 +124,7 @@ def ablate(
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
-    from gnn_encoder.runs import pipelines
+    from gnn_encoder.runs import pipelines, reranking
     from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
@@ -134,7 +134,7 @@ def ablate(
             raise UserError(
                 f"--study {of_rerankers[0]} runs alone, without another study, --variant, --mode or --seeds"
             )
-        job = partial(pipelines.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
+        job = partial(reranking.rerank, preset, dataset, overrides or [], (), None, root, study=of_rerankers[0])
         show_table(study_table, follow(PIPELINES["rerank"][:3], job), "study")
         return
     studies = study or ([] if variant else list(STUDIES))
@@ -159,13 +159,13 @@ def rerank(
     """
     from gnn_encoder.cli.console import follow, show_table
     from gnn_encoder.report.table import run_tables
-    from gnn_encoder.runs import pipelines
+    from gnn_encoder.runs import reranking
     from gnn_encoder.settings.reranking_systems import SYSTEMS
 
     names = named_systems(systems, preset, overrides or [])
     chosen = {name: SYSTEMS[name] for name in names}
     titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
-    job = partial(pipelines.rerank, preset, dataset, overrides or [], names, first_stage, root)
+    job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
     steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
     show_table(run_tables, follow(steps, job))
 

@@ -195,7 +195,7 @@ def _minute(moment: datetime | None) -> str:
 
 def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:
     """Returns the needs of each step of a pipeline, one row each, below a header."""
-    from gnn_encoder.settings.pipeline import ON_CLUSTERS
+    from gnn_encoder.settings.calls import ON_CLUSTERS
 
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
     for step in ON_CLUSTERS[pipeline]:

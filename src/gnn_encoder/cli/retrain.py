@@ -65,7 +65,7 @@ def _run_here(job: "Training", plan: "Plan") -> tuple[dict[str, Any], dict[str, 
     """Runs the pipeline here; returns the facts of the decision, and links to the run's report and log."""
     from gnn_encoder.artifacts.report import Decision, Report
     from gnn_encoder.cli.console import follow
-    from gnn_encoder.settings.pipeline import titles
+    from gnn_encoder.settings.calls import titles
 
     outcome = follow(titles(job.settings), lambda show: job.run(show, plan.arguments))
     facts = Decision.read(outcome.outputs["decision"]).facts

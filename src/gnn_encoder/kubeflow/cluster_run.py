@@ -8,7 +8,7 @@ from typing import Any
 
 from gnn_encoder.errors import one_line, printable
 from gnn_encoder.runs import launch
-from gnn_encoder.settings.pipeline import CLUSTER_STEPS
+from gnn_encoder.settings.calls import CLUSTER_STEPS
 
 SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
 """A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""

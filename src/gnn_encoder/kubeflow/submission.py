@@ -15,27 +15,13 @@ from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
-from gnn_encoder.runs.pipelines import (
-    check_heads,
-    dataset_override,
-    dated,
-    every_reranking_call,
-    reranking_arguments,
-    reranking_settings,
-)
+from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
 from gnn_encoder.runs.provenance import BACKBONES, step_arguments
+from gnn_encoder.runs.reranking import every_reranking_call, reranking_arguments, reranking_settings
+from gnn_encoder.settings.calls import CLUSTER_STEPS, ON_CLUSTERS, calls
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
-from gnn_encoder.settings.pipeline import (
-    CLUSTER_STEPS,
-    ON_CLUSTERS,
-    ORIGIN,
-    PIPELINES,
-    Call,
-    Settings,
-    StepArguments,
-    calls,
-)
+from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.storage import is_remote

@@ -16,8 +16,9 @@ import numpy as np
 from gnn_encoder.artifacts.arrays import STORED
 from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
 from gnn_encoder.planning.data_size import PACKED, DataSize
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments, calls
+from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.shared import SMOLLM2
 from gnn_encoder.settings.systems import DUAL_ENCODER
 

@@ -22,7 +22,7 @@ from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.promotion.gate import against_baseline
-from gnn_encoder.settings.pipeline import STEP_SETTINGS
+from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.shared import MINILM
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
 

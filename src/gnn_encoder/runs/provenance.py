@@ -19,18 +19,21 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.bundle import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import floor_parts, of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
-from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments, by_parameter, calls
+from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
+from gnn_encoder.settings.tasks import by_parameter
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
-OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in ("settings.pipeline", "storage", "tracking", "runs.lifeline"))
+CALLS = ("settings.pipeline", "settings.calls", "settings.reranking_calls", "settings.tasks")
+OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in (*CALLS, "storage", "tracking", "runs.lifeline"))
 """Rooms and modules that do not affect results: they watch steps, list a pipeline's steps, or copy files whose
 digests are in the arguments."""
 DATA = ("dataset", "labels")

@@ -23,7 +23,8 @@ from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
-from gnn_encoder.settings.pipeline import STEP_SETTINGS, StepArguments
+from gnn_encoder.settings.calls import STEP_SETTINGS
+from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log

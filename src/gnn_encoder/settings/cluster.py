@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
+from gnn_encoder.settings.calls import CLUSTER_STEPS
 from gnn_encoder.settings.kubernetes import Count, Name, Positive, Section
-from gnn_encoder.settings.pipeline import CLUSTER_STEPS
 from gnn_encoder.settings.step_needs import StepNeeds
 from gnn_encoder.settings.values import known_names
 

@@ -16,9 +16,10 @@ import yaml
 
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
-from gnn_encoder.settings.pipeline import PIPELINES, STEP_SETTINGS, Settings
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.values import known_names
 
 
@@ -126,10 +127,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
-    "bm25_retrieve": {"shard"},
-    "dense_retrieve": {"shard"},
-    "score_candidates": {"shard"},
-    "generate_queries": {"negative_depth", "shard"},
+    "generate_queries": {"negative_depth"},
     "select_training_set": {"negative_depth"},
     "train_reranker": {"kind", "lite"},
     "evaluate_passages": {"system", "measure"},
@@ -137,11 +135,13 @@ ELSEWHERE: dict[str, set[str]] = {
     "compare_rerankers": {"study", "depth"},
 }
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
+NUMBERS = {"shard", "node"}
+"""Settings that the pipeline gives to each task that shares a step's work."""
 
 
 def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
-    return set(STEP_SETTINGS[step].model_fields) - ELSEWHERE.get(step, set())
+    return set(STEP_SETTINGS[step].model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:

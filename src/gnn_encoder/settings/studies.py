@@ -91,8 +91,8 @@ def _parsed(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVariant:
-    tree: dict[str, dict[str, Any]] = {step: getattr(settings, step).model_dump() for step in set(SHARED.values())}
-    tree["try_variant"] = settings.try_variant.model_dump(include=OWN)
+    sections = {*SHARED.values(), "try_variant"}
+    tree = {step: getattr(settings, step).model_dump(include=settable(step)) for step in sections}
     for key, value in changes.items():
         step, _, setting = key.partition(".")
         if step not in tree:
