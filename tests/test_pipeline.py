@@ -29,12 +29,14 @@ from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
 from gnn_encoder.runs.latest import MODELS
 from gnn_encoder.runs.local_run import Outcome
-from gnn_encoder.settings.calls import TITLES, TRAINING
+from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
-from gnn_encoder.settings.pipeline import FOUNDATION, SHARDED
+from gnn_encoder.settings.pipeline import FOUNDATION, SHARDED, Settings
 from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
+TITLES = titles(Settings())
+"""Of the calls with the default settings."""
 
 
 def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

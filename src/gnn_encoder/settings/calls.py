@@ -127,8 +127,6 @@ def titles(settings: Settings) -> tuple[str, ...]:
 _TRAINING_CALLS = calls(Settings(), PIPELINES["train"]).values()
 TRAINING: tuple[str, ...] = tuple(dict.fromkeys(call.step for call in _TRAINING_CALLS))
 """The steps of the training pipeline, in order, including steps without their own section."""
-TITLES = titles(Settings())
-"""The titles of the training pipeline's calls with the default settings."""
 STEP_SETTINGS: dict[str, type[StepSettings]] = {step: type(section) for step, section in Settings()}
 """Step → its settings class."""
 _RERANKING_CALLS = calls(Settings(), PIPELINES["rerank"]).values()

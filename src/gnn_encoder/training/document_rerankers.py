@@ -3,7 +3,8 @@
 A batch's queries and passages are read with gradient. So is the network over documents, in the passages'
 neighbourhoods, whose edges are drawn anew for each batch. The other nodes' token vectors are of the encoder at the
 start of the epoch, unless `neighbours` is `live`: reading them costs as much as reading the passages, for each of some
-hundred neighbours.
+hundred neighbours. If several processes train together, a passage that another process reads is such a node, too, and
+each process draws the edges around its own passages.
 """
 
 from collections.abc import Callable
