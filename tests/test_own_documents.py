@@ -21,7 +21,14 @@ from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
 
 PROJECT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/evidence.md", "docs/production.md", "benchmarks/RESULTS.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/evidence.md",
+    "docs/production.md",
+    "docs/scale.md",
+    "benchmarks/RESULTS.md",
+)
 
 
 @pytest.fixture(scope="module")
