@@ -13,8 +13,8 @@ from trained_root import Trained, tiny_settings
 from gnn_encoder.artifacts import Report
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.settings.calls import TITLES
-from gnn_encoder.settings.pipeline import PIPELINES
+from gnn_encoder.settings.calls import titles
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.storage import get_folder, put_folder
 from gnn_encoder.storage.s3 import Address, client
@@ -53,7 +53,7 @@ def test_the_whole_pipeline_through_the_store(
     launcher = Launcher(engine, launch.pipeline_file("train"), f"{bucket}/runs/1", environment)
     done = list(launcher.run(step_arguments(settings, STEPS, registry=tracking_server.uri)))
 
-    assert len(done) == len(TITLES)
+    assert len(done) == len(titles(Settings()))
     folders = {output: artifact["uri"] for (_, output), artifact in launcher.artifacts.items()}
     get_folder(folders["report"], tmp_path / "report", indexed=False)
     there = Report.read(tmp_path / "report").metrics["results"]
@@ -66,7 +66,7 @@ def test_the_whole_pipeline_through_the_store(
     with reaching(tracking_server.uri) as tracked:
         runs = tracked.search_runs([experiment_id(tracked)], f"tags.mlflow.parentRunId = '{parent}'")
         (version,) = tracked.search_model_versions("name = 'gnn-encoder'")
-    assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(TITLES, "FINISHED")
+    assert {run.info.run_name: run.info.status for run in runs} == dict.fromkeys(titles(Settings()), "FINISHED")
     assert {run.data.tags["image"].split("@")[0] for run in runs} == {"0.1.0"}
     made = launcher.artifacts["choose-bundle", "chosen_bundle"]["uri"]  # the recommended one of several
     assert version.tags["bundle"] == made, "found where it is, not where the step saw it"
