@@ -28,9 +28,10 @@ from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import EncodeCorpus
+from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
+from gnn_encoder.steps.encode_nodes import encode_nodes
 from gnn_encoder.steps.ingest import ingest
 
 ROUNDS = 5
@@ -51,7 +52,7 @@ def write_models(folder: Path) -> None:
 
 
 def run_steps(dataset: Path, models: Path, out: Path, edges: str, index: str, previous: str = "") -> None:
-    """Run both steps; without a GNN-encoder yet, write one between them."""
+    """Run the steps; without a GNN-encoder yet, write one between them."""
     graph = {name: out / name for name in ("graph", "passage_vectors")}
     built = BuildGraph.model_validate({"neighbors": 10, "retrieved": 25, "edges": edges, "previous": previous})
     build_graph(
@@ -62,10 +63,9 @@ def run_steps(dataset: Path, models: Path, out: Path, edges: str, index: str, pr
         gnn.start_from_mean(-1.0)
         with drafting(models / "gnn_encoder", "model") as draft:
             GnnEncoder(DualEncoder.load(models / "dual_encoder"), gnn).save(draft.path)
-    encode_corpus(
-        EncodeCorpus.model_validate({"previous": previous, "index": index}), dataset=dataset,
-        gnn_encoder=models / "gnn_encoder", **graph, bundle=out / "bundle", encoding=out / "encoding",
-    )  # fmt: skip
+    given = {"dataset": dataset, "gnn_encoder": models / "gnn_encoder", **graph, "encoding": out / "encoding"}
+    encode_nodes(EncodeNodes(previous=previous), **given)
+    encode_corpus(EncodeCorpus.model_validate({"previous": previous, "index": index}), **given, bundle=out / "bundle")
 
 
 def finished_run(folder: Path, given: str, passages: int, edges: str, index: str) -> tuple[Path, Ingest]:

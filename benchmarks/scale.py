@@ -16,7 +16,7 @@ from common import show
 
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import TOKEN, needed, run_space
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.calls import STEP_SETTINGS, calls
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings
 
@@ -90,13 +90,16 @@ def works(settings: Settings, size: DataSize, train: int, layers: int, width: in
             "train_gnn", f"{gnn.epochs} epochs",
             trained(examples("train_gnn") + train * gnn.epochs * 2 * neighbours * query)
             * (4 / 3 if gnn.gradient_cache else 1), 0),
-        Work("encode_corpus", f"{m:,} passages", encoded(m * passage), m / PROPAGATED),
+        Work("encode_nodes", f"{m:,} passages", encoded(m * passage), 0),
+        Work("encode_corpus", f"{m:,} passages", 0, m / PROPAGATED),
     ]  # fmt: skip
 
 
-def divided(settings: Settings, step: str) -> str:
+def divided(step: str) -> str:
     """The settings by which several pods, or processes, share the step's work."""
-    fields = type(getattr(settings, step)).model_fields
+    if step == "encode_corpus":
+        return "nothing"  # its `shards` are of encode_nodes
+    fields = STEP_SETTINGS[step].model_fields
     return ", ".join(name for name in ("shards", "nodes", "processes") if name in fields) or "nothing"
 
 
@@ -115,7 +118,7 @@ def main() -> None:
     rows = []
     for work in works(settings, size, o.train, o.layers, o.width):
         hours = [f"{seconds / 3600:,.1f}" if seconds else "" for seconds in (work.gpu, work.core)]
-        rows.append((work.step, work.what, *hours, divided(settings, work.step)))
+        rows.append((work.step, work.what, *hours, divided(work.step)))
     spaces = run_space(settings, size)
     caption = f"disk of a run: {needed(spaces) / 1e9:,.0f} GB"
     title = f"{o.preset}, {o.passages:,} passages, {o.train:,} training queries, {o.layers} layers of width {o.width}"

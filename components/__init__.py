@@ -13,6 +13,7 @@ from components.compare_variants import compare_variants
 from components.dense_retrieve import dense_retrieve
 from components.encode_context import encode_context
 from components.encode_corpus import encode_corpus
+from components.encode_nodes import encode_nodes
 from components.encode_queries import encode_queries
 from components.encode_with_labels import encode_with_labels
 from components.evaluate import evaluate
@@ -53,6 +54,7 @@ __all__ = [
     "dense_retrieve",
     "encode_context",
     "encode_corpus",
+    "encode_nodes",
     "encode_queries",
     "encode_with_labels",
     "evaluate",

@@ -13,10 +13,10 @@ def encode_corpus(
     gnn_encoder: Input[Model],
     passage_vectors: Input[Artifact],
     graph: Input[Artifact],
+    encoding: Input[Artifact],
     bundle: Output[Model],
-    encoding: Output[Artifact],
 ) -> None:
-    """Encode all passages by the full graph and index them."""
+    """Propagate over the full graph and index all passages."""
     from gnn_encoder.steps.encode_corpus import encode_corpus
 
     encode_corpus(
@@ -25,6 +25,6 @@ def encode_corpus(
         gnn_encoder=gnn_encoder.path,
         passage_vectors=passage_vectors.path,
         graph=graph.path,
-        bundle=bundle.path,
         encoding=encoding.path,
+        bundle=bundle.path,
     )

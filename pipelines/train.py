@@ -34,6 +34,8 @@ def train(
     encode_query_clusters: str,
     train_gnn: list,
     merge_train_gnn: str,
+    encode_nodes: list,
+    merge_encode_nodes: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
     train_converged: str,
@@ -45,7 +47,8 @@ def train(
     rank_query_memory: str,
     rank_query_clusters: str,
     rank_gnn_encoder: str,
-    rerank: str,
+    rerank: list,
+    merge_rerank: str,
     fuse_dual_encoder: str,
     fuse_converged: str,
     fuse_query_sum: str,
@@ -116,10 +119,19 @@ def train(
     gnn_encoder = components.merge(arguments=merge_train_gnn, parts=dsl.Collected(trained), dataset=dataset).output
 
     # Vectors of all passages with the full graph, and the index.
-    encoded = components.encode_corpus(
-        arguments=encode_corpus, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
-    ).outputs
-    bundle, encoding = encoded["bundle"], encoded["encoding"]
+    with dsl.ParallelFor(encode_nodes) as arguments:
+        vectors = components.encode_nodes(
+            arguments=arguments, dataset=dataset, gnn_encoder=gnn_encoder, passage_vectors=passage_vectors, graph=graph
+        ).output
+    encoding = components.merge(arguments=merge_encode_nodes, parts=dsl.Collected(vectors), dataset=dataset).output
+    bundle = components.encode_corpus(
+        arguments=encode_corpus,
+        dataset=dataset,
+        gnn_encoder=gnn_encoder,
+        passage_vectors=passage_vectors,
+        graph=graph,
+        encoding=encoding,
+    ).output
 
     # The dual encoder as it is, and trained further until it is no better on dev.
     plain_bundle = components.bundle_dual_encoder(
@@ -151,7 +163,11 @@ def train(
         }.items()
     }
     graphed = components.rank(arguments=rank_gnn_encoder, dataset=dataset, bundle=bundle).output
-    reranked = components.rerank(arguments=rerank, dataset=dataset, first_run=graphed, scorer=base.cross_encoder).output
+    with dsl.ParallelFor(rerank) as arguments:
+        hits = components.rerank(
+            arguments=arguments, dataset=dataset, first_run=graphed, scorer=base.cross_encoder
+        ).output
+    reranked = components.merge(arguments=merge_rerank, parts=dsl.Collected(hits), dataset=dataset).output
     plain_fused = components.fuse(
         arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
     ).outputs

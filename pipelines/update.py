@@ -16,6 +16,8 @@ def update(
     encode_query_sum: str,
     encode_query_memory: str,
     encode_query_clusters: str,
+    encode_nodes: list,
+    merge_encode_nodes: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
     bundle_converged: str,
@@ -45,13 +47,22 @@ def update(
             "query_clusters": encode_query_clusters,
         }.items()
     }
+    with dsl.ParallelFor(encode_nodes) as arguments:
+        vectors = components.encode_nodes(
+            arguments=arguments,
+            dataset=dataset,
+            gnn_encoder=models["gnn"],
+            passage_vectors=built["passage_vectors"],
+            graph=built["graph"],
+        ).output
     bundles["gnn_encoder"] = components.encode_corpus(
         arguments=encode_corpus,
         dataset=dataset,
         gnn_encoder=models["gnn"],
         passage_vectors=built["passage_vectors"],
         graph=built["graph"],
-    ).outputs["bundle"]
+        encoding=components.merge(arguments=merge_encode_nodes, parts=dsl.Collected(vectors), dataset=dataset).output,
+    ).output
     bundles["dual_encoder"] = components.bundle_dual_encoder(
         arguments=bundle_dual_encoder,
         dataset=dataset,

@@ -11,9 +11,12 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import EncodeCorpus
+from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
+from gnn_encoder.settings.shared import Merge
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
+from gnn_encoder.steps.encode_nodes import encode_nodes
+from gnn_encoder.steps.merge import merge
 
 N, M, K, D, DE = 23, 40, 5, 16, 6
 GRAPH = {"neighbors": 3, "retrieved": 6}
@@ -88,17 +91,21 @@ def write_gnn_inputs(data: Dataset, backbone: Path, folder: Path, build: BuildGr
 
 def encode(
     dataset: Path, models: dict[str, Path], out: Path, previous: Path | None = None, *, precision: str = "fp32",
-    vector_type: str = "fp16", **settings: object,
+    vector_type: str = "fp16", shards: int = 1, **settings: object,
 ) -> Path:  # fmt: skip
-    """Graph and encoding of a dataset, with nothing scored before."""
+    """Graph, encoding and bundle of a dataset, with nothing scored before; `shards` tasks encode."""
     both = {"precision": precision, "previous": str(previous or "")}
     built = {"graph": out / "graph", "passage_vectors": out / "passage_vectors"}
     build_graph(
         BuildGraph.model_validate({**GRAPH, **both, "vector_type": vector_type}), dataset=dataset,
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
-    encode_corpus(
-        EncodeCorpus.model_validate({**both, **settings}), dataset=dataset, **built,
-        gnn_encoder=models["gnn_encoder"], bundle=out / "bundle", encoding=out / "encoding",
-    )  # fmt: skip
+    given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
+    parts = [out / f"{shard} of {shards}" for shard in range(shards)]
+    for shard, part in enumerate(parts):
+        task = EncodeNodes.model_validate({**both, "shards": shards, "shard": shard})
+        encode_nodes(task, **given, encoding=part)
+    merge(Merge(), parts=parts, dataset=dataset, merged=out / "encoding")
+    wanted = EncodeCorpus.model_validate({**both, **settings})
+    encode_corpus(wanted, **given, encoding=out / "encoding", bundle=out / "bundle")
     return out

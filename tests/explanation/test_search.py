@@ -207,7 +207,7 @@ def test_what_belongs_to_another_bundle_is_refused(
     shutil.copytree(latest / other, tmp_path / other)
     manifest = tmp_path / other / "manifest.json"
     text = manifest.read_text("utf-8")
-    digest = Bundle.read(latest / "bundle").manifest.inputs["graph"]
+    digest = Bundle.read(latest / "bundle").manifest.inputs[other]
     assert digest in text
     write_manifest(manifest.parent, json.loads(text.replace(digest, "0" * 64)))
     assert call(monkeypatch, QUESTION, "--bundle", str(tmp_path / "bundle")) == 2

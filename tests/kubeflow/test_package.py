@@ -21,7 +21,7 @@ STEPS = PIPELINES["train"]
 REGISTRY = "registry.example.com/retrieval/gnn-encoder-python:0.1.0"
 ON_GPU = {
     "train_dpr", "dense_retrieve", "train_cross_encoder", "score_candidates", "train_query_generator",
-    "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_corpus", "rerank",
+    "generate_queries", "train_dual_encoder", "build_graph", "train_gnn", "encode_nodes", "encode_corpus", "rerank",
 }  # fmt: skip
 
 

@@ -24,9 +24,10 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import EncodeCorpus
+from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
+from gnn_encoder.steps.encode_nodes import encode_nodes
 
 NEW = Wanted("is the hidden violin a letter", "p7")
 KINDS = {
@@ -68,10 +69,10 @@ def finished(
     )  # fmt: skip
     gnn = gnn or write_gnn(models, out / "made" / "gnn_encoder", graph["graph"], shape)
     written = {name: out / "made" / name for name in ("bundle", "encoding")}
-    encode_corpus(
-        EncodeCorpus.model_validate({**both, "index": index}), dataset=dataset, gnn_encoder=gnn, **graph, **written
-    )
     places = {**graph, **written, "dataset": dataset, "gnn_encoder": gnn}
+    nodes = {name: path for name, path in places.items() if name != "bundle"}
+    encode_nodes(EncodeNodes.model_validate(both), **nodes)
+    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places)
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()
     for name, target in places.items():

@@ -33,18 +33,18 @@ def test_arrays_are_counted_exactly() -> None:
         for kind in ("cross_encoder", "none")
     )
     assert with_features - without == train * 25 * 768 * 2
-    names = ("encode_corpus", "bundle_dual_encoder: Dual encoder", "encode_with_labels: Query sum")
+    names = ("encode_nodes", "encode_corpus", "bundle_dual_encoder: Dual encoder", "encode_with_labels: Query sum")
     more, now = forecast(DataSize.assumed(2 * m, n), NO_BM25), forecast(size, NO_BM25)
-    for name, copies in zip(names, (2, 0, 1), strict=True):  # the dual encoder's bundle shares M_de's vectors
+    for name, copies in zip(names, (1, 1, 0, 1), strict=True):  # the dual encoder's bundle shares M_de's vectors
         others = (more[name] - now[name]) / m - copies * 768 * 2
         assert 0 <= others < 100, f"{name}: digests, and no other array"
     wide = forecast(size, NO_BM25, "build_graph.vector_type=fp32")
-    for name, copies in zip(("build_graph", *names[:2]), (1, 2, 0), strict=True):
+    for name, copies in zip(("build_graph", *names[:3]), (1, 1, 1, 0), strict=True):
         assert wide[name] - now[name] == copies * m * 768 * 2
     labelled = min(m, size.labels)
-    assert wide[names[2]] - now[names[2]] == (m + labelled) * 768 * 2, "all vectors, and those without labels"
+    assert wide[names[3]] - now[names[3]] == (m + labelled) * 768 * 2, "all vectors, and those without labels"
     hnsw = forecast(size, NO_BM25, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
-    for name in names[:2]:
+    for name in names[1:3]:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
 
 

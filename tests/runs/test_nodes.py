@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from node_machines import Machine, machines_of, of_train_gnn, train_apart
 from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 
@@ -27,23 +25,17 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import nodes
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
-from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings
+from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.shared import Merge
-from gnn_encoder.settings.tasks import by_parameter, shared_calls
+from gnn_encoder.settings.tasks import by_parameter
 from gnn_encoder.steps.merge import merge
-from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS, Context
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = "s3://bucket/checkpoints"
-LOST = 8
-"""Seconds without a sign of life after which a node is lost."""
 PATIENCE = 60
 """Seconds in which the other nodes have to end when one is killed."""
-SETTINGS = {
-    "epochs": 1, "batch_size": 3, "mask_fraction": 0.2, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0,
-    "dev_queries": 0, "hard_negatives": "retrieved", "cache_refreshes": 2, "checkpoint_seconds": 1e-9,
-}  # fmt: skip
 LONGER = {"epochs": 10, "dropout": 0.1}
 
 
@@ -59,58 +51,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
         yield store
 
 
-PROGRAM = Path(__file__).parents[1] / "node_training.py"
-"""It is not imported, because it changes AdamW."""
-
-
-class Machine:
-    """A node on a machine of its own: its copies of the inputs, its temporary files, its output."""
-
-    def __init__(self, folder: Path, inputs: dict[str, Path], call: Call) -> None:
-        self.folder, self.out, self.log, self._call = folder, folder / "out", folder / "log", call
-        self._given = {name: shutil.copytree(path, folder / name) for name, path in inputs.items()}
-        self.process: subprocess.Popen[bytes]
-
-    def start(self) -> "Machine":
-        """An attempt of the step; nothing of an earlier attempt is left on the machine."""
-        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
-        (self.folder / "tmp").mkdir()
-        source = [Path(nodes.__file__).parents[2], PROGRAM.parent]
-        own = {"PYTHONPATH": os.pathsep.join(map(str, source)), "TMPDIR": str(self.folder / "tmp")}
-        own |= {CHECKPOINTS: ROOT, TOKENS: str(self.folder / "tokens"), nodes.LOST: str(LOST), "OMP_NUM_THREADS": "1"}
-        given = {"settings": self._call.settings.model_dump(), "label": self._call.label, "out": str(self.out)}
-        given["inputs"] = {name: str(path) for name, path in self._given.items()}
-        command = [sys.executable, str(PROGRAM), json.dumps(given)]
-        inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, env=inherited | own, stdout=log, stderr=log)
-        return self
-
-    def end(self, seconds: float = 300) -> str:
-        """The log of the attempt, when it is over."""
-        self.process.wait(seconds)
-        return self.log.read_text("utf-8")
-
-    @property
-    def weights(self) -> dict[str, torch.Tensor]:
-        """All tensors of the output."""
-        files = sorted(self.out.rglob("*.safetensors"))
-        return {f"{file.relative_to(self.out)}.{name}": w for file in files for name, w in load_file(file).items()}
-
-
-def machines_of(folder: Path, inputs: dict[str, Path], count: int, **settings: object) -> list[Machine]:
-    """A machine for each of the calls that train together."""
-    own = TrainGnn.model_validate({**SETTINGS, **settings, "nodes": count})
-    made = of_train_gnn(shared_calls("train_gnn", own))
-    return [Machine(folder / name, inputs, call) for name, call in made]
-
-
 @pytest.fixture
 def machines(tmp_path: Path, inputs: dict[str, Path]) -> Iterator[Callable[..., list[Machine]]]:
     made: list[Machine] = []
 
     def make(name: str, count: int, **settings: object) -> list[Machine]:
-        made.extend(found := machines_of(tmp_path / name, inputs, count, **settings))
+        made.extend(found := machines_of(tmp_path / name, inputs, count, ROOT, **settings))
         return found
 
     yield make
@@ -123,16 +69,8 @@ def test_four_nodes_train_what_one_trains(
     machines: Callable[..., list[Machine]], inputs: dict[str, Path], store: SlowStore
 ) -> None:
     (alone,), together = machines("alone", 1), machines("four", 4)
-    assert "steps" in alone.start().end()
-    for machine in together[1:]:  # the followers begin first, and wait
-        machine.start()
-    together[0].start()
-    logs = [machine.end() for machine in together]
-    assert [machine.process.returncode for machine in together] == [0] * 4, logs
+    train_apart(alone, together)
     assert not store.objects, "what is finished leaves no checkpoints and no announcement"
-    assert all(not machine.weights for machine in together[1:]), "only the leader has the model"
-    for name, weight in alone.weights.items():
-        assert (together[0].weights[name] - weight).abs().max() < 1e-5, name
     start, learned = (DualEncoder.load(path).state_dict() for path in (inputs["dual_encoder"], together[0].out))
     assert max(float((learned[name] - weight).abs().max()) for name, weight in start.items()) > 1e-3, "nothing learned"
     assert read_manifest(together[0].out, "model").metrics["steps"] == 20
@@ -149,7 +87,7 @@ def test_four_nodes_train_what_one_trains(
 def undisturbed(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """The leader of two nodes that trained with dropout."""
     with pytest.MonkeyPatch.context() as patch, slow_store(patch):
-        pair = machines_of(tmp_path_factory.mktemp("undisturbed"), inputs, 2, **LONGER)
+        pair = machines_of(tmp_path_factory.mktemp("undisturbed"), inputs, 2, ROOT, **LONGER)
         for machine in pair:
             machine.start()
         logs = [machine.end() for machine in pair]
@@ -197,10 +135,6 @@ def test_the_pipeline_has_a_task_for_each_node() -> None:
     assert tasks == {"train_gnn": ["0 node 1 of 3", "1 node 2 of 3", "2 node 3 of 3"]}
     assert "merge_train_gnn" in several
     assert [(call.settings.node, call.label) for _, call in of_train_gnn(alone)] == [(None, "")]
-
-
-def of_train_gnn(made: dict[str, Call]) -> list[tuple[str, Any]]:
-    return [(name, call) for name, call in made.items() if call.step == "train_gnn"]
 
 
 @pytest.fixture(params=["folder", "store"])

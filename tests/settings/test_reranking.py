@@ -181,6 +181,8 @@ def test_tasks_share_the_generation_and_not_the_scores_of_a_teacher() -> None:
     settings = load_settings("quickstart", ["generate_queries.shards=3", "score_candidates.shards=2"])
     with pytest.raises(UserError, match=r"score_candidates\.shards = 2: .* add --set score_candidates\.shards=1"):
         reranking_calls(settings, ["colbert_distilled"])
+    with pytest.raises(UserError, match=r"evaluate\.rerank_shards = 2: .* add --set evaluate\.rerank_shards=1"):
+        reranking_calls(load_settings("quickstart", ["evaluate.rerank_shards=2"]), ["colbert"])
     asked, idle = (reranking_calls(settings, [name]) for name in ("ss_bert_h", "colbert"))
     tasks = [call for call in asked.values() if call.step == "generate_queries"]
     assert [(call.label, call.settings.model_dump()["shard"]) for call in tasks] == [

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Dataset, Run, drafting
+from gnn_encoder.artifacts import Dataset, Run, drafting, read_manifest
+from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, save_scorer
 from gnn_encoder.settings.outcome import Rerank
+from gnn_encoder.settings.shared import Merge
+from gnn_encoder.steps.merge import merge
 from gnn_encoder.steps.rerank import rerank
 
 
@@ -75,3 +78,21 @@ def test_token_vectors_are_stored_as_the_settings_say(
         scores[kind] = found.score[np.lexsort((found.passage, found.query))]
     difference = np.abs(scores["fp16"] - scores["int8"]).max()
     assert 1e-5 < difference < 0.1
+
+
+def test_tasks_rerank_the_bits_of_one_task(model: CrossEncoder, tiny_dataset: Dataset, tmp_path: Path) -> None:
+    with drafting(tmp_path / "scorer", "model") as draft:
+        save_scorer("cross_encoder", model, draft.path)
+    hits = np.random.default_rng(0).permuted(np.tile(np.arange(100), (40, 1)), axis=1)[:, :12]
+    with drafting(tmp_path / "first", "run") as draft:
+        Run.from_hits(np.arange(60, 100), hits, np.tile(np.arange(12, 0, -1), (40, 1))).write(draft, "GNN-encoder")
+    inputs = {"dataset": tiny_dataset.path, "first_run": tmp_path / "first", "scorer": tmp_path / "scorer"}
+    for shards in (1, 3):
+        parts = [tmp_path / f"{shard} of {shards}" for shard in range(shards)]
+        for shard, part in enumerate(parts):
+            rerank(Rerank(system="Re-ranked", depth=5, shards=shards, shard=shard), **inputs, run=part)
+        merge(Merge(), parts=parts[::-1], dataset=tiny_dataset.path, merged=tmp_path / str(shards))
+    whole, several = (read_manifest(tmp_path / name) for name in "13")
+    assert whole.digest == several.digest and whole.rows == several.rows == {"hits": 480}
+    pairs = [read_history(tmp_path / name)["rerank"].metrics["pairs"] for name in "13"]
+    assert pairs == [200, 200] and len(Run.read(tmp_path / "0 of 3").query) == 13 * 12

@@ -54,6 +54,13 @@ def today(tiny_dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return changed(tiny_dataset, tmp_path_factory.mktemp("today") / "dataset")
 
 
+def work(folder: Path) -> tuple[int, int, int]:
+    """The passages that were encoded for the graph and for the bundle, and those that were propagated."""
+    history = read_history(folder / "bundle")
+    encoded = (history[step].metrics["encoded"] for step in ("build_graph", "encode_nodes"))
+    return *encoded, history["encode_corpus"].metrics["propagated"]
+
+
 @pytest.mark.parametrize(
     ("precision", "stored"), [("fp32", "fp16"), ("fp32", "fp32"), *([("bf16", "fp16")] if native_bf16() else [])]
 )
@@ -77,17 +84,16 @@ def test_equal_to_a_run_from_nothing(
     step = ROUNDED if stored == "fp16" else 0
     np.testing.assert_allclose(Bundle.read(update / "bundle").vectors, vectors, rtol=step, atol=1e-5)
 
-    worked = read_manifest(update / "bundle").metrics
-    assert read_manifest(full / "bundle").metrics["encoded"] == 99
-    of_graph = read_manifest(update / "graph").metrics
-    assert worked["encoded"] == of_graph["encoded"] == 4 and of_graph["queries_encoded"] == 1
-    assert 4 < worked["propagated"] < 60
+    assert work(full) == (99, 99, 99)
+    *encoded, propagated = work(update)
+    assert encoded == [4, 4] and read_manifest(update / "graph").metrics["queries_encoded"] == 1
+    assert 4 < propagated < 60
     # What only gained or lost a neighbour: not propagating it again would have been wrong.
     old, new = (Encoding.read(folder / "encoding").contents.digests["passages"] for folder in (yesterday, full))
     kept = np.flatnonzero((before := find(old, new)) >= 0)
     stale = Bundle.read(yesterday / "bundle").vectors[before[kept]]
     drifted = ~np.isclose(stale, vectors[kept], rtol=step, atol=1e-5).all(axis=1)
-    assert np.abs(stale - vectors[kept]).max() > 1e-3 and 0 < drifted.sum() <= worked["propagated"] - 4
+    assert np.abs(stale - vectors[kept]).max() > 1e-3 and 0 < drifted.sum() <= propagated - 4
 
 
 @pytest.mark.parametrize("known", [None, {}, {"passages": "of others"}, {"structure": "of others"}])
@@ -105,8 +111,7 @@ def test_nothing_changed(
     bundle_reranker(BundleReranker(), **folders)
     update = encode(tiny_dataset.path, models, tmp_path, before)
     assert np.array_equal(Bundle.read(update / "bundle").vectors, Bundle.read(yesterday / "bundle").vectors)
-    worked = read_manifest(update / "bundle").metrics
-    assert worked["encoded"] == worked["propagated"] == 0
+    assert work(update) == (0, 0, 0)
     chosen = tmp_path / "chosen"
     settings = ChooseBundle(previous=str(before))
     choose_bundle(settings, dataset=tiny_dataset.path, bundles=[update / "bundle"], chosen_bundle=chosen)
@@ -135,7 +140,7 @@ def test_vectors_of_another_type_carry_nothing_over(
     yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
 ) -> None:
     wide = encode(tiny_dataset.path, models, tmp_path / "wide", yesterday, vector_type="fp32")
-    assert read_manifest(wide / "graph").metrics["encoded"] == read_manifest(wide / "bundle").metrics["encoded"] == 100
+    assert work(wide) == (100, 100, 100)
     names = ("passage_vectors/vectors", "encoding/passages", "bundle/vectors")
     for folder, dtype in ((yesterday, np.float16), (wide, np.float32)):
         assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(dtype)}
@@ -143,7 +148,7 @@ def test_vectors_of_another_type_carry_nothing_over(
     np.testing.assert_allclose(rounded, exact, rtol=ROUNDED, atol=1e-3)
     # A run of an earlier version, which stored fp32, is carried over to an update in fp32.
     update = encode(tiny_dataset.path, models, tmp_path / "update", wide, vector_type="fp32")
-    assert not any(read_manifest(update / name).metrics["encoded"] for name in ("graph", "bundle"))
+    assert work(update) == (0, 0, 0)
 
 
 def test_other_models_carry_nothing_over(
@@ -155,5 +160,4 @@ def test_other_models_carry_nothing_over(
     with drafting(tmp_path / "other", "model") as draft:
         joint.save(draft.path)
     update = encode(tiny_dataset.path, {**models, "gnn_encoder": tmp_path / "other"}, tmp_path / "update", yesterday)
-    assert read_manifest(update / "bundle").metrics["encoded"] == 100
-    assert read_manifest(update / "graph").metrics["encoded"] == 0
+    assert work(update) == (0, 100, 100)

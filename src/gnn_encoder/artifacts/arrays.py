@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gnn_encoder.artifacts.folder import Artifact, Draft, read_manifest
+from gnn_encoder.artifacts.parts import part_folders
 from gnn_encoder.errors import UserError
 
 VECTORS = "vectors.npy"
@@ -99,6 +100,19 @@ class JoinedRows:
             found[here] = self._parts[number][rows[here] - self._starts[number]]
         return found
 
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """A copy of all rows, for NumPy."""
+        return np.asarray(self[:], dtype)
+
+
+Rows = np.ndarray | JoinedRows
+"""An array [r, d], or the arrays of merged parts."""
+
+
+def joined(parts: Sequence[np.ndarray]) -> Rows:
+    """Several arrays [r_i, d] as one, without a copy."""
+    return parts[0] if len(parts) == 1 else JoinedRows(parts)
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -113,11 +127,17 @@ class Contents:
 
     @classmethod
     def read(cls, path: str | Path) -> "Contents":
-        """Read an artifact's digests; the arrays are memory-mapped."""
-        folder = Path(path)
-        files = {file.name.removesuffix(DIGESTS): file for file in sorted(folder.glob(f"*{DIGESTS}"))}
-        models = json.loads((folder / MODELS).read_text(encoding="utf-8"))
-        return cls({name: np.load(file, mmap_mode="r") for name, file in files.items()}, models)
+        """Read an artifact's digests, memory-mapped; those of merged parts are copied into memory.
+
+        Both are empty for an artifact without digests.
+        """
+        folders = part_folders(path)
+        if not (folders[0] / MODELS).is_file():  # a bundle of a run before `encode_nodes`
+            return cls({}, {})
+        names = sorted(file.name for file in folders[0].glob(f"*{DIGESTS}"))
+        arrays = {name: [np.load(folder / name, mmap_mode="r") for folder in folders] for name in names}
+        models = json.loads((folders[0] / MODELS).read_text(encoding="utf-8"))
+        return cls({name.removesuffix(DIGESTS): np.asarray(joined(each)) for name, each in arrays.items()}, models)
 
     @staticmethod
     def write(draft: Draft, models: dict[str, str], **digests: np.ndarray) -> None:
@@ -129,21 +149,23 @@ class Contents:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Intermediate results of `encode_corpus`, which the next update reuses.
+    """The vectors of the graph's nodes, which `encode_nodes` writes and the next update reuses.
 
-    `passages` [m, d], fp16 or fp32: h_p of all passages; `queries` fp32 [n, d]: h_q of the graph's queries. The digests
-    `passages` and `queries` are of the texts; `neighbourhoods` [m, 2] are of everything that each h'_p depends on.
+    `passages` [m, d], fp16 or fp32: h_p of all passages; `queries` fp32 [n, d]: h_q of the graph's queries. Both are
+    memory-mapped; of merged parts, one array over the parts' arrays. The digests of the same names are of the texts.
     """
 
-    passages: np.ndarray
-    queries: np.ndarray
+    passages: Rows
+    queries: Rows
     contents: Contents
 
     @classmethod
     def read(cls, path: str | Path) -> "Encoding":
         """Read an encoding artifact, its arrays memory-mapped."""
         read_manifest(path, "encoding")
-        return cls(read_rows(path, "passages"), read_rows(path, "queries"), Contents.read(path))
+        folders = part_folders(path)
+        passages, queries = (joined([read_rows(part, name) for part in folders]) for name in ("passages", "queries"))
+        return cls(passages, queries, Contents.read(path))
 
 
 class GraphFolder(Artifact):

@@ -8,6 +8,7 @@ corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
 bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
+neighbourhoods_digests.npy, models.json  what a vector depends on, for an update (`artifacts.arrays.Contents`)
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
 serving.json    how a search ranks, if a run chose this bundle: by the vectors, by BM25, or by a weighted sum of both
 bundle.json     describes these files for other programs, and names the system whose vectors they are

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gnn_encoder.artifacts.arrays import JoinedRows, ranges
+from gnn_encoder.artifacts.arrays import Rows, joined, ranges
 from gnn_encoder.artifacts.dataset import Dataset, Qrels, read_columns
 from gnn_encoder.artifacts.folder import Draft, read_manifest
 from gnn_encoder.artifacts.parts import part_folders
@@ -154,7 +154,7 @@ class PairScores:
     passage: np.ndarray
     score: np.ndarray
     probability: np.ndarray
-    cls: np.ndarray | JoinedRows
+    cls: Rows
 
     @classmethod
     def read(cls, path: str | Path) -> "PairScores":
@@ -168,8 +168,7 @@ class PairScores:
         folders = part_folders(path)
         query, passage, score, probability = _columns(folders, PAIRS, "query", "passage", "score", "probability")
         vectors = [np.load(folder / CLS_VECTORS, mmap_mode="r") for folder in folders]
-        joined = vectors[0] if len(vectors) == 1 else JoinedRows(vectors)
-        return cls(query, passage, score, probability, joined)
+        return cls(query, passage, score, probability, joined(vectors))
 
     @staticmethod
     def create_cls(draft: Draft, pairs: int, width: int) -> np.memmap:

@@ -1,4 +1,4 @@
-"""Figures of the tables that lead to a training set: hits, scored pairs and generated queries."""
+"""Figures of what several tasks make together: hits, scored pairs, generated queries and vectors."""
 
 from typing import Any
 
@@ -13,6 +13,8 @@ UNITS = {
     "dense_retrieve": "passages",
     "score_candidates": "pairs",
     "generate_queries": "queries",
+    "encode_nodes": "encoded",
+    "rerank": "pairs",
 }
 """Step → what it counts. Its metric UNIT is how many there were, and UNIT_per_second is its rate."""
 
@@ -26,6 +28,21 @@ def hit_figures(step: str, dataset: Dataset, run: Run, count: int, rate: float, 
     quality = f"dev R@100 {dev['dev/R_at_100']:.3f}" if dev else f"{len(run.query):,} hits"
     speed = f", encoded {rate:,.0f} passages/s" if unit == "passages" else ""
     return {"hits": len(run.query), unit: count, f"{unit}_per_second": rate, **dev, "headline": quality + speed}
+
+
+def encoding_figures(passages: int, encoded: int, rate: float) -> dict[str, Any]:
+    """Returns the metrics of vectors of passages, of which some were encoded, at `rate` passages per second."""
+    return {
+        "passages": passages,
+        "encoded": encoded,
+        "encoded_per_second": rate,
+        "headline": f"{passages:,} passages, {encoded:,} encoded at {rate:,.0f}/s",
+    }
+
+
+def reranking_figures(pairs: int, rate: float) -> dict[str, Any]:
+    """Returns the metrics of re-ranked hits; `rate` in pairs per second."""
+    return {"pairs": pairs, "pairs_per_second": rate, "headline": f"{pairs:,} pairs, {rate:,.0f} pairs/s"}
 
 
 def pair_figures(dataset: Dataset, pairs: PairScores, rate: float) -> dict[str, Any]:

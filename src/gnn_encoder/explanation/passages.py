@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Encoding, Graph, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedNodes
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.explanation.weights import Explainer, Explanation
 from gnn_encoder.models.gnn import GNN, GnnEncoder
 from gnn_encoder.query_graph.extension import graph_around
 
 NEEDED = ("dataset", "graph", "gnn_encoder", "passage_vectors", "encoding")
-"""Artifacts that explain a bundle: its inputs, and the encoding written with it."""
+"""Artifacts that explain a bundle: what it was made from."""
 LEGEND = (
     "Weight: a training query's attention weight in the passage's vector, mean over heads. "
     "Without it: the change of the passage's score if the graph lacked the edge between the query and the passage. "
@@ -85,7 +86,7 @@ class Sources:
     dataset: Dataset
     graph: Graph
     gnn: GNN
-    cached_passages: np.ndarray
+    cached_passages: Rows
     encoding: Encoding
     nodes: AddedNodes | None = None
 

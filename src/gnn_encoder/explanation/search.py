@@ -16,6 +16,7 @@ from rich.text import Text
 from torch import Tensor
 
 from gnn_encoder.artifacts import Asked, Bundle, read_manifest
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.bundle import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
@@ -95,14 +96,15 @@ def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
         )
     for name, path in folders.items():
         manifest = read_manifest(path)
-        if manifest.inputs != inputs if name == "encoding" else manifest.digest != inputs.get(name):
+        together = name == "encoding" and name not in inputs  # one step made both before `encode_nodes`
+        if manifest.inputs != inputs if together else manifest.digest != inputs.get(name):
             raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
     changes = bundle.added.changes if bundle.added else None
     return Sources.read(folders, changes.nodes if changes else None)
 
 
 def ranks(
-    vectors: np.ndarray, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
+    vectors: Rows, question: np.ndarray, rows: np.ndarray, scaled: Callable[[Tensor], Tensor] | None = None
 ) -> list[int]:
     """Returns the ranks, from 1, of passages `rows` [t] by inner product with a query, ties by ascending row.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.models.gnn import GNN
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
 from gnn_encoder.query_graph.neighborhoods import neighbourhood
@@ -68,9 +69,9 @@ class Explainer:
         self,
         gnn: GNN,
         graph: Graph,
-        query_vectors: np.ndarray,
-        cached_passages: np.ndarray,
-        passage_vectors: np.ndarray,
+        query_vectors: Rows,
+        cached_passages: Rows,
+        passage_vectors: Rows,
         rows: np.ndarray,
     ) -> None:
         """Reads the neighbourhood of the distinct passages `rows` [t].
@@ -88,7 +89,7 @@ class Explainer:
         with torch.inference_mode():
             self._queries, self._query_side = self._propagate_queries(query_vectors, cached_passages)
 
-    def _propagate_queries(self, query_vectors: np.ndarray, cached: np.ndarray) -> tuple[Tensor, QuerySide]:
+    def _propagate_queries(self, query_vectors: Rows, cached: Rows) -> tuple[Tensor, QuerySide]:
         """Returns h'_q [u, d] of the neighbourhood's queries (eq. 6–7), and the weights of eq. 6."""
         gnn, nodes, where = self.gnn, self._hood.nodes, self._where
         queries = torch.from_numpy(np.asarray(query_vectors[nodes], np.float32)).to(where)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Bundle, read_manifest, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
-from gnn_encoder.artifacts.arrays import eight_bits
+from gnn_encoder.artifacts.arrays import Rows, eight_bits
 from gnn_encoder.artifacts.bundle import place_of, run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.passages import Sources
@@ -184,7 +184,7 @@ def _with_vectors(
     for i, each in enumerate(edges):
         array[i, : len(each)], labelled[i, : len(each)] = list(each), list(each.values())
 
-    def reused(stored: np.ndarray, own: np.ndarray | None, made: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+    def reused(stored: Rows, own: np.ndarray | None, made: Callable[[list[int]], np.ndarray]) -> np.ndarray:
         """A row per query: of the graph, of `former`, or made for the remaining queries."""
         out = np.empty((len(ids), stored.shape[1]), stored.dtype)
         out[nodes >= 0] = stored[nodes[nodes >= 0]]

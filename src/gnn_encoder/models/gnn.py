@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.graph import GnnShape
 from gnn_encoder.settings.values import Count, PositiveInt
@@ -34,7 +35,7 @@ class GnnConfig(GnnShape):
     cached_passages: bool = True
     """Whether eq. 6 was trained with M_de's passage vectors."""
 
-    def passages_of_queries(self, cached: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+    def passages_of_queries(self, cached: np.ndarray, encoded: Rows) -> Rows:
         """The passage vectors [m, d] of eq. 6 at encoding: of M_de, or of the jointly trained passage encoder."""
         return cached if self.cached_passages else encoded
 

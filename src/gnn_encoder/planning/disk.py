@@ -41,7 +41,7 @@ BART = 560_000_000
 """Bytes of a query generator that is not on this machine: BART-base."""
 OPTIMIZED = 3
 """Numbers per parameter in a checkpoint: the parameter and the optimizer's two moments."""
-RETRIEVED = ("bm25_retrieve", "dense_retrieve")
+RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
@@ -125,6 +125,7 @@ class _Forecast:
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
             "train_gnn": self._gnn,
+            "encode_nodes": lambda _: (self.vectors + self.asked + 16 * (self.m + self.n), 0),
             "encode_corpus": self._encoded,
             "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
@@ -141,8 +142,10 @@ class _Forecast:
     def of(self, call: Call) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
         whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
-        if call.step == "merge" and call.label in RETRIEVED and (own := getattr(self.settings, call.label)).shards > 1:
-            whole = self._retrieved(own)  # written again
+        if call.step == "merge" and call.label in RANKED:
+            own: Any = next(each.settings for each in self.calls if each.step == call.label)
+            if own.shards > 1:
+                whole = self.steps["rerank"](own) if call.label == "rerank" else self._retrieved(own)
         kept, meanwhile = (size / tasks for size in whole)
         title = StepArguments(label=call.label).title(call.step)
         return Space(title, int(kept) + ARTIFACT, int(meanwhile))
@@ -241,8 +244,7 @@ class _Forecast:
         return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:
-        encoding = self.vectors + self.asked + 32 * self.m + ARTIFACT
-        return self._bundle(own) + self.vectors + encoding, self.n * self._columns(self.graph) * FP32 * 4
+        return self._bundle(own) + self.vectors + 16 * self.m, self.n * self._columns(self.graph) * FP32 * 4
 
 
 def _generator_weights(name: str) -> float:

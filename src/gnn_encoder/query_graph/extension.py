@@ -10,6 +10,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.artifacts.added_labels import AddedNodes
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 
 
@@ -27,7 +28,7 @@ class GraphPart:
     node: np.ndarray
 
 
-def graph_around(graph: Graph, query_vectors: np.ndarray, nodes: AddedNodes, passages: np.ndarray) -> GraphPart:
+def graph_around(graph: Graph, query_vectors: Rows, nodes: AddedNodes, passages: np.ndarray) -> GraphPart:
     """The queries with an edge to `passages` [t], after `nodes` have taken their places in the graph.
 
     `Graph.queries` of the part has the dataset's query rows, and −1 − i for the new query i.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gnn_encoder.artifacts import Graph
+from gnn_encoder.artifacts.arrays import JoinedRows, Rows
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.machine.threads import chunk_by_core
 from gnn_encoder.models.gnn import GNN, GATLayer
@@ -35,8 +36,8 @@ class Propagation:
         self,
         gnn: GNN,
         graph: Graph,
-        query_vectors: np.ndarray,
-        cached_passages: np.ndarray,
+        query_vectors: Rows,
+        cached_passages: Rows,
         *,
         nodes: np.ndarray | None = None,
         chunk: int = 128,
@@ -104,7 +105,7 @@ class Propagation:
         self,
         vectors: np.ndarray,
         rows: np.ndarray,
-        passage_vectors: np.ndarray,
+        passage_vectors: Rows,
         *,
         chunk: int = 2048,
         progress: Progress | None = None,
@@ -157,9 +158,7 @@ def tensor(array: np.ndarray | None, like: torch.device) -> Tensor | None:
     return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(like)
 
 
-def neighbour_vectors(
-    graph: Graph, nodes: np.ndarray | slice, passage_vectors: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def neighbour_vectors(graph: Graph, nodes: np.ndarray | slice, passage_vectors: Rows) -> tuple[np.ndarray, np.ndarray]:
     """Vectors fp32 [u, k, d] of the neighbours of queries `nodes` [u], and whether each edge exists, bool [u, k]."""
     neighbours = graph.edges[nodes]
     exists = neighbours >= 0
@@ -167,6 +166,8 @@ def neighbour_vectors(
     return vectors.view(*neighbours.shape, passage_vectors.shape[1]).numpy(), exists
 
 
-def _gathered(vectors: np.ndarray, rows: np.ndarray) -> Tensor:
+def _gathered(vectors: Rows, rows: np.ndarray) -> Tensor:
     """`vectors[rows]` in fp32. torch lets other threads run while it waits for the disk; NumPy does not."""
+    if isinstance(vectors, JoinedRows):
+        return torch.from_numpy(vectors[rows]).float()
     return torch.index_select(torch.from_numpy(vectors), 0, torch.from_numpy(rows)).float()

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Manifest, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Run, read_manifest, read_vectors
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.inference.encoding import encode_question
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder, device
 from gnn_encoder.retrieval.fusion import fuse
@@ -87,10 +88,11 @@ def systems_latency(
         GNN_ENCODER: query_path(searcher.encoder, searcher.index),
     }
     measured = measure_latency(paths, questions)
-    plain, graph = read_manifest(passage_vectors), searcher.bundle.manifest
+    plain, graph = read_manifest(passage_vectors).metrics, searcher.bundle.manifest.metrics
+    nodes = read_history(bundle).get("encode_nodes", Record()).metrics
     measured["systems"][DUAL_ENCODER]["passage_encode_ms"] = _passage_ms(plain, "encoded", "passages_per_second")
     measured["systems"][GNN_ENCODER] |= {
-        "passage_encode_ms": _passage_ms(graph, "encoded", "encoded_per_second"),
+        "passage_encode_ms": _passage_ms(nodes, "encoded", "encoded_per_second"),
         "passage_propagate_ms": _passage_ms(graph, "propagated", "propagated_per_second"),
     }
     return {**measured, "hits": HITS, "precision": "fp32", "device": device().type}
@@ -124,7 +126,7 @@ def served_path(searcher: Searcher) -> QueryPath:
     return QueryPath(lambda question: (question, encode(question) if weight else None), search)
 
 
-def _passage_ms(manifest: Manifest, count: str, rate: str) -> float | None:
+def _passage_ms(metrics: Mapping[str, Any], count: str, rate: str) -> float | None:
     """Milliseconds per passage from a step's metrics; None if the step read no passage or recorded no rate."""
-    passages, per_second = manifest.metrics.get(count, 0), manifest.metrics.get(rate, 0.0)
+    passages, per_second = metrics.get(count, 0), metrics.get(rate, 0.0)
     return 1000 / per_second if passages and per_second else None

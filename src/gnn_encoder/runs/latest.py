@@ -24,6 +24,8 @@ KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors
 of each system."""
 CHOSEN = "chosen_bundle"
 """Output with the recommended bundle, which is `latest/bundle`."""
+ENCODING = "merge: encode_nodes/merged"
+"""Output with the vectors of all nodes, which is `latest/encoding`."""
 KEPT_LABELS = "labels"
 """Folder under the root with the added labels that pipelines have read."""
 
@@ -75,6 +77,7 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
             made[place_of(Bundle.read(path).system)] = path
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
     outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])  # an update keeps the graph's shape
+    outputs["encoding"] = outputs[ENCODING]
     if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
         if read_manifest(trained).files:
             outputs[CONVERGED_MODEL] = trained

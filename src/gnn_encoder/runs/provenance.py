@@ -42,7 +42,8 @@ BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
 """Settings that name a pretrained model."""
 PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
     "build_graph": lambda run: (run / "graph", run / "passage_vectors"),
-    "encode_corpus": lambda run: (graph_bundle(run), run / "encoding"),
+    "encode_nodes": lambda run: (run / "encoding",),
+    "encode_corpus": lambda run: (graph_bundle(run),),
     "choose_bundle": lambda run: (run / BUNDLE,),
 }
 """Step → artifacts, in the folder of an earlier run, from which the step reuses results."""

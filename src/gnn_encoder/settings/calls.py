@@ -17,8 +17,8 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
     """Returns {parameter of a pipeline: its call}, in the order of the pipeline.
 
     Each of `steps` is called with the settings of its own section; one in `SHARDED` or `ON_NODES` as `shared_calls`
-    says, `encode_with_labels` once for each kind, `evaluate` adds the calls of `ranking_calls`, with that of
-    `recommend`, and `train_reranker` those of `reranking_calls`.
+    says, `encode_with_labels` once for each kind, `encode_corpus` after `encode_nodes`, `evaluate` adds the calls of
+    `ranking_calls`, with that of `recommend`, and `train_reranker` those of `reranking_calls`.
     """
     found: dict[str, Call] = {}
     steps = tuple(steps)
@@ -35,6 +35,8 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             found[step] = Call(step, choice(settings))
         elif step == "encode_with_labels":
             found |= label_calls(settings)
+        elif step == "encode_corpus":
+            found |= encoding_calls(settings)
         elif step == "train_reranker":
             found |= reranking_calls(settings, [settings.train_reranker.kind])
         elif step in (*SHARDED, *ON_NODES):
@@ -57,6 +59,14 @@ def label_calls(settings: Settings) -> dict[str, Call]:
         )
         for kind, system in labels.LABEL_SYSTEMS.items()
     }
+
+
+def encoding_calls(settings: Settings) -> dict[str, Call]:
+    """Returns {parameter of a pipeline: call} of the steps that encode the graph's nodes and propagate over it."""
+    own = settings.encode_corpus
+    nodes = outcome.EncodeNodes(previous=own.previous, shards=own.shards, **own.speed)
+    whole = Call("encode_corpus", own.model_copy(update={"shards": 1}))
+    return {**shared_calls("encode_nodes", nodes), "encode_corpus": whole}
 
 
 def _bundled(settings: Settings) -> dict[str, Any]:
@@ -87,7 +97,9 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         system=UNTRAINED, depth=depth, backbone=evaluate.untrained_backbone, **speed,
         query_length=dual_encoder.query_length, passage_length=dual_encoder.passage_length,
     )  # fmt: skip
-    rerank = outcome.Rerank(system=CROSS_ENCODER, depth=max(1, evaluate.rerank_depth), **speed)
+    rerank = outcome.Rerank(
+        system=CROSS_ENCODER, depth=max(1, evaluate.rerank_depth), shards=evaluate.rerank_shards, **speed
+    )
     fuse = Fuse(measure=evaluate.measures[0], depth=depth)
     ranked, fused = {}, {}
     for kind, system in labels.LABEL_SYSTEMS.items():
@@ -105,7 +117,7 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         "rank_converged": Call("rank", Rank(system=CONVERGED, depth=depth, **speed), CONVERGED, asked),
         **ranked,
         "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
-        "rerank": Call("rerank", rerank, asked=evaluate.rerank_depth > 0),
+        **shared_calls("rerank", rerank, asked=evaluate.rerank_depth > 0),
         "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
         "fuse_converged": Call("fuse", fuse, CONVERGED, asked),
         **fused,

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, TokenVectorType, VectorType
+from gnn_encoder.settings.shared import MINILM, Inference, Sharded, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import (
     CONVERGED,
     DUAL_ENCODER,
@@ -35,10 +35,18 @@ class IndexKind(StepSettings):
     """Candidates that a search keeps, at least as many as the requested hits."""
 
 
-class EncodeCorpus(Inference, Lexical, IndexKind):
+class EncodeNodes(Inference, Sharded):
+    """Encodes the passages and the training queries with the trained encoders."""
+
+    previous: str = ""
+    """Folder of an earlier run, as in `build_graph`, here with its `encoding`."""
+
+
+class EncodeCorpus(Inference, Lexical, IndexKind, Sharded):
     """Computes h'_p of all passages with the full graph, and builds the vector index and a BM25 index.
 
-    BM25 uses the settings of `bm25_retrieve`, unless they are set here, too.
+    The step `encode_nodes` encodes the texts before, in `shards` tasks. BM25 uses the settings of `bm25_retrieve`,
+    unless they are set here, too.
     """
 
     previous: str = ""
@@ -85,6 +93,9 @@ class Evaluate(Inference):
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder re-ranks, for an additional row of the table: about the best
     possible ranking of these hits. Each dev and test query costs this many scored pairs. 0: no such row."""
+    rerank_shards: Annotated[PositiveInt, Field(le=1024)] = 1
+    """Tasks that share this re-ranking, by queries, as `score_candidates.shards`. In `gnn-encoder rerank` one task
+    ranks with each re-ranker."""
     run_depth: Count = 100
     """Hits of each query in the TREC run files of the report. 0: no such files."""
     seed: Count = 0
@@ -117,7 +128,7 @@ class Fuse(StepSettings):
     """Hits kept for each query."""
 
 
-class Rerank(Inference):
+class Rerank(Inference, Sharded):
     """Re-ranks the first hits of a run with a pair scorer."""
 
     system: str

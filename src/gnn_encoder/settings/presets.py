@@ -114,7 +114,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
         _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
         sections[step] = {name: value for name, value in shared.items() if name in fields} | own
     for step, own in chosen.items():
-        fields = settable(step)
+        fields = settable(step) - {"shards"}  # tasks are of one step
         sections[step] |= {name: value for name, value in sections["bm25_retrieve"].items() if name in fields} | own
     try:
         return Settings.model_validate(sections)

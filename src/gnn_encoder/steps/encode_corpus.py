@@ -1,8 +1,8 @@
 """Computes h'_p of every passage with the full graph, in blocks, and writes the bundle that a search loads.
 
 No training query is masked now. Eq. 6 uses M_de's cached passage vectors (or the trained encoder's, with
-`train_gnn.cache_refreshes`), and eq. 7–10 use the jointly trained encoders. Vectors of an earlier run with the same
-models are reused: only new texts are encoded, and only passages with a changed neighbourhood are propagated.
+`train_gnn.cache_refreshes`), and eq. 7–10 use the vectors of the jointly trained encoders (`encode_nodes`). Vectors of
+an earlier run with the same models are reused: only passages with a changed neighbourhood are propagated.
 """
 
 import time
@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph, read_manifest
+from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph
 from gnn_encoder.artifacts.added_labels import AddedLabels
-from gnn_encoder.artifacts.arrays import check_range, create_rows, create_vectors, read_vectors
+from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, graph_bundle
-from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
@@ -29,7 +28,7 @@ RECALL_QUERIES = 256
 """Number of training queries on which an approximate index is compared with exact search."""
 
 
-@step(bundle="bundle", encoding="encoding")
+@step(bundle="bundle")
 def encode_corpus(
     context: Context,
     settings: EncodeCorpus,
@@ -37,52 +36,38 @@ def encode_corpus(
     gnn_encoder: Path,
     passage_vectors: Path,
     graph: Path,
+    encoding: Path,
     bundle: Draft,
-    encoding: Draft,
 ) -> Metrics:
-    """Encodes the corpus, propagates over the graph, builds the index, and writes the bundle."""
+    """Propagates over the graph, builds the index, and writes the bundle."""
     data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
     model.to(device()).eval()
-    encoders = model.dual_encoder
-    m, n, width = len(data.passages), len(graph_arrays.queries), encoders.passage_encoder.width
-    of_passages, of_graph = Contents.read(passage_vectors), Contents.read(graph)
+    nodes, cached = Encoding.read(encoding), read_vectors(passage_vectors)
+    h_p, h_q = nodes.passages, nodes.queries
+    (m, width), n = h_p.shape, len(h_q)
     # What a vector depends on besides texts. If it differs, no vector is reused.
-    models = {"gnn_encoder": read_manifest(gnn_encoder).digest, "precision": str(inference_dtype(settings.precision))}
-    for name, contents in (("passage_vectors", of_passages), ("graph", of_graph)):
-        models |= {f"{name}.{key}": value for key, value in contents.models.items()}
-    cached = read_vectors(passage_vectors)
-    former, former_vectors = _former(settings.previous, models, cached.dtype)
-    known = former.contents.digests
-
-    questions = data.query_texts(graph_arrays.queries)
-    texts, asked = of_passages.digests["texts"], of_graph.digests["queries"]
-    h_p, h_q = create_rows(encoding, "passages", (m, width), cached.dtype), create_rows(encoding, "queries", (n, width))
-    new = carry_over(find(known["passages"], texts), former.passages, h_p)
-    encoding_progress = context.progress("encoding", len(new), "passages")
-    encode_passages(
-        encoders.passage_encoder, data.passages, h_p, rows=new, progress=encoding_progress, **settings.speed
-    )
-    check_range(h_p)
-    encoding_rate = encoding_progress.rate
-    new_queries = carry_over(find(known["queries"], asked), former.queries, h_q)
-    h_q[new_queries] = encode_texts(encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed)
+    models = dict(nodes.contents.models)
+    for name, path in (("passage_vectors", passage_vectors), ("graph", graph)):
+        models |= {f"{name}.{key}": value for key, value in Contents.read(path).models.items()}
 
     began = time.perf_counter()
-    around = neighbourhood_digests(graph_arrays, asked, texts)
+    texts = nodes.contents.digests
+    around = neighbourhood_digests(graph_arrays, texts["queries"], texts["passages"])
     vectors = create_vectors(bundle, m, width, cached.dtype)
-    changed = carry_over(find(known["neighbourhoods"], around), former_vectors, vectors)
-    nodes = queries_reaching(graph_arrays, changed)
-    asking = context.progress("propagating", len(nodes), "queries")
+    known, former = _former(settings.previous, models, cached.dtype)
+    changed = carry_over(find(known, around), former, vectors)
+    asking = queries_reaching(graph_arrays, changed)
+    progress = context.progress("propagating", len(asking), "queries")
     of_queries = model.gnn.config.passages_of_queries(cached, h_p)
-    full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=nodes, progress=asking)
+    full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=asking, progress=progress)
     propagating = context.progress("propagating", len(changed), "passages")
     full_graph.write(vectors, changed, h_p, chunk=settings.chunk, progress=propagating)
     propagation_seconds = time.perf_counter() - began
     vectors.flush()
     check_range(vectors)
-    Contents.write(encoding, models, passages=texts, queries=asked, neighbourhoods=around)
+    Contents.write(bundle, models, neighbourhoods=around)
     build_index(vectors, bundle / INDEX, settings)
-    encoders.query_encoder.save(bundle / QUERY_ENCODER)
+    model.dual_encoder.query_encoder.save(bundle / QUERY_ENCODER)
     indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
     if settings.bm25:
         (bundle / BM25).mkdir()
@@ -98,26 +83,20 @@ def encode_corpus(
     return {
         **recalls,
         "passages": m,
-        "encoded": len(new),
         "propagated": len(changed),
-        "encoded_per_second": encoding_rate,
         "propagated_per_second": len(changed) / propagation_seconds,
-        "headline": f"{m:,} passages, {len(new):,} encoded at {encoding_rate:,.0f}/s, {len(changed):,} propagated "
-        f"at {len(changed) / propagation_seconds:,.0f}/s",
+        "headline": f"{m:,} passages, {len(changed):,} propagated at {len(changed) / propagation_seconds:,.0f}/s",
     }
 
 
-def _former(folder: str, models: dict[str, str], dtype: np.dtype) -> tuple[Encoding, np.ndarray]:
-    """The encoding of an earlier run and h'_p of its passages [m, d], both stored in the type `dtype`.
+def _former(folder: str, models: dict[str, str], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The digests [m, 2] of passages' neighbourhoods in an earlier run, and h'_p of the passages [m, d].
 
-    Both are empty without a `folder`, if other models wrote them or in another type, or if the bundle there was not
-    written with the encoding.
+    Both are empty without a `folder`, or if other models wrote the bundle there, or in another type than `dtype`.
     """
     if folder:
-        encoding, bundle = Encoding.read(Path(folder) / "encoding"), Bundle.read(graph_bundle(Path(folder)))
-        together = bundle.manifest.inputs == read_manifest(Path(folder) / "encoding").inputs
-        if together and encoding.contents.models == models and encoding.passages.dtype == dtype:
-            return encoding, bundle.stored_vectors
-    none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
-    digests = dict.fromkeys(("passages", "queries", "neighbourhoods"), no_digests)
-    return Encoding(none, none, Contents(digests, {})), none
+        bundle = Bundle.read(graph_bundle(Path(folder)))
+        contents = Contents.read(bundle.path)
+        if contents.models == models and bundle.stored_vectors.dtype == dtype:
+            return contents.digests["neighbourhoods"], bundle.stored_vectors
+    return np.empty((0, 2), np.uint64), np.empty((0, 0), np.float32)

@@ -18,7 +18,14 @@ from gnn_encoder.artifacts.history import History, Record, read_history
 from gnn_encoder.artifacts.parts import share_parts
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.training_tables import UNITS, hit_figures, pair_figures, query_figures
+from gnn_encoder.evaluation.training_tables import (
+    UNITS,
+    encoding_figures,
+    hit_figures,
+    pair_figures,
+    query_figures,
+    reranking_figures,
+)
 from gnn_encoder.report.study import first_words_of
 from gnn_encoder.retrieval.first_stage import join_runs
 from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
@@ -96,8 +103,12 @@ def complete(parts: Sequence[Part]) -> list[Part]:
 
 def write_joined(data: Dataset, parts: Sequence[Part], merged: Draft) -> None:
     """Writes the run of all parts' hits, as one task writes it."""
-    depths = {name: parts[0].manifest.settings[name] for name in ("train_depth", "eval_depth")}
-    run, system = join_runs(data, [part.path for part in parts], **depths), System.of(parts[0].path)
+    paths, settings = [part.path for part in parts], parts[0].manifest.settings
+    if parts[0].manifest.step == "rerank":  # later hits have no scores by which they could be compared
+        run = Run.concatenate([Run.read(path) for path in paths])
+    else:
+        run = join_runs(data, paths, **{name: settings[name] for name in ("train_depth", "eval_depth")})
+    system = System.of(parts[0].path)
     run.write(merged, system.name, **system.facts)
 
 
@@ -108,8 +119,12 @@ def figures_of(context: Context, data: Dataset, merged: Draft, parts: Sequence[P
     rates, counts = ([part.manifest.metrics[key] for part in parts] for key in (f"{unit}_per_second", unit))
     taken = sum(count / rate for count, rate in zip(counts, rates, strict=True) if rate)
     rate = sum(counts) / taken if taken else 0.0
+    if step_name == "rerank":
+        return reranking_figures(sum(counts), rate)
     if schema == "run":
         return hit_figures(step_name, data, Run.in_folder(merged.path), sum(counts), rate)
+    if schema == "encoding":
+        return encoding_figures(merged.manifest.rows["passages"], sum(counts), rate)
     if schema == "pair_scores":
         return pair_figures(data, PairScores.in_folder(merged.path), rate)
     generated = GeneratedQueries.in_folder(merged.path)

@@ -1,9 +1,13 @@
-"""Re-ranks the first hits of a run by a pair scorer; later hits keep their order."""
+"""Re-ranks the first hits of a run by a pair scorer; later hits keep their order.
+
+A task that shares the work re-ranks the hits of its share of the queries.
+"""
 
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.training_tables import reranking_figures
 from gnn_encoder.retrieval.reranking import reranked
 from gnn_encoder.retrieval.scorers import LateInteractionScorer, load_scorer
 from gnn_encoder.runs.step import Context, Metrics, step
@@ -16,9 +20,10 @@ def rerank(context: Context, settings: Rerank, dataset: Path, first_run: Path, s
     data, model = Dataset(dataset), load_scorer(scorer)
     if isinstance(model, LateInteractionScorer):
         model.token_vectors = settings.token_vectors
-    ranking = Run.read(first_run).of(evaluated_queries(data))
+    queries = evaluated_queries(data)
+    ranking = Run.read(first_run).of(queries[settings.share(len(queries))])
     pairs = int((ranking.rank <= settings.depth).sum())
     progress = context.progress("scoring", pairs, "pairs")
     result = reranked(model, data, ranking, settings.depth, progress=progress, **settings.speed)
     result.write(run, settings.system)
-    return {"pairs": pairs, "headline": f"{pairs:,} pairs, {progress.rate:,.0f} pairs/s"}
+    return reranking_figures(pairs, progress.rate)

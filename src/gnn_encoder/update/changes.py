@@ -13,6 +13,7 @@ from hashlib import blake2b
 import numpy as np
 
 from gnn_encoder.artifacts import Graph, PassageTable
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.query_graph.neighborhoods import edges_into
 
 CHUNK = 65_536
@@ -70,7 +71,7 @@ def find(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where((known[rows] == wanted).all(axis=1), rows, -1)
 
 
-def carry_over(rows: np.ndarray, former: np.ndarray, out: np.ndarray) -> np.ndarray:
+def carry_over(rows: np.ndarray, former: Rows, out: np.ndarray) -> np.ndarray:
     """Copies `former[rows[i]]` to `out[i]` where `rows[i]` ≥ 0. Returns the other indices i."""
     for start in range(0, len(rows), CHUNK):
         kept = start + np.flatnonzero(rows[start : start + CHUNK] >= 0)
