@@ -1,5 +1,5 @@
 """Exact search against FAISS called directly, over the same vectors: the cost of reading in chunks and ordering ties,
-and of fp16 vectors.
+of fp16 vectors, and of vectors in four parts.
 
 The floor is the time of the matrix products alone at the matrix rate measured in the same run.
 
@@ -15,7 +15,10 @@ import faiss
 import numpy as np
 from common import in_turns, matmul_rate, show
 
+from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.retrieval import exact
+
+PARTS = 4
 
 
 def main() -> None:
@@ -34,6 +37,10 @@ def main() -> None:
             np.save(Path(folder) / f"{kind}.npy", drawn.astype(dtype))
             vectors = np.load(Path(folder) / f"{kind}.npy", mmap_mode="r")
             sides[f"gnn-encoder, {kind}, memory-mapped"] = partial(exact.search, vectors, asked, o.k)
+            for number, part in enumerate(np.array_split(drawn.astype(dtype), PARTS)):
+                np.save(Path(folder) / f"{kind}.{number}.npy", part)
+            parts = [np.load(Path(folder) / f"{kind}.{number}.npy", mmap_mode="r") for number in range(PARTS)]
+            sides[f"gnn-encoder, {kind}, in {PARTS} parts"] = partial(exact.search, JoinedRows(parts), asked, o.k)
         seconds, found = in_turns(sides, o.rounds)
     floor = 2 * o.passages * o.queries * o.width / matmul_rate(o.queries, o.width, 8192)
     peer, slow = next(iter(found.values()))[1], next(iter(seconds.values()))

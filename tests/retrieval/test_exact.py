@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.retrieval import exact
 
 
@@ -76,5 +77,7 @@ def test_query_batches_and_memory_maps(tmp_path: Path, monkeypatch: pytest.Monke
     vectors, queries = rng.normal(size=(300, 8)).astype(np.float16), rng.normal(size=(50, 8)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
     monkeypatch.setattr(exact, "QUERIES", 7)
-    _, rows = exact.search(np.load(tmp_path / "v.npy", mmap_mode="r"), queries, 12, chunk=64)
+    scores, rows = exact.search(np.load(tmp_path / "v.npy", mmap_mode="r"), queries, 12, chunk=64)
     np.testing.assert_array_equal(rows, reference(vectors, queries, 12)[1])
+    in_parts = exact.search(JoinedRows(np.split(vectors, [10, 200, 200])), queries, 12, chunk=64)
+    np.testing.assert_array_equal(in_parts, (scores, rows))

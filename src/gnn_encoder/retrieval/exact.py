@@ -16,6 +16,7 @@ from functools import partial
 import faiss
 import numpy as np
 
+from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.tracking.progress import Progress
 
 # The tensors over memory-mapped arrays are only read here, so torch's warning about them does not apply.
@@ -32,13 +33,12 @@ QUERIES = 4096
 Hits = tuple[np.ndarray, np.ndarray]
 
 
-def search(
-    vectors: np.ndarray, queries: np.ndarray, k: int, *, chunk: int = CHUNK, progress: Progress | None = None
-) -> Hits:
+def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, progress: Progress | None = None) -> Hits:
     """The `k` passages of largest inner product with each query.
 
     Args:
-        vectors: [m, d], fp32 or fp16, in memory or memory-mapped; each is read once. queries: [n, d].
+        vectors: [m, d], fp32 or fp16, in memory or memory-mapped, in one piece or in parts, whose hits have the same
+            bits; each is read once. queries: [n, d].
         chunk: passages searched at a time. progress: counts passages.
 
     Returns:
