@@ -19,6 +19,10 @@ class Missing(UserError):
     """Nothing is where something was named."""
 
 
+class Damaged(UserError):
+    """A file of an artifact is missing, cut short or changed."""
+
+
 def expanded(path: str | Path) -> Path:
     """A path of this machine with its `~` expanded.
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import socket
 import sys
 import time
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from http_server import JSON, Server, serving
 
+from gnn_encoder.artifacts.folder import MANIFEST
+from gnn_encoder.explanation.passages import NEEDED
 from gnn_encoder.serving import app as module
 from gnn_encoder.serving.guard import PROBLEM
 
@@ -47,6 +50,20 @@ def test_what_a_request_lacks_is_one_line(server: Server, asked: dict, words: st
     status, found = server.search(**asked)
     assert status == 422 == found["status"] and found["title"] == "Unprocessable Entity" and found["type"]
     assert words in found["detail"] and "\n" not in found["detail"] and "/tmp" not in found["detail"]
+
+
+def test_damaged_files_are_the_servers_fault(
+    bundles: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(bundles["vectors"], tmp_path / "bundle")
+    for name in NEEDED:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST).write_text("{")
+    with serving(tmp_path / "bundle") as server:
+        status, found = server.search(questions="a", explain=True)
+        assert status == 503 == found["status"] and "is damaged" in found["detail"] and "/tmp" not in found["detail"]
+        assert server.search(questions="a")[0] == 200
+    assert f"{MANIFEST} is corrupt" in capsys.readouterr().err
 
 
 def test_bodies_have_limits(server: Server) -> None:

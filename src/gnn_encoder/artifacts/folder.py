@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gnn_encoder.errors import UserError, printable
+from gnn_encoder.errors import Damaged, UserError, printable
 
 MANIFEST, HISTORY, README = "manifest.json", "history.json", "README.md"
 APART = (HISTORY, README)
@@ -235,7 +235,7 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
     """Returns the manifest of an artifact after checking that every file is present and has the manifest's digest.
 
     Raises:
-        UserError: not an artifact, another schema or version, a missing or damaged file.
+        UserError: not an artifact, another schema or version; `Damaged`: a file is missing, or not as it was.
     """
     folder, file = Path(path), Path(path) / MANIFEST
     if not file.is_file():  # opening a pipe would block
@@ -250,7 +250,7 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise UserError(f"{file} is corrupt ({printable(what)}); delete the folder and run again") from None
+        raise Damaged(f"{file} is corrupt ({printable(what)}); delete the folder and run again") from None
     if schema and manifest.schema != schema:
         raise UserError(f"{folder} holds a {manifest.schema!r} artifact where {schema!r} is needed")
     if manifest.version != VERSIONS.get(manifest.schema):
@@ -259,7 +259,7 @@ def read_manifest(path: str | Path, schema: str | None = None) -> Manifest:
             f"version {VERSIONS.get(manifest.schema)}: run the step that writes it again"
         )
     if manifest.seal != _seal(facts):
-        raise UserError(f"{file} is corrupt: its seal is of other contents; delete the folder and run again")
+        raise Damaged(f"{file} is corrupt: its seal is of other contents; delete the folder and run again")
     _Checked(folder, manifest.files).check()
     return manifest
 
@@ -297,7 +297,7 @@ class _Checked:
                 wrong = f"its digest differs from {MANIFEST}"
             else:
                 continue
-            raise UserError(f"{printable(str(file))} is corrupt: {wrong}; delete {self._folder} and run again")
+            raise Damaged(f"{printable(str(file))} is corrupt: {wrong}; delete {self._folder} and run again")
         if entries != known:
             self._write(entries, began)
 

@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Damaged, UserError
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
 from gnn_encoder.settings.outcome import IndexKind
@@ -155,7 +155,7 @@ def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:
     """Opens a file of `build_index` or an .npy file of vectors, memory-mapped; `shape`: of the vectors, [m, d].
 
     Raises:
-        UserError: no such file, or no inner-product index of a known kind over vectors of this shape.
+        Damaged: no such file, or no inner-product index of a known kind over vectors of this shape.
     """
     try:
         if path.suffix == ".npy":
@@ -166,7 +166,7 @@ def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (OSError, RuntimeError, ValueError, MemoryError, struct.error) as error:
         reason = " ".join(str(error).split())[:160]
-        raise UserError(f"{path} is no readable FAISS index ({reason}): run encode_corpus again") from None
+        raise Damaged(f"{path} is no readable FAISS index ({reason}): run encode_corpus again") from None
 
 
 def _check_file(path: Path, m: int, d: int) -> None:

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import Damaged, UserError, one_line
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -81,7 +81,10 @@ def create_app(
     app.add_middleware(Counted, figures=figures)  # the last is the outermost: what the guard refuses counts, too
 
     @app.post(
-        "/search", response_model=SearchResponse, responses=refusals(401, 408, 413, 421, 422, 429), dependencies=bearer
+        "/search",
+        response_model=SearchResponse,
+        responses=refusals(401, 408, 413, 421, 422, 429, 503),
+        dependencies=bearer,
     )
     async def search(asked: SearchRequest, request: Request) -> Response:
         """Returns the best passages of each question."""
@@ -94,6 +97,9 @@ def create_app(
             raise Refused(429, str(busy), {"Retry-After": str(busy.seconds)}) from None
         results = []
         for question, answer in zip(questions, answers, strict=True):
+            if isinstance(answer.hits, Damaged):
+                _log(f"version {answer.served.version}: {one_line(answer.hits)}")
+                raise Refused(503, "a file of the bundle, or of its run, is damaged: the server's log says which")
             if isinstance(answer.hits, UserError):
                 raise Refused(422, without_paths(answer.hits, answer.served))
             results.append({"question": question, "hits": answer.hits})
