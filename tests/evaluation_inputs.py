@@ -96,8 +96,8 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
             made["dpr"] = inputs["dpr_run"]
     made["reranked"] = folder / "reranked"
     first, scorer = made["gnn_encoder"], inputs["cross_encoder"]
-    if of["rerank"].asked:
-        rerank(calls["rerank"], **data, first_run=first, scorer=scorer, run=made["reranked"])
+    if of["rerank.0"].asked:
+        rerank(calls["rerank.0"], **data, first_run=first, scorer=scorer, run=made["reranked"])
     else:
         with drafting(made["reranked"], "run"):
             pass

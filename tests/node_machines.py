@@ -34,7 +34,7 @@ class Machine:
         self.folder, self.out, self.log, self._call = folder, folder / "out", folder / "log", call
         self._checkpoints = checkpoints
         self._given = {name: shutil.copytree(path, folder / name) for name, path in inputs.items()}
-        self.process: subprocess.Popen[bytes]
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Machine":
         """An attempt of the step; nothing of an earlier attempt is left on the machine."""
@@ -55,6 +55,11 @@ class Machine:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, env=inherited | own, stdout=log, stderr=log)
         return self
+
+    def kill(self) -> None:
+        """End what may still run."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
 
     def end(self, seconds: float = 300) -> str:
         """The log of the attempt, when it is over."""
@@ -79,11 +84,15 @@ def machines_of(
 
 def train_apart(alone: Machine, together: list[Machine]) -> None:
     """Train on one machine, then on several; these must end with its weights to 1e-5."""
-    assert "steps" in alone.start().end()
-    for machine in together[1:]:  # the followers begin first, and wait
-        machine.start()
-    together[0].start()
-    logs = [machine.end() for machine in together]
+    try:
+        assert "steps" in alone.start().end()
+        for machine in together[1:]:  # the followers begin first, and wait
+            machine.start()
+        together[0].start()
+        logs = [machine.end() for machine in together]
+    finally:
+        for machine in (alone, *together):
+            machine.kill()
     assert [machine.process.returncode for machine in together] == [0] * len(together), logs
     assert all(not machine.weights for machine in together[1:]), "only the leader has the model"
     for name, weight in alone.weights.items():

@@ -103,6 +103,7 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
 
 
+@pytest.mark.slow
 def test_another_content_of_a_run_file_is_another_first_stage(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

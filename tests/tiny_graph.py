@@ -101,11 +101,16 @@ def encode(
         dual_encoder=models["dual_encoder"], cross_encoder=models["cross_encoder"], **built,
     )  # fmt: skip
     given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
-    parts = [out / f"{shard} of {shards}" for shard in range(shards)]
-    for shard, part in enumerate(parts):
-        task = EncodeNodes.model_validate({**both, "shards": shards, "shard": shard})
-        encode_nodes(task, **given, encoding=part)
-    merge(Merge(), parts=parts, dataset=dataset, merged=out / "encoding")
+    encode_in_tasks(out, shards, both, **given)
     wanted = EncodeCorpus.model_validate({**both, **settings})
     encode_corpus(wanted, **given, encoding=out / "encoding", bundle=out / "bundle")
     return out
+
+
+def encode_in_tasks(out: Path, shards: int, settings: dict[str, str], dataset: Path, **given: Path) -> None:
+    """Write `out/encoding`, which several tasks made."""
+    parts = [out / f"{shard} of {shards}" for shard in range(shards)]
+    for shard, part in enumerate(parts):
+        task = EncodeNodes.model_validate({**settings, "shards": shards, "shard": shard})
+        encode_nodes(task, dataset=dataset, **given, encoding=part)
+    merge(Merge(), parts=parts, dataset=dataset, merged=out / "encoding")

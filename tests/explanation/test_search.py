@@ -31,7 +31,7 @@ def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     """ROOT/latest: links to what two steps made of the tiny dataset with random models."""
     folder = tmp_path_factory.mktemp("root")
     models = write_models(folder / "models", tiny_backbone)
-    made = encode(tiny_dataset.path, models, folder / "made")
+    made = encode(tiny_dataset.path, models, folder / "made", shards=3)
     (folder / "latest").mkdir()
     places = {name: made / name for name in ("bundle", *NEEDED)}
     places |= {"dataset": tiny_dataset.path, "gnn_encoder": models["gnn_encoder"]}
@@ -49,7 +49,8 @@ def test_scores_and_ranks_are_those_of_the_vectors(latest: Path, hits: list[Expl
     searcher = Searcher(Bundle.read(latest / "bundle"))
     question, _, rows = searcher.find(QUESTION, 60)
     assert [each.hit for each in hits] == searcher.search(QUESTION, 60)
-    with_graph, without = searcher.bundle.vectors @ question, Encoding.read(latest / "encoding").passages @ question
+    encoded = np.asarray(Encoding.read(latest / "encoding").passages)
+    with_graph, without = searcher.bundle.vectors @ question, encoded @ question
     for each, row in zip(hits, rows, strict=True):
         assert each.why.score == pytest.approx(each.hit.score, rel=ROUNDED)  # the stored vector is rounded
         assert each.why.plain_score == pytest.approx(without[row], abs=1e-5)
@@ -166,7 +167,9 @@ def test_a_hostile_text_does_not_reach_the_terminal(hits: list[ExplainedHit]) ->
     assert shown.count("[2J") >= 7 and not set("\x1b\u202e\x9b") & set(shown)
 
 
-@pytest.mark.parametrize("file", ["encoding/passages.npy", "graph/edges.npy", "bundle/query_encoder/model.safetensors"])
+@pytest.mark.parametrize(
+    "file", ["encoding/parts/1/passages.npy", "graph/edges.npy", "bundle/query_encoder/model.safetensors"]
+)
 def test_a_flipped_bit_in_what_explains_is_one_line(
     latest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:

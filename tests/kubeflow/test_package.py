@@ -46,7 +46,7 @@ def label(step: str) -> str:
     return f"exec-{step.replace('_', '-')}"
 
 
-@pytest.mark.parametrize("step", [*STEPS, "rerank"])
+@pytest.mark.parametrize("step", [*STEPS, "encode_nodes", "rerank"])
 def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[str, Any], dict[str, Any]]) -> None:
     _, spec, platforms = package
     container = spec["deploymentSpec"]["executors"][label(step)]["container"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import call
-from tiny_graph import ROUNDED, write_models
+from tiny_graph import ROUNDED, encode_in_tasks, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.added_labels import new_query_id
@@ -24,10 +24,9 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.retrieval.search import Searcher
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
+from gnn_encoder.settings.outcome import EncodeCorpus
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
-from gnn_encoder.steps.encode_nodes import encode_nodes
 
 NEW = Wanted("is the hidden violin a letter", "p7")
 KINDS = {
@@ -70,8 +69,8 @@ def finished(
     gnn = gnn or write_gnn(models, out / "made" / "gnn_encoder", graph["graph"], shape)
     written = {name: out / "made" / name for name in ("bundle", "encoding")}
     places = {**graph, **written, "dataset": dataset, "gnn_encoder": gnn}
-    nodes = {name: path for name, path in places.items() if name != "bundle"}
-    encode_nodes(EncodeNodes.model_validate(both), **nodes)
+    given = {name: path for name, path in places.items() if name not in written}
+    encode_in_tasks(out / "made", 2, both, **given)
     encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places)
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()

@@ -27,7 +27,7 @@ from gnn_encoder.query_graph.propagation import Propagation
 def latest(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_backbone: Path) -> Path:
     folder = tmp_path_factory.mktemp("root")
     models = write_models(folder / "models", tiny_backbone)
-    made = encode(tiny_dataset.path, models, folder / "made")
+    made = encode(tiny_dataset.path, models, folder / "made", shards=2)
     (folder / "latest").mkdir()
     places = {name: made / name for name in ("bundle", "encoding", "graph", "passage_vectors")}
     for name, target in {**places, **models, "dataset": tiny_dataset.path}.items():

@@ -50,8 +50,12 @@ def test_arrays_are_counted_exactly() -> None:
 
 def test_tasks_that_share_a_step_take_its_space_together() -> None:
     size = DataSize.assumed(1000, 100)
-    one, several = forecast(size), forecast(size, "score_candidates.shards=4", "generate_queries.shards=4")
-    for step in ("score_candidates", "generate_queries"):
+    scoring = ("evaluate.rerank_depth=10", "score_candidates.shards=4", "generate_queries.shards=4")
+    one = forecast(size, "evaluate.rerank_depth=10")
+    several = forecast(size, *scoring, "encode_corpus.shards=4", "evaluate.rerank_shards=4")
+    assert several["evaluate"] == one["evaluate"], "re-ranked by several tasks, it is one system"
+    assert several["merge: rerank"] == one["rerank"] > several["rerank: 1 of 4"] > one["merge: rerank"]
+    for step in ("score_candidates", "generate_queries", "encode_nodes"):
         parts = [several[f"{step}: {number} of 4"] - ARTIFACT for number in (1, 2, 3, 4)]
         assert sum(parts) == pytest.approx(one[step] - ARTIFACT, abs=4) and one[step] > ARTIFACT
         assert several[f"merge: {step}"] == one[f"merge: {step}"] == ARTIFACT

@@ -77,7 +77,15 @@ def test_query_batches_and_memory_maps(tmp_path: Path, monkeypatch: pytest.Monke
     vectors, queries = rng.normal(size=(300, 8)).astype(np.float16), rng.normal(size=(50, 8)).astype(np.float32)
     np.save(tmp_path / "v.npy", vectors)
     monkeypatch.setattr(exact, "QUERIES", 7)
-    scores, rows = exact.search(np.load(tmp_path / "v.npy", mmap_mode="r"), queries, 12, chunk=64)
+    _, rows = exact.search(np.load(tmp_path / "v.npy", mmap_mode="r"), queries, 12, chunk=64)
     np.testing.assert_array_equal(rows, reference(vectors, queries, 12)[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("n", [1, 30])
+def test_parts_have_the_bits_of_the_whole(n: int, dtype: type) -> None:
+    rng = np.random.default_rng(5)
+    vectors, queries = rng.normal(size=(300, 8)).astype(dtype), rng.normal(size=(n, 8)).astype(np.float32)
     in_parts = exact.search(JoinedRows(np.split(vectors, [10, 200, 200])), queries, 12, chunk=64)
-    np.testing.assert_array_equal(in_parts, (scores, rows))
+    for found, expected in zip(in_parts, exact.search(vectors, queries, 12, chunk=64), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -279,6 +279,7 @@ def gone(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.slow
 def test_nothing_survives_a_killed_launcher_and_an_interrupted_one_ends_in_order(root: Path, start: Start) -> None:
     process, step = start()
     with pytest.raises(UserError, match="another run is going on"):

@@ -61,8 +61,7 @@ def machines(tmp_path: Path, inputs: dict[str, Path]) -> Iterator[Callable[..., 
 
     yield make
     for machine in made:
-        if machine.process.poll() is None:
-            machine.process.kill()
+        machine.kill()
 
 
 def test_four_nodes_train_what_one_trains(
@@ -95,6 +94,7 @@ def undisturbed(inputs: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
         yield pair[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "cause"),
     [

@@ -60,6 +60,7 @@ def train(out: Path, inputs: dict[str, Path]) -> dict[str, bytes]:
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*.safetensors")}
 
 
+@pytest.mark.slow
 def test_a_training_whose_follower_is_killed_resumes_with_the_same_bits(
     inputs: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

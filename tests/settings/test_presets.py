@@ -59,6 +59,7 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
+        (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
         (["train_gnn.node=1"], "unknown setting train_gnn.node"),
     ],

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from gnn_encoder.cli.options import named_systems
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.calls import ranking_calls
-from gnn_encoder.settings.outcome import Evaluate, Rerank
+from gnn_encoder.settings.calls import calls, ranking_calls
+from gnn_encoder.settings.outcome import EncodeNodes, Evaluate, Rerank
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import PropagateSections, TrainReranker
@@ -109,8 +109,27 @@ def test_hits_are_scored_by_default() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 1"):
         Rerank(system="A", depth=0)
     for depth, asked in ((0, False), (7, True)):
-        call = ranking_calls(Settings(evaluate=Evaluate(rerank_depth=depth)))["rerank"]
+        made = ranking_calls(Settings(evaluate=Evaluate(rerank_depth=depth)))
+        call = made["rerank.0"]
         assert call.asked == asked and isinstance(call.settings, Rerank) and call.settings.depth == max(1, depth)
+        assert made["merge_rerank"].asked == asked
+
+
+def test_tasks_share_the_encoding_and_the_re_ranking() -> None:
+    steps = ("encode_corpus", "evaluate")
+    wanted = ["encode_corpus.shards=2", "encode_corpus.previous=before", "bm25_retrieve.shards=7"]
+    wanted += ["evaluate.rerank_shards=3", "evaluate.rerank_depth=9", "shared.tokens_per_batch=64"]
+    few, many = (calls(load_settings("quickstart", some), steps) for some in (wanted[1:3] + wanted[4:], wanted))
+    tasks = [call for call in many.values() if call.step in ("encode_nodes", "rerank")]
+    assert [call.label for call in tasks] == ["1 of 2", "2 of 2", "1 of 3", "2 of 3", "3 of 3"]
+    assert [call.settings.model_dump()["shard"] for call in tasks] == [0, 1, 0, 1, 2]
+    own = tasks[0].settings
+    assert isinstance(own, EncodeNodes) and (own.previous, own.tokens_per_batch) == ("before", 64)
+    for name in ("encode_corpus", "evaluate"):  # other numbers of tasks do not run them again
+        assert few[name] == many[name]
+    assert [call.step for call in few.values()].count("encode_nodes") == 1, (
+        "tasks of BM25 are not those of the encoding"
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,8 +200,6 @@ def test_tasks_share_the_generation_and_not_the_scores_of_a_teacher() -> None:
     settings = load_settings("quickstart", ["generate_queries.shards=3", "score_candidates.shards=2"])
     with pytest.raises(UserError, match=r"score_candidates\.shards = 2: .* add --set score_candidates\.shards=1"):
         reranking_calls(settings, ["colbert_distilled"])
-    with pytest.raises(UserError, match=r"evaluate\.rerank_shards = 2: .* add --set evaluate\.rerank_shards=1"):
-        reranking_calls(load_settings("quickstart", ["evaluate.rerank_shards=2"]), ["colbert"])
     asked, idle = (reranking_calls(settings, [name]) for name in ("ss_bert_h", "colbert"))
     tasks = [call for call in asked.values() if call.step == "generate_queries"]
     assert [(call.label, call.settings.model_dump()["shard"]) for call in tasks] == [

@@ -1,5 +1,6 @@
 """Tasks that share the encoding of the graph's nodes: together the bits of one task, and an update does its part."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Encoding, drafting, read_mani
 from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.artifacts.folder import MANIFEST
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.explanation.passages import NEEDED
+from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.search import sources_of
 from gnn_encoder.models.gnn import GnnEncoder
 
@@ -63,13 +64,25 @@ def test_a_run_of_an_earlier_version_is_explained_and_updated(
     bundle = earlier / "bundle"
     facts = {path: json.loads((path / MANIFEST).read_text()) for path in (bundle, earlier / "encoding")}
     del facts[bundle]["inputs"]["encoding"]
+    models_file = earlier / "encoding" / "models.json"
+    models_file.write_bytes((bundle / "models.json").read_bytes())
+    content = models_file.read_bytes()
+    facts[models_file.parent]["files"]["models.json"] = {
+        "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()
+    }  # fmt: skip
     for name in ("models.json", "neighbourhoods_digests.npy"):
         (bundle / name).unlink()
         del facts[bundle]["files"][name]
     for path, changed in facts.items():
-        write_manifest(path, changed | {"inputs": facts[bundle]["inputs"]})
+        write_manifest(path, changed | {"inputs": facts[bundle]["inputs"] | {"graph": "0" * 64}})
+    with pytest.raises(UserError, match="is not what"):
+        sources_of(Bundle.read(bundle))
+    write_manifest(bundle, facts[bundle])
+    with pytest.raises(UserError, match="encoding is not what"):
+        sources_of(Bundle.read(bundle))
+    write_manifest(models_file.parent, facts[models_file.parent] | {"inputs": facts[bundle]["inputs"]})
     assert sources_of(Bundle.read(bundle)).encoding.passages.shape == (100, 32)
     after = encode(tiny_dataset.path, models, tmp_path / "after", earlier)
-    assert read_history(after / "bundle")["encode_corpus"].metrics["propagated"] == 100
+    history = read_history(after / "bundle")
+    assert history["encode_nodes"].metrics["encoded"] == 0 and history["encode_corpus"].metrics["propagated"] == 100
     np.testing.assert_array_equal(Bundle.read(after / "bundle").vectors, Bundle.read(bundle).vectors)
-    assert set(NEEDED) >= {"encoding", "graph"}

@@ -234,6 +234,7 @@ def test_what_is_no_complete_set_is_refused(
     merge(Merge(), parts=[*parts[:2], tmp_path / "same"], dataset=tiny_dataset.path, merged=tmp_path / "merged")
 
 
+@pytest.mark.slow
 def test_a_lost_part_is_made_again_alone(
     folder: Path, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

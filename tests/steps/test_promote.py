@@ -144,10 +144,12 @@ def test_what_the_run_was_made_of_is_written_to_the_version(gate: Gate) -> None:
     assert "registry" not in version.tags
 
 
+@pytest.mark.slow
 def test_of_two_runs_that_end_at_once_one_wins_and_the_other_meets_the_winner(gate: Gate) -> None:
     gate.race()
 
 
+@pytest.mark.slow
 def test_a_process_that_stood_still_does_not_set_the_champion_back(gate: Gate) -> None:
     """It stops for as long as you like, a request short of its end. The next one is compared with it, and beats it."""
     gate.decided("old", 2)

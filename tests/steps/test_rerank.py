@@ -93,6 +93,6 @@ def test_tasks_rerank_the_bits_of_one_task(model: CrossEncoder, tiny_dataset: Da
             rerank(Rerank(system="Re-ranked", depth=5, shards=shards, shard=shard), **inputs, run=part)
         merge(Merge(), parts=parts[::-1], dataset=tiny_dataset.path, merged=tmp_path / str(shards))
     whole, several = (read_manifest(tmp_path / name) for name in "13")
-    assert whole.digest == several.digest and whole.rows == several.rows == {"hits": 480}
+    assert whole.digest == several.digest and whole.rows == several.rows == {"hits": 480, "queries": 40}
     pairs = [read_history(tmp_path / name)["rerank"].metrics["pairs"] for name in "13"]
     assert pairs == [200, 200] and len(Run.read(tmp_path / "0 of 3").query) == 13 * 12

@@ -43,12 +43,15 @@ def create_rows(draft: Draft, name: str, shape: tuple[int, int], dtype: DTypeLik
     return np.lib.format.open_memmap(draft / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
 
 
-def check_range(vectors: np.ndarray) -> None:
-    """Raises UserError if a number of stored vectors [m, d] is infinite, because fp16 cannot hold it."""
+def check_range(vectors: np.ndarray, first: int = 0) -> None:
+    """Raises UserError if a number of stored vectors [m, d] is infinite, because fp16 cannot hold it.
+
+    first: the row of the first vector, for a part of the vectors.
+    """
     for start in range(0, len(vectors) if vectors.dtype == np.float16 else 0, CHUNK):
         if len(rows := np.flatnonzero(np.isinf(vectors[start : start + CHUNK]).any(axis=1))):
             raise UserError(
-                f"vector {start + rows[0]:,} has a number beyond fp16, whose largest is 65,504: set "
+                f"vector {first + start + rows[0]:,} has a number beyond fp16, whose largest is 65,504: set "
                 "build_graph.vector_type: fp32"
             )
 

@@ -236,7 +236,7 @@ class GNN(nn.Module):
 
 
 class GnnEncoder(nn.Module):
-    """The joint model: Masked Graph Training trains the model and `encode_corpus` runs it."""
+    """The joint model: Masked Graph Training trains the model, `encode_nodes` and `encode_corpus` run it."""
 
     def __init__(self, dual_encoder: DualEncoder, gnn: GNN) -> None:
         super().__init__()

@@ -161,7 +161,8 @@ class _Forecast:
 
     def trec(self) -> int:
         """Bytes of the TREC runs of all ranked systems."""
-        ranked = [call for call in self.calls if call.asked and call.step in ("rank", "rerank", "fuse")]
+        made = [call.label if call.step == "merge" else call.step for call in self.calls if call.asked]
+        ranked = [step for step in made if step in ("rank", "fuse")] + ["rerank"] * (made.count("rerank") > 1)
         systems = len(ranked) + 4  # BM25, DPR, and the fusions by rank of the dual encoder and of the GNN-encoder
         return int(systems * self.judged * min(self.settings.evaluate.run_depth, self.m) * self.size.trec)
 

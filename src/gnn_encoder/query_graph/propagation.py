@@ -167,7 +167,7 @@ def neighbour_vectors(graph: Graph, nodes: np.ndarray | slice, passage_vectors: 
 
 
 def _gathered(vectors: Rows, rows: np.ndarray) -> Tensor:
-    """`vectors[rows]` in fp32. torch lets other threads run while it waits for the disk; NumPy does not."""
+    """`vectors[rows]` in fp32. torch lets other threads run while it waits for the disk; NumPy, for parts, does not."""
     if isinstance(vectors, JoinedRows):
         return torch.from_numpy(vectors[rows]).float()
     return torch.index_select(torch.from_numpy(vectors), 0, torch.from_numpy(rows)).float()

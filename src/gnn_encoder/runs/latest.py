@@ -25,7 +25,7 @@ of each system."""
 CHOSEN = "chosen_bundle"
 """Output with the recommended bundle, which is `latest/bundle`."""
 ENCODING = "merge: encode_nodes/merged"
-"""Output with the vectors of all nodes, which is `latest/encoding`."""
+"""Output with the vectors of all nodes."""
 KEPT_LABELS = "labels"
 """Folder under the root with the added labels that pipelines have read."""
 
@@ -77,7 +77,7 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
             made[place_of(Bundle.read(path).system)] = path
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
     outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])  # an update keeps the graph's shape
-    outputs["encoding"] = outputs[ENCODING]
+    outputs.setdefault("encoding", outputs[ENCODING])  # of a single task it is the task's
     if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
         if read_manifest(trained).files:
             outputs[CONVERGED_MODEL] = trained

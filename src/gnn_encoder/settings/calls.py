@@ -122,7 +122,7 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         "fuse_converged": Call("fuse", fuse, CONVERGED, asked),
         **fused,
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
-        "evaluate": Call("evaluate", evaluate),
+        "evaluate": Call("evaluate", evaluate.model_copy(update={"rerank_shards": 1})),
         "recommend": Call("recommend", settings.recommend.model_copy(update=judged)),
         "choose_bundle": Call("choose_bundle", settings.choose_bundle),
         "measure_latency": Call("measure_latency", outcome.MeasureLatency()),

@@ -15,6 +15,9 @@ from gnn_encoder.settings.kubernetes import Count, Name, Positive, Section
 from gnn_encoder.settings.step_needs import StepNeeds
 from gnn_encoder.settings.values import known_names
 
+LIKE = {"encode_nodes": "encode_corpus"}
+"""Step → another whose section it has if it has none of its own, because one step once did the work of both."""
+
 
 class Images(Section):
     """Images of the steps, each with registry and tag."""
@@ -78,8 +81,8 @@ class Cluster(Section):
                 yield f"steps.{step} with defaults: {problem}"
 
     def needs(self, step: str) -> StepNeeds:
-        """Returns the defaults, overridden by the step's own section."""
-        sections = (self.defaults, self.steps.get(step, StepNeeds()))
+        """Returns the defaults, overridden by the step's own section, or that of `LIKE`."""
+        sections = (self.defaults, self.steps.get(step) or self.steps.get(LIKE.get(step, ""), StepNeeds()))
         return StepNeeds.model_validate(_laid_over(*(each.model_dump(exclude_unset=True) for each in sections)))
 
     def image(self, step: str) -> str:

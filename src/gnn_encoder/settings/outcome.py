@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
-from gnn_encoder.settings.shared import MINILM, Inference, Sharded, TokenVectorType, VectorType
+from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import (
     CONVERGED,
     DUAL_ENCODER,
@@ -42,13 +42,15 @@ class EncodeNodes(Inference, Sharded):
     """Folder of an earlier run, as in `build_graph`, here with its `encoding`."""
 
 
-class EncodeCorpus(Inference, Lexical, IndexKind, Sharded):
+class EncodeCorpus(Inference, Lexical, IndexKind):
     """Computes h'_p of all passages with the full graph, and builds the vector index and a BM25 index.
 
-    The step `encode_nodes` encodes the texts before, in `shards` tasks. BM25 uses the settings of `bm25_retrieve`,
-    unless they are set here, too.
+    The step `encode_nodes` encodes the texts before. BM25 uses the settings of `bm25_retrieve`, unless they are set
+    here, too.
     """
 
+    shards: Tasks = 1
+    """Tasks that share the encoding, as `score_candidates.shards`."""
     previous: str = ""
     """Folder of an earlier run, as in `build_graph`, here with its `encoding` and `bundle`."""
     chunk: PositiveInt = 2048
@@ -93,7 +95,7 @@ class Evaluate(Inference):
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder re-ranks, for an additional row of the table: about the best
     possible ranking of these hits. Each dev and test query costs this many scored pairs. 0: no such row."""
-    rerank_shards: Annotated[PositiveInt, Field(le=1024)] = 1
+    rerank_shards: Tasks = 1
     """Tasks that share this re-ranking, by queries, as `score_candidates.shards`. In `gnn-encoder rerank` one task
     ranks with each re-ranker."""
     run_depth: Count = 100

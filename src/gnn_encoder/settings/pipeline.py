@@ -126,7 +126,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 }
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 SHARDED = tuple(step for step, section in Settings() if isinstance(section, Sharded))
-"""Steps whose work several tasks can share (`Sharded`). Of `encode_corpus` they share the encoding (`encode_nodes`)."""
+"""Steps whose work several tasks can share (`Sharded`)."""
 ON_NODES = ("train_gnn",)
 """Trainings that several pods can share (`OnNodes`)."""
 NOTHING = "nothing"

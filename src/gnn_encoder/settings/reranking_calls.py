@@ -19,8 +19,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     reported, too.
 
     Raises:
-        UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher or to rank with
-            a re-ranker, or a system propagates the scores of another that does not train on labelled triples.
+        UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher, or a system
+            propagates the scores of another that does not train on labelled triples.
     """
     evaluate, first, loops = settings.evaluate, settings.first_stage.system, reranking_loops(settings, systems)
     if study:
@@ -31,11 +31,6 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
         raise UserError(
             f"score_candidates.shards = {settings.score_candidates.shards}: for a re-ranker that learns from a "
             "teacher, one task scores: add --set score_candidates.shards=1"
-        )
-    if evaluate.rerank_shards > 1:
-        raise UserError(
-            f"evaluate.rerank_shards = {evaluate.rerank_shards}: here one task ranks with each re-ranker: add "
-            "--set evaluate.rerank_shards=1"
         )
     asked = loops["generated_systems"] != [NOTHING]
     negatives = {"negative_depth": settings.train_reranker.negative_depth}

@@ -36,10 +36,14 @@ class Inference(StepSettings):
         return {"precision": self.precision, "tokens_per_batch": self.tokens_per_batch}
 
 
+Tasks = Annotated[PositiveInt, Field(le=1024)]
+"""A number of tasks that share a step's work."""
+
+
 class Sharded(StepSettings):
     """A step whose work can be divided among several tasks. The step `merge` joins their outputs."""
 
-    shards: Annotated[PositiveInt, Field(le=1024)] = 1
+    shards: Tasks = 1
     """Tasks that share the work: pods on a cluster, one after the other on this machine. The tasks of one text encoder
     on a CPU have together the same bits as one task. Each task loads the models and reads its inputs."""
     shard: Count = 0

@@ -8,7 +8,7 @@ are many more queries.
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
-from gnn_encoder.evaluation.training_tables import hit_figures
+from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.first_stage import search_splits, searched_queries
 from gnn_encoder.runs.step import Context, Metrics, step

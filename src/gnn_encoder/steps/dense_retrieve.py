@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft
-from gnn_encoder.evaluation.training_tables import hit_figures
+from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder

@@ -14,7 +14,7 @@ from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Gr
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
 from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, graph_bundle
-from gnn_encoder.models.dual_encoder import device
+from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
@@ -40,8 +40,8 @@ def encode_corpus(
     bundle: Draft,
 ) -> Metrics:
     """Propagates over the graph, builds the index, and writes the bundle."""
-    data, graph_arrays, model = Dataset(dataset), Graph.read(graph), GnnEncoder.load(gnn_encoder)
-    model.to(device()).eval()
+    data, graph_arrays = Dataset(dataset), Graph.read(graph)
+    gnn = GnnEncoder.load_gnn(gnn_encoder).to(device()).eval()
     nodes, cached = Encoding.read(encoding), read_vectors(passage_vectors)
     h_p, h_q = nodes.passages, nodes.queries
     (m, width), n = h_p.shape, len(h_q)
@@ -49,17 +49,17 @@ def encode_corpus(
     models = dict(nodes.contents.models)
     for name, path in (("passage_vectors", passage_vectors), ("graph", graph)):
         models |= {f"{name}.{key}": value for key, value in Contents.read(path).models.items()}
+    known, former = _former(settings.previous, models, cached.dtype)
 
     began = time.perf_counter()
     texts = nodes.contents.digests
     around = neighbourhood_digests(graph_arrays, texts["queries"], texts["passages"])
     vectors = create_vectors(bundle, m, width, cached.dtype)
-    known, former = _former(settings.previous, models, cached.dtype)
     changed = carry_over(find(known, around), former, vectors)
     asking = queries_reaching(graph_arrays, changed)
     progress = context.progress("propagating", len(asking), "queries")
-    of_queries = model.gnn.config.passages_of_queries(cached, h_p)
-    full_graph = Propagation(model.gnn, graph_arrays, h_q, of_queries, nodes=asking, progress=progress)
+    of_queries = gnn.config.passages_of_queries(cached, h_p)
+    full_graph = Propagation(gnn, graph_arrays, h_q, of_queries, nodes=asking, progress=progress)
     propagating = context.progress("propagating", len(changed), "passages")
     full_graph.write(vectors, changed, h_p, chunk=settings.chunk, progress=propagating)
     propagation_seconds = time.perf_counter() - began
@@ -67,7 +67,7 @@ def encode_corpus(
     check_range(vectors)
     Contents.write(bundle, models, neighbourhoods=around)
     build_index(vectors, bundle / INDEX, settings)
-    model.dual_encoder.query_encoder.save(bundle / QUERY_ENCODER)
+    DualEncoder.load_query_encoder(gnn_encoder).save(bundle / QUERY_ENCODER)
     indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
     if settings.bm25:
         (bundle / BM25).mkdir()

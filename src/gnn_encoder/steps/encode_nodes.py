@@ -10,7 +10,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Encoding, Graph, read_manifest, read_vectors
 from gnn_encoder.artifacts.arrays import check_range, create_rows
-from gnn_encoder.evaluation.training_tables import encoding_figures
+from gnn_encoder.evaluation.task_figures import encoding_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GnnEncoder
@@ -48,7 +48,7 @@ def encode_nodes(
         encoders.passage_encoder, data.passages, h_p, rows=new, first=passages.start, progress=progress,
         **settings.speed,
     )  # fmt: skip
-    check_range(h_p)
+    check_range(h_p, first=passages.start)
     rate = progress.rate
     h_q = create_rows(encoding, "queries", (len(asked), width))
     fresh = carry_over(find(known["queries"], asked), former.queries, h_q)
@@ -61,7 +61,8 @@ def _former(folder: str, models: dict[str, str], dtype: np.dtype) -> Encoding:
     """The encoding of an earlier run; empty without a `folder`, or if other models wrote it, or in another type."""
     if folder:
         encoding = Encoding.read(Path(folder) / "encoding")
-        if encoding.contents.models == models and encoding.passages.dtype == dtype:
+        # A run before `encode_nodes` names the models behind the graph, too, on which these vectors do not depend.
+        if models.items() <= encoding.contents.models.items() and encoding.passages.dtype == dtype:
             return encoding
     none, no_digests = np.empty((0, 0), np.float32), np.empty((0, 2), np.uint64)
     return Encoding(none, none, Contents(dict.fromkeys(("passages", "queries"), no_digests), {}))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
-from gnn_encoder.evaluation.training_tables import query_figures
+from gnn_encoder.evaluation.task_figures import query_figures
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, generation_batches, passage_ids
 from gnn_encoder.inference.tokens import SHARD, Tokens

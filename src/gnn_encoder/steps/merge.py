@@ -1,10 +1,10 @@
 """Joins the outputs of the tasks that shared a step's work.
 
 The merged artifact refers to its parts, without a copy. Only hits are written again: a query's best hits may be in any
-part, and hits are small. The figures of the whole are computed again from the merged tables, and the history gets one
-record of the step in place of its tasks' records. The output of a step that is one task has the files of that output,
-and the same digest. Of the pods that trained a model together, the leader has the model, and the merged artifact is the
-leader's.
+part of a first stage, and hits are small. The figures of the whole are computed again from the merged tables, and the
+history gets one record of the step in place of its tasks' records. The output of a step that is one task has the files
+of that output, and the same digest. Of the pods that trained a model together, the leader has the model, and the merged
+artifact is the leader's.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from gnn_encoder.artifacts.history import History, Record, read_history
 from gnn_encoder.artifacts.parts import share_parts
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.training_tables import (
+from gnn_encoder.evaluation.task_figures import (
     UNITS,
     encoding_figures,
     hit_figures,
@@ -104,7 +104,7 @@ def complete(parts: Sequence[Part]) -> list[Part]:
 def write_joined(data: Dataset, parts: Sequence[Part], merged: Draft) -> None:
     """Writes the run of all parts' hits, as one task writes it."""
     paths, settings = [part.path for part in parts], parts[0].manifest.settings
-    if parts[0].manifest.step == "rerank":  # later hits have no scores by which they could be compared
+    if parts[0].manifest.step == "rerank":  # its tasks divide the queries
         run = Run.concatenate([Run.read(path) for path in paths])
     else:
         run = join_runs(data, paths, **{name: settings[name] for name in ("train_depth", "eval_depth")})

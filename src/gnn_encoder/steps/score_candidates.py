@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, PairScores, Run, pair_keys
-from gnn_encoder.evaluation.training_tables import pair_figures
+from gnn_encoder.evaluation.task_figures import pair_figures
 from gnn_encoder.inference.scoring import score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import merge_candidates

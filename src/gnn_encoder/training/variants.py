@@ -57,7 +57,7 @@ def _model(
 def _propagated(context: Context, training: MaskedGraphTraining, stored: np.ndarray) -> np.ndarray:
     """Returns h'_p [m, d] of all passages with the full graph, in an unlinked file; `stored` are M_de's vectors.
 
-    h_p and h'_p have the type of `stored`, as in `encode_corpus`.
+    h_p and h'_p have the type of `stored`, as in `encode_nodes` and `encode_corpus`.
     """
     model = training.model
     m, encoded = len(stored), stored
