@@ -168,10 +168,10 @@ def test_a_log_is_ranked_by_count_and_uncertainty(run: FinishedRun, dev: DevQuer
     from gnn_encoder.inference.encoding import encode_texts
     from gnn_encoder.models.dual_encoder import TextEncoder
 
-    encoder = TextEncoder.load(run.bundle.query_encoder_path)
+    encoder, stored = TextEncoder.load(run.bundle.query_encoder_path), np.asarray(run.sources.encoding.queries)
     for each in found:
         asked = encode_texts(encoder, [each.query], **run.encoding_settings.speed)[0]
-        cosines = [asked @ q / np.linalg.norm(asked) / np.linalg.norm(q) for q in run.sources.encoding.queries]
+        cosines = [asked @ q / np.linalg.norm(asked) / np.linalg.norm(q) for q in stored]
         assert each.similarity == pytest.approx(max(cosines), abs=1e-5)
         scores = sorted(run.bundle.vectors @ asked)[::-1]
         assert each.margin == pytest.approx(scores[0] - scores[1], abs=1e-5)
