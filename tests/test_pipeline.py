@@ -87,7 +87,9 @@ def test_the_forecast_of_the_disk_is_what_the_run_took(trained: Trained) -> None
     trainings = ("train_dpr", "train_cross_encoder", "train_gnn")
     for step in (*trainings, "score_candidates", "build_graph", "encode_nodes"):
         assert expected[step] == pytest.approx(real[step][0], rel=0.15), step
-    assert expected["encode_corpus"] == pytest.approx(real["encode_corpus"][0], rel=0.25)  # BM25's index is tiny
+    # Alone, encode_corpus is mostly BM25's vocabulary, which is forecast for a real language.
+    encoding = ("encode_nodes", "encode_corpus")
+    assert sum(map(expected.get, encoding)) == pytest.approx(sum(real[step][0] for step in encoding), rel=0.15)
 
 
 def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: Trained) -> None:
