@@ -26,12 +26,14 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatures
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 from gnn_encoder.steps.encode_nodes import encode_nodes
+from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.ingest import ingest
 
 ROUNDS = 5
@@ -65,6 +67,8 @@ def run_steps(dataset: Path, models: Path, out: Path, edges: str, index: str, pr
             GnnEncoder(DualEncoder.load(models / "dual_encoder"), gnn).save(draft.path)
     given = {"dataset": dataset, "gnn_encoder": models / "gnn_encoder", **graph, "encoding": out / "encoding"}
     encode_nodes(EncodeNodes(previous=previous), **given)
+    index_bm25(IndexBm25(), dataset=dataset, bm25_index=out / "bm25_index")
+    given["bm25_index"] = out / "bm25_index"
     encode_corpus(EncodeCorpus.model_validate({"previous": previous, "index": index}), **given, bundle=out / "bundle")
 
 

@@ -25,8 +25,10 @@ from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.inference.late_interaction import TokenVectors, encode_passages, encode_queries, max_similarities
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
+from gnn_encoder.steps.index_bm25 import index_bm25
 from gnn_encoder.steps.ingest import ingest
 
 QUERIES, PASSAGES, DEPTH, QUERY_LENGTH, WIDTH = 2786, 13_012, 1000, 32, 128
@@ -54,9 +56,10 @@ def random_inputs() -> Inputs:
 def inputs_of(source: str) -> Inputs:
     """Test queries, passages and BM25's first hits of a folder of data."""
     with tempfile.TemporaryDirectory() as folder:
-        dataset, hits = Path(folder) / "dataset", Path(folder) / "run"
+        dataset, words, hits = (Path(folder) / name for name in ("dataset", "words", "run"))
         ingest(Ingest(dataset=source), dataset=dataset)
-        bm25_retrieve(Bm25Retrieve(), dataset=dataset, bm25_run=hits)
+        index_bm25(IndexBm25(), dataset=dataset, bm25_index=words)
+        bm25_retrieve(Bm25Retrieve(), dataset=dataset, bm25_index=words, bm25_run=hits)
         data = Dataset(dataset)
         rows = data.query_rows("test")
         run = Run.read(hits).of(rows)

@@ -20,12 +20,14 @@ from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.outcome import EncodeCorpus, EncodeNodes
 from gnn_encoder.settings.shared import Precision
 from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_corpus import encode_corpus
 from gnn_encoder.steps.encode_nodes import encode_nodes
+from gnn_encoder.steps.index_bm25 import index_bm25
 
 
 def write_dataset(
@@ -88,6 +90,8 @@ def run_steps(
     middle = time.perf_counter()
     given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built, "encoding": out / "encoding"}
     encode_nodes(EncodeNodes(previous=previous, precision=precision), **given)
+    index_bm25(IndexBm25(), dataset=dataset, bm25_index=out / "bm25_index")
+    given["bm25_index"] = out / "bm25_index"
     encoded = time.perf_counter()
     encode_corpus(EncodeCorpus(previous=previous, precision=precision), **given, bundle=out / "bundle")
     ended = time.perf_counter()

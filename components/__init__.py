@@ -21,6 +21,7 @@ from components.evaluate_passages import evaluate_passages
 from components.first_stage import first_stage
 from components.fuse import fuse
 from components.generate_queries import generate_queries
+from components.index_bm25 import index_bm25
 from components.ingest import ingest
 from components.measure_latency import measure_latency
 from components.merge import merge
@@ -62,6 +63,7 @@ __all__ = [
     "first_stage",
     "fuse",
     "generate_queries",
+    "index_bm25",
     "ingest",
     "measure_latency",
     "merge",

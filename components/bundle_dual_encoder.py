@@ -11,6 +11,7 @@ def bundle_dual_encoder(
     arguments: str,
     dataset: Input[Dataset],
     dual_encoder: Input[Model],
+    bm25_index: Input[Artifact],
     bundle: Output[Model],
     passage_vectors: Input[Artifact] = None,
 ) -> None:
@@ -18,4 +19,11 @@ def bundle_dual_encoder(
     from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 
     inputs = {"passage_vectors": passage_vectors.path} if passage_vectors else {}
-    bundle_dual_encoder(arguments, dataset=dataset.path, dual_encoder=dual_encoder.path, bundle=bundle.path, **inputs)
+    bundle_dual_encoder(
+        arguments,
+        dataset=dataset.path,
+        dual_encoder=dual_encoder.path,
+        bm25_index=bm25_index.path,
+        bundle=bundle.path,
+        **inputs,
+    )

@@ -14,6 +14,7 @@ def encode_corpus(
     passage_vectors: Input[Artifact],
     graph: Input[Artifact],
     encoding: Input[Artifact],
+    bm25_index: Input[Artifact],
     bundle: Output[Model],
 ) -> None:
     """Propagate over the full graph and index all passages."""
@@ -26,5 +27,6 @@ def encode_corpus(
         passage_vectors=passage_vectors.path,
         graph=graph.path,
         encoding=encoding.path,
+        bm25_index=bm25_index.path,
         bundle=bundle.path,
     )

@@ -12,6 +12,7 @@ def encode_with_labels(
     dataset: Input[Dataset],
     dual_encoder: Input[Model],
     passage_vectors: Input[Artifact],
+    bm25_index: Input[Artifact],
     bundle: Output[Model],
 ) -> None:
     """Make a bundle in which labelled training queries lift their passages, without training."""
@@ -22,5 +23,6 @@ def encode_with_labels(
         dataset=dataset.path,
         dual_encoder=dual_encoder.path,
         passage_vectors=passage_vectors.path,
+        bm25_index=bm25_index.path,
         bundle=bundle.path,
     )

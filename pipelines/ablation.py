@@ -13,6 +13,7 @@ from pipelines.foundation import lay_foundation
 @dsl.pipeline(name="gnn-encoder-ablation", description="Compares variants of the GNN-encoder on one foundation.")
 def ablation(
     ingest: str,
+    index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
     train_dpr: str,
@@ -34,6 +35,7 @@ def ablation(
     """From raw text to one table of all variants."""
     base = lay_foundation(
         ingest=ingest,
+        index_bm25=index_bm25,
         bm25_retrieve=bm25_retrieve,
         merge_bm25_retrieve=merge_bm25_retrieve,
         train_dpr=train_dpr,

@@ -13,6 +13,7 @@ class Foundation:
     """Outputs of the shared steps that later steps read."""
 
     dataset: Any
+    bm25_index: Any
     bm25_run: Any
     dpr_run: Any
     cross_encoder: Any
@@ -26,6 +27,7 @@ class Foundation:
 def lay_foundation(
     *,
     ingest: str,
+    index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
     train_dpr: str,
@@ -41,12 +43,13 @@ def lay_foundation(
     train_dual_encoder: str,
     build_graph: str,
 ) -> Foundation:
-    """Adds the eleven shared steps to a pipeline. A list has the arguments of the tasks that share a step's work."""
+    """Adds the twelve shared steps to a pipeline. A list has the arguments of the tasks that share a step's work."""
     dataset = components.ingest(arguments=ingest).output
 
     # Candidates: BM25, then a dual encoder trained on BM25's negatives (GNN-encoder 3.1).
+    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
     with dsl.ParallelFor(bm25_retrieve) as arguments:
-        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset).output
+        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset, bm25_index=bm25_index).output
     bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
     dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
     with dsl.ParallelFor(dense_retrieve) as arguments:
@@ -91,6 +94,7 @@ def lay_foundation(
     ).outputs
     return Foundation(
         dataset,
+        bm25_index,
         bm25_run,
         dpr_run,
         cross_encoder,

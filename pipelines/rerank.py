@@ -18,6 +18,7 @@ import components
 @dsl.pipeline(name="gnn-encoder-rerank", description="Trains re-rankers and compares them on queries they never saw.")
 def rerank(
     ingest: str,
+    index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
     first_stage: str,
@@ -38,10 +39,13 @@ def rerank(
 ) -> None:
     """From raw text to one table of all re-rankers, and the best of them."""
     dataset = components.ingest(arguments=ingest).output
+    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
     with dsl.ParallelFor(bm25_retrieve) as arguments:
-        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset).output
+        hits = components.bm25_retrieve(arguments=arguments, dataset=dataset, bm25_index=bm25_index).output
     bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
-    first_run = components.first_stage(arguments=first_stage, dataset=dataset, bm25_run=bm25_run).output
+    first_run = components.first_stage(
+        arguments=first_stage, dataset=dataset, bm25_run=bm25_run, bm25_index=bm25_index
+    ).output
     with dsl.ParallelFor(systems) as system:
         reranker = components.train_reranker(arguments=system.train, dataset=dataset, first_run=first_run).output
         run = components.rerank(arguments=system.rerank, dataset=dataset, first_run=first_run, scorer=reranker).output

@@ -14,6 +14,7 @@ from pipelines.foundation import lay_foundation
 @dsl.pipeline(name="gnn-encoder-train", description="Trains a GNN-encoder and compares it on queries it never saw.")
 def train(
     ingest: str,
+    index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
     train_dpr: str,
@@ -65,6 +66,7 @@ def train(
     """From raw text to a decision about the trained bundle."""
     base = lay_foundation(
         ingest=ingest,
+        index_bm25=index_bm25,
         bm25_retrieve=bm25_retrieve,
         merge_bm25_retrieve=merge_bm25_retrieve,
         train_dpr=train_dpr,
@@ -80,12 +82,16 @@ def train(
         train_dual_encoder=train_dual_encoder,
         build_graph=build_graph,
     )
-    dataset, passage_vectors = base.dataset, base.passage_vectors
+    dataset, passage_vectors, bm25_index = base.dataset, base.passage_vectors, base.bm25_index
 
     # What labels give without training: bundles in which labelled training queries lift their passages.
     by_labels = {
         name: components.encode_with_labels(
-            arguments=arguments, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+            arguments=arguments,
+            dataset=dataset,
+            dual_encoder=base.dual_encoder,
+            passage_vectors=passage_vectors,
+            bm25_index=bm25_index,
         ).output
         for name, arguments in {
             "query_sum": encode_query_sum,
@@ -131,11 +137,16 @@ def train(
         passage_vectors=passage_vectors,
         graph=graph,
         encoding=encoding,
+        bm25_index=bm25_index,
     ).output
 
     # The dual encoder as it is, and trained further until it is no better on dev.
     plain_bundle = components.bundle_dual_encoder(
-        arguments=bundle_dual_encoder, dataset=dataset, dual_encoder=base.dual_encoder, passage_vectors=passage_vectors
+        arguments=bundle_dual_encoder,
+        dataset=dataset,
+        dual_encoder=base.dual_encoder,
+        passage_vectors=passage_vectors,
+        bm25_index=bm25_index,
     ).output
 
     converged = components.train_dual_encoder(
@@ -146,7 +157,7 @@ def train(
         pair_scores=base.pair_scores,
     ).output
     converged_bundle = components.bundle_dual_encoder(
-        arguments=bundle_converged, dataset=dataset, dual_encoder=converged
+        arguments=bundle_converged, dataset=dataset, dual_encoder=converged, bm25_index=bm25_index
     ).output
 
     # One run per system. The runs of BM25 and DPR exist already.

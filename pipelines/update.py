@@ -12,6 +12,7 @@ import components
 @dsl.pipeline(name="gnn-encoder-update", description="Encodes what has changed with the models of an earlier run.")
 def update(
     ingest: str,
+    index_bm25: str,
     build_graph: str,
     encode_query_sum: str,
     encode_query_memory: str,
@@ -29,6 +30,7 @@ def update(
 ) -> None:
     """A new bundle without training: new and changed passages, new queries, deletions."""
     dataset = components.ingest(arguments=ingest).output
+    bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
     addresses = {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder, "converged": converged}
     models = {name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output for name, uri in addresses.items()}
     built = components.build_graph(
@@ -40,6 +42,7 @@ def update(
             dataset=dataset,
             dual_encoder=models["dual"],
             passage_vectors=built["passage_vectors"],
+            bm25_index=bm25_index,
         ).output
         for name, arguments in {
             "query_sum": encode_query_sum,
@@ -62,15 +65,17 @@ def update(
         passage_vectors=built["passage_vectors"],
         graph=built["graph"],
         encoding=components.merge(arguments=merge_encode_nodes, parts=dsl.Collected(vectors), dataset=dataset).output,
+        bm25_index=bm25_index,
     ).output
     bundles["dual_encoder"] = components.bundle_dual_encoder(
         arguments=bundle_dual_encoder,
         dataset=dataset,
         dual_encoder=models["dual"],
         passage_vectors=built["passage_vectors"],
+        bm25_index=bm25_index,
     ).output
     bundles["converged"] = components.bundle_dual_encoder(
-        arguments=bundle_converged, dataset=dataset, dual_encoder=models["converged"]
+        arguments=bundle_converged, dataset=dataset, dual_encoder=models["converged"], bm25_index=bm25_index
     ).output
     # The same system as before.
     components.choose_bundle(arguments=choose_bundle, dataset=dataset, **bundles)

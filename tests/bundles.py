@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, create_vectors
 from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.index_file import FLAT, build_index
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.outcome import IndexKind
+from gnn_encoder.steps.index_bm25 import index_bm25
 
 
 def fill_bundle(
@@ -31,6 +34,12 @@ def fill_bundle(
         (draft / BM25).mkdir()
         bm25.save(draft / BM25)
     Bundle.complete(draft, dataset)
+
+
+def write_bm25(dataset: Path, folder: Path, **settings: Any) -> Path:
+    """Index a dataset for BM25, by the step; returns the folder of the index."""
+    index_bm25(IndexBm25(**settings), dataset=dataset, bm25_index=folder)
+    return folder
 
 
 def damaged(path: Path, folder: Path) -> Path:

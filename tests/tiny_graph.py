@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bundles import write_bm25
 
 from gnn_encoder.artifacts import Dataset, Graph, TrainingSet, drafting, reverse_csr
 from gnn_encoder.models.cross_encoder import CrossEncoder
@@ -103,7 +104,8 @@ def encode(
     given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
     encode_in_tasks(out, shards, both, **given)
     wanted = EncodeCorpus.model_validate({**both, **settings})
-    encode_corpus(wanted, **given, encoding=out / "encoding", bundle=out / "bundle")
+    words = write_bm25(dataset, out / "bm25_index")
+    encode_corpus(wanted, **given, encoding=out / "encoding", bm25_index=words, bundle=out / "bundle")
     return out
 
 

@@ -55,7 +55,7 @@ def test_the_reports_figures_are_those_of_its_metrics(report_page: Page, metrics
     header = tables.first.locator("thead th").all_inner_texts()
     assert header == ["System", *map(mean_name, metrics["measures"])]
     steps = cells(report_page.page.locator("section:has(h2:text-is('How it was made')) table"))
-    assert list(steps)[:2] == ["ingest", "bm25_retrieve"] and set(steps) == set(titles(Settings())) - {
+    assert list(steps)[:3] == ["ingest", "index_bm25", "bm25_retrieve"] and set(steps) == set(titles(Settings())) - {
         "report",
         "promote",
     }

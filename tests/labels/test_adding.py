@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import write_bm25
 from command_line import call
 from tiny_graph import ROUNDED, encode_in_tasks, write_models
 
@@ -71,7 +72,8 @@ def finished(
     places = {**graph, **written, "dataset": dataset, "gnn_encoder": gnn}
     given = {name: path for name, path in places.items() if name not in written}
     encode_in_tasks(out / "made", 2, both, **given)
-    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places)
+    words = write_bm25(dataset, out / "made" / "bm25_index")
+    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places, bm25_index=words)
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()
     for name, target in places.items():

@@ -10,8 +10,6 @@ from gnn_encoder.planning.disk import ARTIFACT, Space, needed, run_space, weight
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings, preset_names
 
-NO_BM25 = "encode_corpus.bm25=false"
-
 
 def forecast(size: DataSize, *overrides: str) -> dict[str, int]:
     return {space.title: space.kept for space in run_space(load_settings("msmarco", overrides), size)}
@@ -34,16 +32,16 @@ def test_arrays_are_counted_exactly() -> None:
     )
     assert with_features - without == train * 25 * 768 * 2
     names = ("encode_nodes", "encode_corpus", "bundle_dual_encoder: Dual encoder", "encode_with_labels: Query sum")
-    more, now = forecast(DataSize.assumed(2 * m, n), NO_BM25), forecast(size, NO_BM25)
+    more, now = forecast(DataSize.assumed(2 * m, n)), forecast(size)
     for name, copies in zip(names, (1, 1, 0, 1), strict=True):  # the dual encoder's bundle shares M_de's vectors
         others = (more[name] - now[name]) / m - copies * 768 * 2
         assert 0 <= others < 100, f"{name}: digests, and no other array"
-    wide = forecast(size, NO_BM25, "build_graph.vector_type=fp32")
+    wide = forecast(size, "build_graph.vector_type=fp32")
     for name, copies in zip(("build_graph", *names[:3]), (1, 1, 1, 0), strict=True):
         assert wide[name] - now[name] == copies * m * 768 * 2
     labelled = min(m, size.labels)
     assert wide[names[3]] - now[names[3]] == (m + labelled) * 768 * 2, "all vectors, and those without labels"
-    hnsw = forecast(size, NO_BM25, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
+    hnsw = forecast(size, "encode_corpus.index=hnsw", "encode_corpus.hnsw_links=32")
     for name in names[1:3]:
         assert hnsw[name] - now[name] == m * (2 * 768 + 2 * 4 * 32)
 

@@ -16,7 +16,6 @@ from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
 from gnn_encoder.settings.bm25 import Lexical
-from gnn_encoder.settings.foundation import Bm25Retrieve
 
 CORPUS = [
     ("Rivers", "the river runs past the running stones"),
@@ -165,6 +164,6 @@ def all_scores(index: Bm25, query: str) -> np.ndarray:
 
 
 def test_a_saved_index_tells_how_bm25_scores_and_no_other_setting(tmp_path: Path, corpus: Dataset) -> None:
-    Bm25.build(corpus.passages, Bm25Retrieve(k1=0.9, fields="separate")).save(tmp_path)
+    Bm25.build(corpus.passages, Lexical(k1=0.9, fields="separate")).save(tmp_path)
     kind = json.loads((tmp_path / "bm25.json").read_text())["kind"]
     assert kind == {"k1": 0.9, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "separate"}

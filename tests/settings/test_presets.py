@@ -59,6 +59,7 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
+        (["encode_corpus.k1=0.9"], "encode_corpus.k1 is index_bm25.k1"),
         (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
         (["train_gnn.node=1"], "unknown setting train_gnn.node"),
@@ -184,13 +185,6 @@ def test_a_number_may_be_written_as_everywhere(written: str, tmp_path: Path) -> 
     (tmp_path / "own.yaml").write_text(f"train_gnn: {{learning_rate: {written}}}\nshared: {{backbone: 1e5-model}}")
     own = load_settings(str(tmp_path / "own.yaml"))
     assert (own.train_gnn.learning_rate, own.train_dpr.backbone) == (3e-5, "1e5-model")
-
-
-def test_the_bundles_bm25_scores_as_the_retrievals_unless_it_is_told_otherwise() -> None:
-    scifact, both = load_settings("scifact"), override("bm25_retrieve.k1=0.9", "encode_corpus.b=0.4")
-    assert scifact.encode_corpus.fields == scifact.bm25_retrieve.fields == "separate"
-    assert (both.encode_corpus.k1, both.encode_corpus.b, both.bm25_retrieve.b) == (0.9, 0.4, 0.75)
-    assert override("shared.k1=0.8", "bm25_retrieve.k1=1.2").encode_corpus.k1 == 1.2
 
 
 def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from bundles import write_bm25
 
 from gnn_encoder.artifacts import Dataset, Run, read_manifest
 from gnn_encoder.settings.foundation import Bm25Retrieve
@@ -10,7 +11,8 @@ from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
 
 
 def test_run_of_all_splits(tmp_path: Path, tiny_dataset: Dataset) -> None:
-    bm25_retrieve(Bm25Retrieve(train_depth=5), dataset=tiny_dataset.path, bm25_run=tmp_path / "run")
+    given = {"dataset": tiny_dataset.path, "bm25_index": write_bm25(tiny_dataset.path, tmp_path / "index")}
+    bm25_retrieve(Bm25Retrieve(train_depth=5), **given, bm25_run=tmp_path / "run")
     run, manifest = Run.read(tmp_path / "run"), read_manifest(tmp_path / "run", "run")
     hits = np.bincount(run.query, minlength=100)
     assert hits[tiny_dataset.query_rows("train")].max() == 5
@@ -25,8 +27,8 @@ def test_run_of_all_splits(tmp_path: Path, tiny_dataset: Dataset) -> None:
 
 
 def test_hits_share_a_word_with_their_query(tmp_path: Path, tiny_dataset: Dataset) -> None:
-    settings = Bm25Retrieve(stemmer="none")
-    bm25_retrieve(settings, dataset=tiny_dataset.path, bm25_run=tmp_path / "run")
+    index = write_bm25(tiny_dataset.path, tmp_path / "index", stemmer="none")
+    bm25_retrieve(Bm25Retrieve(), dataset=tiny_dataset.path, bm25_index=index, bm25_run=tmp_path / "run")
     run = Run.read(tmp_path / "run")
     texts = tiny_dataset.passages.take(np.arange(100)).full_texts()
     queries = tiny_dataset.query_texts(np.arange(100))

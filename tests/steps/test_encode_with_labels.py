@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import write_bm25
 from conftest import DETAILS, TOPICS
 from labelled import best_by_loop, scores_by_loop
 from tiny_graph import GRAPH, ROUNDED, write_models
@@ -57,7 +58,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
     settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none", "vector_type": "fp32"})
     out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
     build_graph(settings, **given, cross_encoder=models["cross_encoder"], **out)
-    return {**given, "passage_vectors": folder / "vectors"}
+    words = write_bm25(given["dataset"], folder / "bm25_index")
+    return {**given, "passage_vectors": folder / "vectors", "bm25_index": words}
 
 
 def made(inputs: dict[str, Path], folder: Path, name: str) -> Path:

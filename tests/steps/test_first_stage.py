@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import fill_bundle
+from bundles import fill_bundle, write_bm25
 from slow_store import slow_store
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest
@@ -15,6 +15,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.runs.provenance import source_digests
+from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.steps.first_stage import first_stage
 from gnn_encoder.storage import put_folder
@@ -29,10 +30,13 @@ def lexical(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset) -> 
     return path
 
 
-def stage(data: Dataset, lexical: Path, folder: Path, source: str, **settings: object) -> tuple[Run, str]:
-    """The run of a source, and the name of the system."""
+def stage(
+    data: Dataset, lexical: Path, folder: Path, source: str, fields: str = "joined", **settings: object
+) -> tuple[Run, str]:
+    """The run of a source, and the name of the system; `fields` of the BM25 index that orders a pool."""
     given = FirstStage(source=source, precision="fp32", **settings)  # type: ignore[arg-type]
-    first_stage(given, dataset=data.path, bm25_run=lexical, run=folder / "out")
+    words = write_bm25(data.path, folder / "bm25_index", fields=fields)
+    first_stage(given, dataset=data.path, bm25_run=lexical, bm25_index=words, run=folder / "out")
     return Run.read(folder / "out"), System.of(folder / "out").name
 
 
@@ -93,8 +97,8 @@ def test_a_run_file_that_does_not_fit_is_one_line(
 def test_ids_with_white_space_are_found_as_a_run_of_this_program_writes_them(tmp_path: Path, lexical: Path) -> None:
     with drafting(tmp_path / "data", "dataset") as draft:
         writer = DatasetWriter(draft)
-        writer.passages(["p 1", "p\u20032", "p3"], [""] * 3, ["a", "b", "c"])
-        writer.queries(["q 1"], ["a"], ["test"], [[]])
+        writer.passages(["p 1", "p\u20032", "p3"], [""] * 3, ["ant", "bee", "cat"])
+        writer.queries(["q 1"], ["ant"], ["test"], [[]])
         writer.qrels(["q 1"], ["p3"], [1], [0], [2])
         writer.close()
     (tmp_path / "own.run").write_text("q%201 Q0 p%201 1 3 t\nq%201 Q0 p%E2%80%832 2 2 t\nq%201 Q0 p3 3 1 t\n")
@@ -119,7 +123,7 @@ def test_a_pool_is_in_bm25s_order(tmp_path: Path, tiny_dataset: Dataset, lexical
     data = Dataset(tmp_path / "data")
     run, name = stage(data, lexical, tmp_path, "pool", fields=fields)
     assert name == "Pool"
-    index = Bm25.build(data.passages, FirstStage(fields=fields))  # type: ignore[arg-type]
+    index = Bm25.build(data.passages, Lexical(fields=fields))  # type: ignore[arg-type]
     scores, rows = index.search(data.query_texts(queries), 100)
     for query, pool, score, row in zip(queries, passages, scores, rows, strict=True):
         order = [p for p in row.tolist() if p in pool] + sorted(set(pool.tolist()) - set(row.tolist()))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundles import write_bm25
 from conftest import write_first_run, write_generator
 
 from gnn_encoder.artifacts import Dataset, GeneratedQueries, PairScores, Run, drafting, read_manifest
@@ -162,10 +163,12 @@ def test_tasks_retrieve_the_bits_of_one_task(retrieved: tuple[Path, Path]) -> No
 
 @pytest.mark.parametrize("fields", ["joined", "separate"])
 def test_tasks_search_bm25_with_the_bits_of_one_task(fields: Any, tiny_dataset: Dataset, tmp_path: Path) -> None:
-    def make(settings: Bm25Retrieve, target: Path) -> None:
-        bm25_retrieve(settings, dataset=tiny_dataset.path, bm25_run=target)
+    index = write_bm25(tiny_dataset.path, tmp_path / "index", fields=fields)
 
-    one, several = in_parts(tmp_path, tiny_dataset, Bm25Retrieve(train_depth=5, fields=fields), make)
+    def make(settings: Bm25Retrieve, target: Path) -> None:
+        bm25_retrieve(settings, dataset=tiny_dataset.path, bm25_index=index, bm25_run=target)
+
+    one, several = in_parts(tmp_path, tiny_dataset, Bm25Retrieve(train_depth=5), make)
     assert read_manifest(one).digest == read_manifest(several).digest
     assert figures(one, "bm25_retrieve") == figures(several, "bm25_retrieve")
     assert read_manifest(several).rows == read_manifest(one).rows and figures(one, "bm25_retrieve")["queries"] == 100

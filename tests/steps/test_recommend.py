@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from bundles import write_bm25
 from tiny_graph import ROUNDED
 
 from gnn_encoder.artifacts import (
@@ -168,7 +169,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_
             passage_length=24,
             share_encoders=False,
         ).save(draft.path)
-    made = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder"}
+    words = write_bm25(tiny_dataset.path, folder / "bm25_index")
+    made = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder", "bm25_index": words}
     bundle_dual_encoder(BundleDualEncoder(precision="fp32"), **made, bundle=folder / "bundle")
     return folder / "bundle"
 
@@ -180,9 +182,12 @@ def test_a_dual_encoders_bundle_has_its_vectors(plain: Path, tiny_dataset: Datas
     assert bundle.vectors.dtype == np.float16
     np.testing.assert_allclose(bundle.vectors, vectors, rtol=ROUNDED, atol=1e-6)
     assert (bundle.system, bundle.serving) == (PLAIN, Serving(PLAIN, None)) and bundle.bm25_path
+    index = plain.with_name("bm25_index")
+    assert all((bundle.bm25_path / name).samefile(index / name) for name in read_manifest(index, "bm25").files)
     with drafting(tmp_path / "vectors", "vectors") as draft:
         np.save(draft / "vectors.npy", vectors[::-1])
-    made = {"dataset": tiny_dataset.path, "dual_encoder": plain.with_name("dual_encoder")}
+    made = {"dataset": tiny_dataset.path}
+    made |= {name: plain.with_name(name) for name in ("dual_encoder", "bm25_index")}
     given = BundleDualEncoder(system="Mine", bm25=False)
     bundle_dual_encoder(given, **made, passage_vectors=tmp_path / "vectors", bundle=tmp_path / "bundle")
     other = Bundle.read(tmp_path / "bundle")

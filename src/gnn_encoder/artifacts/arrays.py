@@ -95,7 +95,7 @@ class JoinedRows:
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step == 1 and start < stop:
-                return self._between(start, stop)
+                return self.between(start, stop)
             rows = np.arange(start, stop, step)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(self)} rows")
@@ -106,13 +106,16 @@ class JoinedRows:
             found[here] = self._parts[number][rows[here] - self._starts[number]]
         return found
 
-    def _between(self, start: int, stop: int) -> np.ndarray:
-        """Rows of successive parts, which are faster to copy than single rows."""
+    def between(self, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+        """Returns a copy of the rows from `start` to before `stop`, one at least, in `out` if that is given.
+
+        Filling the same memory again is faster than taking new memory: the system clears each page of that.
+        """
         pieces = []
         for part, first in zip(self._parts, self._starts[:-1].tolist(), strict=True):
             if first < stop and first + len(part) > start:
                 pieces.append(part[max(start - first, 0) : stop - first])
-        return np.concatenate(pieces)
+        return np.concatenate(pieces, out=out)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """A copy of all rows, for NumPy."""

@@ -6,7 +6,7 @@ index.faiss     inner-product index over the vectors; missing if the vectors the
 labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
-bm25/           BM25 index of the same passages, if one was built (`gnn_encoder.retrieval.bm25`)
+bm25/           BM25 index of the same passages, if the run wants one (`gnn_encoder.retrieval.bm25`)
 reranker/       scorer that orders the first hits, if one was trained on them (`gnn_encoder.retrieval.scorers`)
 neighbourhoods_digests.npy, models.json  what a vector depends on, for an update (`artifacts.arrays.Contents`)
 added/          labels added after the run, and the vectors that they change (`artifacts.added_labels`)
@@ -73,6 +73,12 @@ def graph_bundle(run: Path) -> Path:
     return own if own.exists() else run / BUNDLE
 
 
+class Bm25Index(Artifact):
+    """A BM25 index of all passages, which `index_bm25` wrote."""
+
+    schema = "bm25"
+
+
 class Bundle(Artifact):
     """A complete bundle artifact; large parts are read at their first use."""
 
@@ -85,6 +91,13 @@ class Bundle(Artifact):
         if counts := _misfits(bundle.vectors, bundle.vector_passages, len(bundle.passages)):
             raise UserError(f"{path} is inconsistent ({counts}): run {bundle.manifest.step or 'encode_corpus'} again")
         return bundle
+
+    @staticmethod
+    def add_bm25(draft: Draft, index: Path) -> None:
+        """Add the files of a BM25 index to a draft; they take no space of their own."""
+        made = Bm25Index.read(index)
+        for name in made.manifest.files:
+            draft.share(made, name, f"{BM25}/{name}")
 
     @staticmethod
     def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:

@@ -36,6 +36,7 @@ CLOCK_TICK = 20_000_000
 kernel's clock for files ticks every 1 to 10 ms."""
 VERSIONS = {
     "dataset": 2,
+    "bm25": 1,
     "run": 1,
     "model": 1,
     "vectors": 2,

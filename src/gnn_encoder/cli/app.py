@@ -166,7 +166,7 @@ def rerank(
     chosen = {name: SYSTEMS[name] for name in names}
     titles = [f"{step}: {system.title}" for system in chosen.values() for step in system.steps]
     job = partial(reranking.rerank, preset, dataset, overrides or [], names, first_stage, root)
-    steps = ("ingest", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
+    steps = ("ingest", "index_bm25", "bm25_retrieve", "first_stage", *titles, "evaluate", "report", "choose_reranker")
     show_table(run_tables, follow(steps, job))
 
 

@@ -111,6 +111,7 @@ class _Forecast:
         self.asked = self.n * self.width * FP32
         self.steps: dict[str, Callable[[Any], tuple[float, float]]] = {
             "ingest": lambda _: (size.dataset, 0),
+            "index_bm25": lambda _: (self._postings(), 0),
             "bm25_retrieve": self._retrieved,
             "train_dpr": self._dual_encoder,
             "dense_retrieve": lambda own: (self._retrieved(own)[0] * own.shards, self.wide),  # hits in each part
@@ -230,12 +231,15 @@ class _Forecast:
         return weights, self._checkpoint(weights, own)
 
     def _bundle(self, own: Any) -> float:
-        """Indexes of a bundle. Its passages and its query encoder are an input's, and its vectors may be, too."""
+        """A bundle's index. Its passages, query encoder and BM25 index are inputs', and its vectors may be, too."""
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
                  "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
-        count = self.m * self.size.text / WORD if own.bm25 else 0
-        postings = count * POSTING + sqrt(count) * VOCABULARY_GROWTH
-        return self.m * index + postings
+        return float(self.m * index)
+
+    def _postings(self) -> float:
+        """BM25's postings and vocabulary."""
+        count = self.m * self.size.text / WORD
+        return count * POSTING + sqrt(count) * VOCABULARY_GROWTH
 
     def _labelled_bundle(self, own: Any) -> tuple[float, float]:
         labelled = min(self.m, self.size.labels)

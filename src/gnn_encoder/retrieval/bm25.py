@@ -7,6 +7,7 @@ and the index is built from tokens on disk. Memory holds the vocabulary and one 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import Stemmer
@@ -71,7 +72,7 @@ class Bm25:
     @classmethod
     def load(cls, folder: Path) -> "Bm25":
         """Load a saved index; the postings are memory-mapped."""
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = _facts(folder)
         kind, parts = Lexical(**facts["kind"]), []
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind)
@@ -115,6 +116,16 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
         rows = rows[scores[rows] >= least]
     best: np.ndarray = rows[np.argsort(-scores[rows], kind="stable")][:k]
     return best
+
+
+def kind_of(folder: Path) -> Lexical:
+    """Returns the parameters of a saved index."""
+    return Lexical(**_facts(folder)["kind"])
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    return facts
 
 
 def _tokenizer(kind: Lexical) -> Tokenizer:

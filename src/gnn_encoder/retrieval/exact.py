@@ -10,13 +10,13 @@ it would take longer than the search. For many, torch widens each chunk, seven t
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import faiss
 import numpy as np
 
-from gnn_encoder.artifacts.arrays import Rows
+from gnn_encoder.artifacts.arrays import JoinedRows, Rows
 from gnn_encoder.tracking.progress import Progress
 
 # The tensors over memory-mapped arrays are only read here, so torch's warning about them does not apply.
@@ -52,8 +52,7 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
         nearest, chunk = partial(_by_codes, _codes(vectors.shape[1])), min(chunk, CODES)
     elif vectors.dtype != np.float32:
         wide = np.empty((min(chunk, len(vectors)), vectors.shape[1]), np.float32)
-    for start in range(0, len(vectors), chunk):
-        block = np.ascontiguousarray(vectors[start : start + chunk])
+    for start, block in _blocks(vectors, chunk):
         if len(wide):
             block = _widened(block, wide[: len(block)])
         for first in range(0, len(queries), QUERIES):
@@ -63,6 +62,19 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
         if progress:
             progress.advance(len(block))
     return scores, rows
+
+
+def _blocks(vectors: Rows, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the first row of each chunk, and the chunk [c, d]; of vectors in parts it is gone with the next one."""
+    starts = range(0, len(vectors), chunk)
+    if not isinstance(vectors, JoinedRows):
+        for start in starts:
+            yield start, np.ascontiguousarray(vectors[start : start + chunk])
+        return
+    memory = np.empty((min(chunk, len(vectors)), vectors.shape[1]), vectors.dtype)
+    for start in starts:
+        stop = min(start + chunk, len(vectors))
+        yield start, vectors.between(start, stop, memory[: stop - start])
 
 
 def _widened(block: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from gnn_encoder.runs.latest import CONVERGED_MODEL, MODELS, kept_labels, with_a
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
 from gnn_encoder.runs.supervision import Show
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
 from gnn_encoder.settings.pipeline import (
@@ -134,6 +135,13 @@ def _label_settings(since: Path) -> dict[str, Any]:
     return chosen
 
 
+def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
+    """Returns settings of `index_bm25` that make a bundle's BM25 index again."""
+    from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
+
+    return kind_of(bundle.bm25_path).model_dump() if bundle.bm25_path else {}
+
+
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
     """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
     overrides, steps = list(overrides), PIPELINES["update"]
@@ -148,6 +156,9 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         read_manifest(path, "model")
     made = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
     tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
+    tree["index_bm25"] = _bm25_settings(Bundle.read(made["encode_corpus"]))
+    for name in IndexBm25.model_fields:
+        tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
         tree[step]["previous"] = str(since)
     tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))

@@ -59,7 +59,8 @@ def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str
 
 def every_reranking_call(settings: Settings, systems: Sequence[str], study: str = "") -> dict[str, Call]:
     """Returns `reranking_calls` with the calls of the steps before."""
-    return calls(settings, ("ingest", "bm25_retrieve", "first_stage")) | reranking_calls(settings, systems, study)
+    before = ("ingest", "index_bm25", "bm25_retrieve", "first_stage")
+    return calls(settings, before) | reranking_calls(settings, systems, study)
 
 
 def reranking_arguments(

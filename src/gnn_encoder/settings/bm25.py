@@ -1,4 +1,4 @@
-"""BM25's parameters, for the steps that retrieve with BM25 or write a BM25 index into a bundle."""
+"""BM25's parameters."""
 
 from typing import Literal
 
@@ -16,3 +16,7 @@ class Lexical(StepSettings):
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"
     """Title and text as one field, or as two fields whose scores are added."""
+
+
+class IndexBm25(Lexical):
+    """Indexes all passages for BM25, by bm25s: for `bm25_retrieve` and for the bundles."""

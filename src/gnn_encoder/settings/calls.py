@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnn_encoder.settings import graph, labels, outcome
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.outcome import Fuse, Rank
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, SHARDED, Call, Settings, StepArguments, choice
 from gnn_encoder.settings.reranking_calls import reranking_calls
@@ -35,6 +34,8 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             found[step] = Call(step, choice(settings))
         elif step == "encode_with_labels":
             found |= label_calls(settings)
+        elif step == "index_bm25" and "bm25_retrieve" not in steps:  # for the bundles alone
+            found[step] = Call(step, settings.index_bm25, asked=settings.encode_corpus.bm25)
         elif step == "encode_corpus":
             found |= encoding_calls(settings)
         elif step == "train_reranker":
@@ -70,9 +71,9 @@ def encoding_calls(settings: Settings) -> dict[str, Call]:
 
 
 def _bundled(settings: Settings) -> dict[str, Any]:
-    """Returns the settings of BM25 and of the index that all bundles of a run share."""
+    """Returns the settings of the index, and whether there is one for BM25, which all bundles of a run share."""
     corpus = settings.encode_corpus
-    return {name: getattr(corpus, name) for name in ("bm25", *Lexical.model_fields, *outcome.IndexKind.model_fields)}
+    return {name: getattr(corpus, name) for name in ("bm25", *outcome.IndexKind.model_fields)}
 
 
 def bundling_calls(settings: Settings) -> dict[str, Call]:

@@ -15,7 +15,7 @@ from gnn_encoder.settings.kubernetes import Count, Name, Positive, Section
 from gnn_encoder.settings.step_needs import StepNeeds
 from gnn_encoder.settings.values import known_names
 
-LIKE = {"encode_nodes": "encode_corpus"}
+LIKE = {"encode_nodes": "encode_corpus", "index_bm25": "bm25_retrieve"}
 """Step → another whose section it has if it has none of its own, because one step once did the work of both."""
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import LEXICAL
 from gnn_encoder.settings.values import PositiveInt
@@ -14,11 +13,11 @@ RUN_FILES = (".trec", ".run", ".txt", ".tsv")
 """Endings of a run file in an object store, each also with .gz. Any other address there is that of a bundle."""
 
 
-class FirstStage(Inference, Lexical):
+class FirstStage(Inference):
     """Gives the hits that are re-ranked, and from which negatives are drawn.
 
     Where a run file or a pool has no query of train, or of dev, BM25's hits take their place. `bm25_retrieve` sets
-    BM25's parameters, which order a pool, and both depths, unless they are set here, too.
+    both depths, unless they are set here, too.
     """
 
     source: str = BM25

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.shared import (
     MINILM,
     Backbone,
@@ -55,9 +54,9 @@ class Ingest(StepSettings):
     """Of all draws."""
 
 
-class Bm25Retrieve(Lexical, Sharded):
-    """BM25 by bm25s: the first candidates, and a system of the final table. `Lexical` has k1 and b. Tasks divide the
-    queries, and each builds the index."""
+class Bm25Retrieve(Sharded):
+    """BM25's hits: the first candidates, and a system of the final table. Tasks divide the queries; `index_bm25` has
+    BM25's parameters."""
 
     train_depth: PositiveInt = 100
     """Hits kept for each training query (the source of negatives)."""

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.shared import Inference
@@ -18,10 +17,10 @@ LABEL_SYSTEMS: dict[Kind, str] = {"sum": QUERY_SUM, "memory": QUERY_MEMORY, "clu
 Candidates = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...], Field(min_length=1)]
 
 
-class EncodeWithLabels(Inference, Lexical, IndexKind):
+class EncodeWithLabels(Inference, IndexKind):
     """Makes a bundle of M_de's vectors, in which labelled training queries lift their passages, without training.
 
-    The section chooses the systems, and the numbers that are tried for each; BM25 and the index are as in
+    The section chooses the systems, and the numbers that are tried for each; the index is as in
     `encode_corpus`. What is tried on dev is ranked by the first of `evaluate.measures`.
     """
 

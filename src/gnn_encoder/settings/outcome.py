@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gnn_encoder.settings.bm25 import Lexical
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import (
@@ -42,11 +41,10 @@ class EncodeNodes(Inference, Sharded):
     """Folder of an earlier run, as in `build_graph`, here with its `encoding`."""
 
 
-class EncodeCorpus(Inference, Lexical, IndexKind):
-    """Computes h'_p of all passages with the full graph, and builds the vector index and a BM25 index.
+class EncodeCorpus(Inference, IndexKind):
+    """Computes h'_p of all passages with the full graph, and builds the vector index.
 
-    The step `encode_nodes` encodes the texts before. BM25 uses the settings of `bm25_retrieve`, unless they are set
-    here, too.
+    The step `encode_nodes` encodes the texts before.
     """
 
     shards: Tasks = 1
@@ -56,11 +54,11 @@ class EncodeCorpus(Inference, Lexical, IndexKind):
     chunk: PositiveInt = 2048
     """Passages that a core propagates at a time. The result does not depend on this number."""
     bm25: bool = True
-    """Put a BM25 index into the bundle, so that a search can fuse both rankings."""
+    """Put the BM25 index of `index_bm25` into all bundles, so that a search can fuse both rankings."""
 
 
-class BundleDualEncoder(Inference, Lexical, IndexKind):
-    """Makes a bundle of a dual encoder's vectors as they are. BM25 and the index are as in `encode_corpus`."""
+class BundleDualEncoder(Inference, IndexKind):
+    """Makes a bundle of a dual encoder's vectors as they are. The index is as in `encode_corpus`."""
 
     system: str = DUAL_ENCODER
     """Name of the system in every table."""

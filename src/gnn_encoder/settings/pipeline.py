@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from gnn_encoder.settings import foundation, graph, labels, outcome, reranking
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.shared import Backbone, Sharded
 from gnn_encoder.settings.systems import DUAL_ENCODER
@@ -16,6 +17,7 @@ class Settings(StepSettings):
     """The settings of all steps. Field names are the names of the steps, in the order of the pipelines."""
 
     ingest: foundation.Ingest = foundation.Ingest()
+    index_bm25: IndexBm25 = IndexBm25()
     bm25_retrieve: foundation.Bm25Retrieve = foundation.Bm25Retrieve()
     train_dpr: foundation.TrainDpr = foundation.TrainDpr()
     dense_retrieve: foundation.DenseRetrieve = foundation.DenseRetrieve()
@@ -108,10 +110,11 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "recommend",
         "promote",
     ),
-    "update": ("ingest", "build_graph", "encode_with_labels", "encode_corpus", "choose_bundle"),
+    "update": ("ingest", "index_bm25", "build_graph", "encode_with_labels", "encode_corpus", "choose_bundle"),
     "ablation": (*FOUNDATION, "encode_queries", "try_variant", "compare_variants"),
     "rerank": (
         "ingest",
+        "index_bm25",
         "bm25_retrieve",
         "first_stage",
         "train_query_generator",

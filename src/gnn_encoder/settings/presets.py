@@ -1,8 +1,8 @@
 """Presets: YAML files that fill the settings, and overrides on top of them.
 
 A preset has one section per step and a section `shared`. A value in `shared` is the default of every section that has
-a setting of that name. `bm25_retrieve` sets BM25's parameters for `encode_corpus`, and these and the depths for
-`first_stage`. A mistake in a preset is an error of one line that names the key.
+a setting of that name. `bm25_retrieve` sets the depths for `first_stage`. A mistake in a preset is an error of one line
+that names the key.
 """
 
 import json
@@ -15,7 +15,7 @@ import pydantic
 import yaml
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
@@ -108,14 +108,15 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     anywhere = {field for step in PIPELINES["train"] for field in settable(step)}
     _refuse_unknown(source, "setting shared.{}", shared, anywhere)
     _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
-    chosen = {step: sections.get(step, {}) for step in ("encode_corpus", "first_stage")}
+    first_stage = sections.get("first_stage", {})
     for step in Settings.model_fields:
         own, fields = sections.get(step, {}), settable(step)
+        if moved := [name for name in own if name in IndexBm25.model_fields and name not in fields]:
+            raise UserError(f"{source}: {step}.{moved[0]} is index_bm25.{moved[0]}: one index is for all steps")
         _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
         sections[step] = {name: value for name, value in shared.items() if name in fields} | own
-    for step, own in chosen.items():
-        fields = settable(step) - {"shards"}  # tasks are of one step
-        sections[step] |= {name: value for name, value in sections["bm25_retrieve"].items() if name in fields} | own
+    depths = {name: value for name, value in sections["bm25_retrieve"].items() if name in settable("first_stage")}
+    sections["first_stage"] |= depths | first_stage
     try:
         return Settings.model_validate(sections)
     except pydantic.ValidationError as error:
@@ -123,7 +124,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 ELSEWHERE: dict[str, set[str]] = {
-    "encode_with_labels": {"kind", "measure", "bm25", *Lexical.model_fields, *IndexKind.model_fields},
+    "encode_with_labels": {"kind", "measure", "bm25", *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
     "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},

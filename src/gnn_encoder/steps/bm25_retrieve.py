@@ -1,15 +1,14 @@
 """Retrieves passages for every query with BM25: the first candidates, and a system of the final table.
 
-A task that shares the work searches its share of the queries. Each task indexes all passages, because a score depends
-on all of them. The index took the time of 2,000 queries (40,000 synthetic passages), so that sharing pays where there
-are many more queries.
+A task that shares the work searches its share of the queries.
 """
 
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.evaluation.task_figures import hit_figures
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import search_splits, searched_queries
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
@@ -17,11 +16,11 @@ from gnn_encoder.settings.systems import LEXICAL
 
 
 @step(bm25_run="run")
-def bm25_retrieve(context: Context, settings: Bm25Retrieve, dataset: Path, bm25_run: Draft) -> Metrics:
-    """Indexes title and text, and searches. A passage without a term of the query is not a hit."""
-    data = Dataset(dataset)
-    indexing = context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages")
-    index = Bm25.build(data.passages, settings, indexing)
+def bm25_retrieve(
+    context: Context, settings: Bm25Retrieve, dataset: Path, bm25_index: Path, bm25_run: Draft
+) -> Metrics:
+    """Searches for every query. A passage without a term of the query is not a hit."""
+    data, index = Dataset(dataset), Bm25.load(Bm25Index.read(bm25_index).path)
     count = sum(len(queries) for queries in searched_queries(data, settings.share))
     searching = context.progress("searching", count, "queries")
     run = search_splits(

@@ -4,10 +4,9 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft
 from gnn_encoder.artifacts.arrays import STORED, VECTORS, VectorsFolder, check_range, create_vectors, read_rows
-from gnn_encoder.artifacts.bundle import BM25, INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import BundleDualEncoder
@@ -19,6 +18,7 @@ def bundle_dual_encoder(
     settings: BundleDualEncoder,
     dataset: Path,
     dual_encoder: Path,
+    bm25_index: Path,
     bundle: Draft,
     passage_vectors: Path | None = None,
 ) -> Metrics:
@@ -37,9 +37,7 @@ def bundle_dual_encoder(
     build_index(read_rows(bundle.path, Path(VECTORS).stem), bundle / INDEX, settings)
     encoders.query_encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
-        indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
-        (bundle / BM25).mkdir()
-        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+        Bundle.add_bm25(bundle, bm25_index)
     Bundle.complete(bundle, data, settings.system)
     rate = f", encoded at {encoded['passages_per_second']:,.0f}/s" if encoded else ""
     return {"passages": m, **encoded, "headline": f"{m:,} passages{rate}"}

@@ -13,12 +13,11 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import ADDED, BM25, INDEX, QUERY_ENCODER, graph_bundle
+from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER, graph_bundle
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching
 from gnn_encoder.query_graph.propagation import Propagation
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index, load_index, recall
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import EncodeCorpus
@@ -37,6 +36,7 @@ def encode_corpus(
     passage_vectors: Path,
     graph: Path,
     encoding: Path,
+    bm25_index: Path,
     bundle: Draft,
 ) -> Metrics:
     """Propagates over the graph, builds the index, and writes the bundle."""
@@ -68,10 +68,8 @@ def encode_corpus(
     Contents.write(bundle, models, neighbourhoods=around)
     build_index(vectors, bundle / INDEX, settings)
     DualEncoder.load_query_encoder(gnn_encoder).save(bundle / QUERY_ENCODER)
-    indexing = context.progress("indexing for BM25", m * len(FIELDS[settings.fields]), "passages")
     if settings.bm25:
-        (bundle / BM25).mkdir()
-        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+        Bundle.add_bm25(bundle, bm25_index)
     if data.added:
         AddedLabels(data.added).write(bundle / ADDED)
     Bundle.complete(bundle, data)

@@ -10,13 +10,12 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
 from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
-from gnn_encoder.artifacts.bundle import BM25, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
+from gnn_encoder.artifacts.bundle import INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
 from gnn_encoder.runs.step import Context, Metrics, step
@@ -30,6 +29,7 @@ def encode_with_labels(
     dataset: Path,
     dual_encoder: Path,
     passage_vectors: Path,
+    bm25_index: Path,
     bundle: Draft,
 ) -> Metrics:
     """Chooses a use of the labels, on dev or by cross-validation, and writes the bundle with that use."""
@@ -52,9 +52,7 @@ def encode_with_labels(
     build_index(vectors, bundle / INDEX, settings)
     encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
-        indexing = context.progress("indexing for BM25", len(data.passages) * len(FIELDS[settings.fields]), "passages")
-        (bundle / BM25).mkdir()
-        Bm25.build(data.passages, settings, indexing).save(bundle / BM25)
+        Bundle.add_bm25(bundle, bm25_index)
     Bundle.complete(bundle, data, LABEL_SYSTEMS[settings.kind])
     gained = ""
     if facts:

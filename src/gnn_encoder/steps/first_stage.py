@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
+from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import shown_split
 from gnn_encoder.evaluation.trec import read_run_of
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
-from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import served_run
@@ -22,7 +23,9 @@ from gnn_encoder.storage import local_file, local_folder
 
 
 @step(run="run")
-def first_stage(context: Context, settings: FirstStage, dataset: Path, bm25_run: Path, run: Draft) -> Metrics:
+def first_stage(
+    context: Context, settings: FirstStage, dataset: Path, bm25_run: Path, bm25_index: Path, run: Draft
+) -> Metrics:
     """Writes the hits of the source, and BM25's for a split of which the source has no query.
 
     Raises:
@@ -32,7 +35,7 @@ def first_stage(context: Context, settings: FirstStage, dataset: Path, bm25_run:
     if settings.bundle:
         found = _searched(context, settings, data, local_folder(settings.bundle, indexed=False))
     elif settings.source == POOL:
-        found = _ordered_pool(context, settings, data)
+        found = _ordered_pool(context, data, Bm25.load(Bm25Index.read(bm25_index).path))
     else:
         found = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
     note = ""
@@ -70,14 +73,12 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
     return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
 
 
-def _ordered_pool(context: Context, settings: FirstStage, data: Dataset) -> Run:
+def _ordered_pool(context: Context, data: Dataset, index: Bm25) -> Run:
     """Returns all candidates in BM25's order, ties by ascending row; the order of a file may tell the labels."""
     if data.pool is None:
         raise UserError("the data have no candidates/<split>.tsv, so no pool: choose another first stage")
     query, passage = data.pool
     asked, starts = np.unique(query, return_index=True)
-    indexing = context.progress("indexing", len(data.passages) * len(FIELDS[settings.fields]), "passages")
-    index = Bm25.build(data.passages, settings, indexing)
     scoring = context.progress("scoring", len(asked), "queries")
     score, stops = np.zeros(len(query), np.float32), [*starts[1:].tolist(), len(query)]
     for start, stop, total in zip(starts.tolist(), stops, index.totals(data.query_texts(asked)), strict=True):

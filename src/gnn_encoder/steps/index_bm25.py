@@ -1,0 +1,18 @@
+"""Indexes all passages for BM25, once for a run: `bm25_retrieve` searches the index, and all bundles have its files."""
+
+from pathlib import Path
+
+from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.retrieval.bm25 import FIELDS, Bm25
+from gnn_encoder.runs.step import Context, Metrics, step
+from gnn_encoder.settings.bm25 import IndexBm25
+
+
+@step(bm25_index="bm25")
+def index_bm25(context: Context, settings: IndexBm25, dataset: Path, bm25_index: Draft) -> Metrics:
+    """Indexes title and text of every passage."""
+    passages = Dataset(dataset).passages
+    indexing = context.progress("indexing", len(passages) * len(FIELDS[settings.fields]), "passages")
+    Bm25.build(passages, settings, indexing).save(bm25_index.path)
+    bm25_index.rows(passages=len(passages))
+    return {"passages": len(passages), "headline": f"{len(passages):,} passages at {indexing.rate:,.0f}/s"}
