@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
@@ -22,6 +23,7 @@ from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
 from gnn_encoder.errors import Damaged, UserError, one_line
+from gnn_encoder.machine.threads import use_cores
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -43,10 +45,12 @@ def create_app(
 
     With `feedback`, it takes labels; `local`: it answers only requests for localhost.
     """
-    limits = limits or Limits()
+    limits, cores = limits or Limits(), torch.get_num_threads()
 
     def answer(asks: Sequence[Ask]) -> list[Answer]:
         figures.batches.observe(len(asks))
+        # A lone question's products are small: on all cores, each would wait for the core that handles connections.
+        use_cores(cores if len(asks) > 1 else max(1, cores - 1))
         return answers_of(followed.current, asks)
 
     quick: Batcher[Answer] = Batcher(answer, limits.batch, limits.waiting)
