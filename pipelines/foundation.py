@@ -30,17 +30,20 @@ def lay_foundation(
     index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
-    train_dpr: str,
+    train_dpr: list,
+    merge_train_dpr: str,
     dense_retrieve: list,
     merge_dense_retrieve: str,
-    train_cross_encoder: str,
+    train_cross_encoder: list,
+    merge_train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
     train_query_generator: str,
     generate_queries: list,
     merge_generate_queries: str,
     select_training_set: str,
-    train_dual_encoder: str,
+    train_dual_encoder: list,
+    merge_train_dual_encoder: str,
     build_graph: str,
 ) -> Foundation:
     """Adds the twelve shared steps to a pipeline. A list has the arguments of the tasks that share a step's work."""
@@ -51,14 +54,20 @@ def lay_foundation(
     with dsl.ParallelFor(bm25_retrieve) as arguments:
         hits = components.bm25_retrieve(arguments=arguments, dataset=dataset, bm25_index=bm25_index).output
     bm25_run = components.merge(arguments=merge_bm25_retrieve, parts=dsl.Collected(hits), dataset=dataset).output
-    dpr = components.train_dpr(arguments=train_dpr, dataset=dataset, bm25_run=bm25_run).output
+    with dsl.ParallelFor(train_dpr) as arguments:
+        model = components.train_dpr(arguments=arguments, dataset=dataset, bm25_run=bm25_run).output
+    dpr = components.merge(arguments=merge_train_dpr, parts=dsl.Collected(model), dataset=dataset).output
     with dsl.ParallelFor(dense_retrieve) as arguments:
         found = components.dense_retrieve(arguments=arguments, dataset=dataset, dpr=dpr).output
     dpr_run = components.merge(arguments=merge_dense_retrieve, parts=dsl.Collected(found), dataset=dataset).output
 
     # The cross-encoder's score of every candidate pair.
-    cross_encoder = components.train_cross_encoder(
-        arguments=train_cross_encoder, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
+    with dsl.ParallelFor(train_cross_encoder) as arguments:
+        scorer = components.train_cross_encoder(
+            arguments=arguments, dataset=dataset, bm25_run=bm25_run, dpr_run=dpr_run
+        ).output
+    cross_encoder = components.merge(
+        arguments=merge_train_cross_encoder, parts=dsl.Collected(scorer), dataset=dataset
     ).output
     with dsl.ParallelFor(score_candidates) as arguments:
         scored = components.score_candidates(
@@ -82,8 +91,12 @@ def lay_foundation(
     ).output
 
     # M_de, and the graph of its neighbours (GNN-encoder 3.2).
-    dual_encoder = components.train_dual_encoder(
-        arguments=train_dual_encoder, dataset=dataset, training_set=training_set, start=dpr, pair_scores=pair_scores
+    with dsl.ParallelFor(train_dual_encoder) as arguments:
+        encoders = components.train_dual_encoder(
+            arguments=arguments, dataset=dataset, training_set=training_set, start=dpr, pair_scores=pair_scores
+        ).output
+    dual_encoder = components.merge(
+        arguments=merge_train_dual_encoder, parts=dsl.Collected(encoders), dataset=dataset
     ).output
     built = components.build_graph(
         arguments=build_graph,

@@ -17,17 +17,20 @@ def train(
     index_bm25: str,
     bm25_retrieve: list,
     merge_bm25_retrieve: str,
-    train_dpr: str,
+    train_dpr: list,
+    merge_train_dpr: str,
     dense_retrieve: list,
     merge_dense_retrieve: str,
-    train_cross_encoder: str,
+    train_cross_encoder: list,
+    merge_train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
     train_query_generator: str,
     generate_queries: list,
     merge_generate_queries: str,
     select_training_set: str,
-    train_dual_encoder: str,
+    train_dual_encoder: list,
+    merge_train_dual_encoder: str,
     build_graph: str,
     choose_graph: str,
     encode_query_sum: str,
@@ -39,7 +42,8 @@ def train(
     merge_encode_nodes: str,
     encode_corpus: str,
     bundle_dual_encoder: str,
-    train_converged: str,
+    train_converged: list,
+    merge_train_converged: str,
     bundle_converged: str,
     rank_untrained: str,
     rank_dual_encoder: str,
@@ -70,9 +74,11 @@ def train(
         bm25_retrieve=bm25_retrieve,
         merge_bm25_retrieve=merge_bm25_retrieve,
         train_dpr=train_dpr,
+        merge_train_dpr=merge_train_dpr,
         dense_retrieve=dense_retrieve,
         merge_dense_retrieve=merge_dense_retrieve,
         train_cross_encoder=train_cross_encoder,
+        merge_train_cross_encoder=merge_train_cross_encoder,
         score_candidates=score_candidates,
         merge_score_candidates=merge_score_candidates,
         train_query_generator=train_query_generator,
@@ -80,6 +86,7 @@ def train(
         merge_generate_queries=merge_generate_queries,
         select_training_set=select_training_set,
         train_dual_encoder=train_dual_encoder,
+        merge_train_dual_encoder=merge_train_dual_encoder,
         build_graph=build_graph,
     )
     dataset, passage_vectors, bm25_index = base.dataset, base.passage_vectors, base.bm25_index
@@ -149,13 +156,15 @@ def train(
         bm25_index=bm25_index,
     ).output
 
-    converged = components.train_dual_encoder(
-        arguments=train_converged,
-        dataset=dataset,
-        training_set=base.training_set,
-        start=base.dual_encoder,
-        pair_scores=base.pair_scores,
-    ).output
+    with dsl.ParallelFor(train_converged) as arguments:
+        further = components.train_dual_encoder(
+            arguments=arguments,
+            dataset=dataset,
+            training_set=base.training_set,
+            start=base.dual_encoder,
+            pair_scores=base.pair_scores,
+        ).output
+    converged = components.merge(arguments=merge_train_converged, parts=dsl.Collected(further), dataset=dataset).output
     converged_bundle = components.bundle_dual_encoder(
         arguments=bundle_converged, dataset=dataset, dual_encoder=converged, bm25_index=bm25_index
     ).output

@@ -23,6 +23,11 @@ SETTINGS = {
     "epochs": 1, "batch_size": 3, "mask_fraction": 0.2, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0,
     "dev_queries": 0, "hard_negatives": "retrieved", "cache_refreshes": 2, "checkpoint_seconds": 1e-9,
 }  # fmt: skip
+OUTPUT = {
+    "train_dpr": "dpr", "train_cross_encoder": "cross_encoder", "train_dual_encoder": "dual_encoder",
+    "train_gnn": "gnn_encoder",
+}  # fmt: skip
+"""Step → its output."""
 PROGRAM = Path(__file__).parent / "node_training.py"
 """It is not imported, because it changes AdamW."""
 
@@ -48,7 +53,8 @@ class Machine:
             nodes.LOST: str(LOST),
             "OMP_NUM_THREADS": "1",
         }
-        given = {"settings": self._call.settings.model_dump(), "label": self._call.label, "out": str(self.out)}
+        given: dict[str, Any] = {"settings": self._call.settings.model_dump(), "label": self._call.label}
+        given |= {"step": self._call.step, "out": {OUTPUT[self._call.step]: str(self.out)}}
         given["inputs"] = {name: str(path) for name, path in self._given.items()}
         command = [sys.executable, str(PROGRAM), json.dumps(given)]
         inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
@@ -78,8 +84,12 @@ def machines_of(
 ) -> list[Machine]:
     """A machine for each of the calls that train together, with their checkpoints in one folder or store."""
     own = TrainGnn.model_validate({**SETTINGS, **settings, "nodes": count})
-    made = of_train_gnn(shared_calls("train_gnn", own))
-    return [Machine(folder / name, inputs, call, checkpoints) for name, call in made]
+    return machines_for(folder, inputs, shared_calls("train_gnn", own), checkpoints)
+
+
+def machines_for(folder: Path, inputs: dict[str, Path], made: dict[str, Call], checkpoints: str) -> list[Machine]:
+    """A machine for each training among some calls."""
+    return [Machine(folder / name, inputs, call, checkpoints) for name, call in made.items() if call.step in OUTPUT]
 
 
 def train_apart(alone: Machine, together: list[Machine]) -> None:

@@ -1,4 +1,4 @@
-"""One node of a training, in a process of its own: `node_training.py JSON` with settings, inputs and output.
+"""One node of a training, in a process of its own: `node_training.py JSON` with step, settings, inputs and output.
 
 Some gradients are zero but for rounding, and AdamW's small eps would make whole steps of them.
 """
@@ -6,15 +6,16 @@ Some gradients are zero but for rounding, and AdamW's small eps would make whole
 import json
 import sys
 from functools import partial
+from importlib import import_module
 
 import torch
 
 from gnn_encoder.settings.pipeline import StepArguments
-from gnn_encoder.steps.train_gnn import train_gnn
 
 torch.optim.AdamW = partial(torch.optim.AdamW, eps=1e-4)  # type: ignore[assignment, misc]
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     arguments = StepArguments(settings=given["settings"], label=given["label"])
-    train_gnn(arguments.model_dump_json(), **given["inputs"], gnn_encoder=given["out"])
+    step = getattr(import_module(f"gnn_encoder.steps.{given['step']}"), given["step"])
+    step(arguments.model_dump_json(), **given["inputs"], **given["out"])

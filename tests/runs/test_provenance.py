@@ -306,7 +306,7 @@ def test_step_arguments_are_what_steps_parse() -> None:
     ranked = json.loads(arguments["rank_untrained"])
     assert (ranked["label"], ranked["settings"]["system"]) == ("Untrained", "Untrained")
     assert ranked["source_digests"] == {"backbone": MINILM_SHA256}
-    call = json.loads(arguments["train_dpr"])
+    call = json.loads(arguments["train_dpr"][0])
     assert call["settings"]["backbone"] == "minilm"
     assert call["source_digests"] == {"backbone": MINILM_SHA256}
     assert call["code_digest"] == provenance.code_digest("gnn_encoder.steps.train_dpr")

@@ -187,6 +187,7 @@ def ablate(
 ) -> Outcome:
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    _check_nodes(settings)
     tried = variants(settings, studies, own)
     wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})

@@ -111,7 +111,7 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
     bundled = bundling_calls(settings)
     further, asked = settings.train_converged.of(dual_encoder), bundled["bundle_converged"].asked
     return {
-        "train_converged": Call("train_dual_encoder", further, CONVERGED, asked),
+        **shared_calls("train_dual_encoder", further, asked, "train_converged", CONVERGED),
         **bundled,
         "rank_untrained": Call("rank", untrained, UNTRAINED),
         "rank_dual_encoder": Call("rank", Rank(system=DUAL_ENCODER, depth=depth, **speed), DUAL_ENCODER),

@@ -10,6 +10,7 @@ from gnn_encoder.settings.shared import (
     Distillation,
     Inference,
     MeasuredTraining,
+    OnNodes,
     Optimization,
     Sharded,
 )
@@ -64,7 +65,7 @@ class Bm25Retrieve(Sharded):
     """Hits kept for each dev and test query (R@1000 needs 1000)."""
 
 
-class TrainDpr(Backbone, ContrastiveTraining):
+class TrainDpr(Backbone, ContrastiveTraining, OnNodes):
     """The dual encoder that retrieves candidates, trained with BM25 negatives and in-batch negatives."""
 
     negative_depth: PositiveInt = 50
@@ -80,7 +81,7 @@ class DenseRetrieve(Inference, Sharded):
     """As in `bm25_retrieve`."""
 
 
-class TrainCrossEncoder(MeasuredTraining):
+class TrainCrossEncoder(MeasuredTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
@@ -191,7 +192,7 @@ class SelectTrainingSet(Negatives):
     seed: Count = 0
 
 
-class TrainDualEncoder(Backbone, ContrastiveTraining, Distillation):
+class TrainDualEncoder(Backbone, ContrastiveTraining, Distillation, OnNodes):
     """M_de, the initial dual encoder (10 epochs, warm-up 0.1, lr 2e-5)."""
 
     start_from: Literal["backbone", "dpr", "dual_encoder"] = "backbone"

@@ -7,6 +7,7 @@ of that output, and the same digest. Of the pods that trained a model together, 
 artifact is the leader's.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from gnn_encoder.report.study import first_words_of
 from gnn_encoder.retrieval.first_stage import join_runs
 from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.settings.shared import Merge
+
+OF_NODE = r"(: |, )node 1 of \d+$"
+"""In the title of a leader's record; what is before it is the title of the training."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, m
         return {"parts": 1, "headline": "one part"}
     if trained:
         records = [context.history.pop(part.title, Record()) for part in ordered]
-        context.history[ordered[0].manifest.step] = records[0]
+        context.history[re.sub(OF_NODE, "", ordered[0].title)] = records[0]
         return {"parts": len(ordered), "headline": "the leader's model"}
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]

@@ -1,0 +1,59 @@
+"""Every training of the training pipeline on two machines, against one machine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import write_first_run
+from node_machines import machines_for, train_apart
+from slow_store import slow_store
+from tiny_graph import write_gnn_inputs
+
+from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.settings.calls import STEP_SETTINGS
+from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.shared import Merge
+from gnn_encoder.settings.systems import CONVERGED
+from gnn_encoder.settings.tasks import shared_calls
+from gnn_encoder.steps.merge import merge
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+TRAINED = {
+    "epochs": 2, "batch_size": 6, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "dev_queries": 0,
+    "checkpoint_seconds": 1e-9,
+}  # fmt: skip
+LENGTHS = {"query_length": 16, "passage_length": 24}
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "train_dpr": ("", LENGTHS, ("bm25_run",)),
+    "train_cross_encoder": ("", {"pair_length": 40}, ("bm25_run", "dpr_run")),
+    "train_dual_encoder": ("", {**LENGTHS, "start_from": "dpr"}, ("training_set", "start")),
+    "train_converged": (CONVERGED, {**LENGTHS, "start_from": "dual_encoder"}, ("training_set", "start")),
+}
+"""Parameter of the pipeline → the label of its call, settings, and inputs besides the dataset."""
+
+
+@pytest.mark.parametrize("parameter", CASES)
+def test_two_nodes_train_what_one_trains(
+    parameter: str, tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label, own, names = CASES[parameter]
+    step = "train_dual_encoder" if label else parameter
+    made = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", BuildGraph(neighbors=3, retrieved=5))
+    run = write_first_run(tiny_dataset, tmp_path / "run")
+    made |= {"start": made["dual_encoder"], "bm25_run": run, "dpr_run": run}
+    inputs = {name: made[name] for name in ("dataset", *names)}
+    with slow_store(monkeypatch):
+        machines = {}
+        for nodes in (1, 2):
+            settings: Any = STEP_SETTINGS[step].model_validate(
+                {**TRAINED, **own, "backbone": str(tiny_backbone), "nodes": nodes}
+            )
+            calls = shared_calls(step, settings, parameter=parameter, label=label)
+            machines[nodes] = machines_for(tmp_path / str(nodes), inputs, calls, "s3://bucket/checkpoints")
+        train_apart(machines[1][0], machines[2])
+    parts = [machine.out for machine in machines[2]]
+    merge(Merge(), parts=parts[::-1], dataset=tiny_dataset.path, merged=tmp_path / "merged")
+    assert read_manifest(tmp_path / "merged").files == read_manifest(parts[0]).files
+    whole = f"{step}: {label}" if label else step
+    assert [title for title in read_history(tmp_path / "merged") if title.startswith("train_")] == [whole]
