@@ -19,8 +19,9 @@ from trained_root import Trained
 
 from gnn_encoder.artifacts import Report
 from gnn_encoder.evaluation.measures import mean_name
-from gnn_encoder.settings.calls import titles
-from gnn_encoder.settings.pipeline import Settings
+from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.pipeline import PIPELINES, Settings, StepArguments
+from gnn_encoder.tracking.mlflow_runs import metric_name
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -47,19 +48,65 @@ def report_page(trained: Trained, metrics: dict[str, Any], browser: Any) -> Page
 def test_the_reports_figures_are_those_of_its_metrics(report_page: Page, metrics: dict[str, Any]) -> None:
     tables = report_page.page.locator("section:has(h2:text-is('Results')) table")
     for place, split in enumerate(metrics["results"]):
-        shown = cells(tables.nth(place))
-        assert list(shown) == list(metrics["results"][split])
-        for system, figures in metrics["results"][split].items():
-            expected = [f"{figures[measure]:.3f}" for measure in metrics["measures"]]
-            assert [cell.split()[0] for cell in shown[system]] == expected
+        check_figures(tables.nth(place), metrics, split)
     header = tables.first.locator("thead th").all_inner_texts()
     assert header == ["System", *map(mean_name, metrics["measures"])]
     steps = cells(report_page.page.locator("section:has(h2:text-is('How it was made')) table"))
-    assert list(steps)[:3] == ["ingest", "index_bm25", "bm25_retrieve"] and set(steps) == set(titles(Settings())) - {
-        "report",
-        "promote",
-    }
+    made = [call for call in calls(Settings(), PIPELINES["train"]).values() if call.asked]
+    asked = {StepArguments(label=call.label).title(call.step) for call in made}
+    assert list(steps)[:3] == ["ingest", "index_bm25", "bm25_retrieve"]
+    assert set(steps) == asked - {"choose_bundle", "report", "promote"}, "the page is not made from the chosen bundle"
     assert all(float(seconds) > 0 for seconds, *_ in steps.values())
+
+
+def captioned(page: Any, caption: str) -> Any:
+    """The table whose caption has a text."""
+    return page.locator("table").filter(has=page.locator(f"caption:has-text('{caption}')"))
+
+
+def check_figures(table: Any, found: dict[str, Any], split: str) -> None:
+    """Fails if a table of systems does not show the figures of `metrics.json`, or of a part of it."""
+    shown = cells(table)
+    assert list(shown) == list(found["results"][split])
+    for system, figures in found["results"][split].items():
+        expected = [f"{figures[measure]:.3f}" for measure in found["measures"]]
+        assert [cell.split()[0] for cell in shown[system]] == expected
+
+
+def test_strata_power_and_the_recommendation_are_those_of_the_metrics(
+    report_page: Page, metrics: dict[str, Any]
+) -> None:
+    page, split = report_page.page, metrics["headline_split"]
+    assert {"warm", "cold"} & set(metrics["strata"])
+    for name, found in metrics["strata"].items():
+        if split in found["results"]:
+            count = f"means over {found['queries'][split]:,}"
+            caption = f"{split}, {name.replace('_', ' ')}: {count}"
+            check_figures(
+                page.locator("table").filter(has=page.locator(f"caption:has-text('{caption}')")), found, split
+            )
+    for name, found in metrics["recurrence"].items():
+        if split in metrics["recurrence"]["recurring"]["results"]:
+            caption = f"{name}: {found['queries'][split]:,} {split} queries"
+            check_figures(
+                page.locator("table").filter(has=page.locator(f"caption:has-text('{caption}')")), found, split
+            )
+    power = cells(page.locator("h3:text-is('Power') + div table"))
+    of = metrics["results"][split]
+    (measure,) = {name for least in metrics["detectable"][split].values() for name in least}
+    assert power == {
+        system: [f"{of[system][measure] - of[metrics['baseline']][measure]:+.3f}", f"{least[measure]:.3f}"]
+        for system, least in metrics["detectable"][split].items()
+    }
+    advice = metrics["recommendation"]
+    assert page.locator("header p").first.inner_text() == f"{advice['sentence']}."
+    why = page.locator("details").filter(has=page.get_by_text("Why this system"))
+    why.locator("summary").click()
+    shown = cells(why.locator("table"))
+    assert list(shown) == [each["system"] for each in advice["standings"]]
+    for each in advice["standings"]:
+        mean, _, *objections = shown[each["system"]]
+        assert (mean, objections) == (f"{each['mean']:.3f}", ["; ".join(each["objections"])])
 
 
 def test_the_report_needs_no_network_and_complains_of_nothing(report_page: Page) -> None:
@@ -124,7 +171,7 @@ def test_the_dashboard_opens_on_the_runs_and_shows_their_figures(
     page.get_by_text("test/GNN-encoder/RR_at_10").wait_for()
     for system, figures in metrics["results"]["test"].items():
         for measure in ("RR@10", "R@20"):
-            name = f"test/{system}/{measure.replace('@', '_at_')}".replace("(", "_").replace(")", "_").replace("+", "_")
+            name = metric_name(f"test/{system}/{measure}")
             row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
             assert float(row.inner_text().split()[-1]) == pytest.approx(figures[measure], abs=1e-9), name
     assert page.get_by_text("What it reaches").count() == 1  # the model card describes the run
@@ -140,7 +187,8 @@ def test_the_dashboard_renders_the_report_and_the_model_card(
     page.goto(f"{address}#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/artifacts")
     page.get_by_test_id("artifact-tree-node").get_by_text("report", exact=True).click()
     page.get_by_text("report.html").click()
-    table = page.frame_locator("iframe").locator("table").nth(list(metrics["results"]).index("test"))
+    tables = page.frame_locator("iframe").locator("section:has(h2:text-is('Results')) table")
+    table = tables.nth(list(metrics["results"]).index("test"))
     table.wait_for()
     assert cells(table)["GNN-encoder"][0].startswith(f"{metrics['results']['test']['GNN-encoder']['RR@10']:.3f}")
     page.goto(f"{address}#/models/gnn-encoder/versions/1")
