@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -46,6 +47,18 @@ def test_round_trip(tmp_path: Path) -> None:
     assert (manifest.schema, manifest.version, manifest.rows) == ("run", VERSIONS["run"], {"lines": 3})
     assert set(manifest.files) == {"b.bin", "sub/a.txt"} and manifest.files["b.bin"].bytes == 100
     assert read_manifest(tmp_path / "run") == manifest
+
+
+def test_who_reads_the_folder_reads_its_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with drafting(tmp_path / "a", "model") as draft:
+            (draft / "weights").write_text("w")
+            (draft / "weights").chmod(0o600)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", *(tmp_path / "a").iterdir())}
+    assert modes == {"a": 0o750, "weights": 0o640, "manifest.json": 0o640}
 
 
 def test_a_file_of_an_input_takes_no_space_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

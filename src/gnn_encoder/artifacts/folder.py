@@ -169,7 +169,10 @@ class Draft:
         self.manifest.rows.update(counts)
 
     def finish(self) -> Manifest:
-        """Hash the files, write the manifest, and give the folder its final name."""
+        """Hash the files, write the manifest, and give the folder its final name.
+
+        Who may read the folder may read its files: safetensors makes files that only their owner may read.
+        """
         history, apart = self.path / HISTORY, [self.path / name for name in APART]
         known = {
             facts.sha256: folder / name
@@ -177,9 +180,11 @@ class Draft:
             for name, facts in read_manifest(folder).files.items()
             if facts.bytes >= LEAST_SHARED
         }
+        readable = self.path.stat().st_mode & 0o666
         for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p not in apart):
             name = path.relative_to(self.path).as_posix()
             if not (facts := self._linked.get(name)):
+                path.chmod(readable)
                 facts = FileFacts(path.stat().st_size, sha256(path))
                 if facts.sha256 in known:
                     _share(known[facts.sha256], path)
