@@ -90,15 +90,15 @@ def test_every_kind_is_trained_ranked_and_compared(
     # The same again is cached; another system alone is trained, and the order is the user's.
     assert rerank(trained, "--systems", "colbert,bert_dmn_lite", "--set", "train_reranker.episodes=2", *same) == 0
     shown = capsys.readouterr().out
-    # ingest, BM25 and its merge, the first stage, and ColBERT, which has no episodes and reads no generated query
-    assert reused(shown) == 6 and shown.count("not asked for") == 18
+    # ingest, BM25's index, hits and merge, the first stage, and ColBERT: no episodes, and it reads no generated query
+    assert reused(shown) == 7 and shown.count("not asked for") == 18
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert (
         list(again["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"] and again["candidate"] == "BERT-DMN lite"
     )
     assert rerank(trained, "--systems", "colbert_distilled", *same) == 0
     shown = capsys.readouterr().out
-    assert reused(shown) == 8  # all but the comparison
+    assert reused(shown) == 9  # all but the comparison
     again = Report.read(Path(shown.split("report ")[-1].strip()).parent).metrics
     assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
 
@@ -119,7 +119,7 @@ def test_another_content_of_a_run_file_is_another_first_stage(
     systems = ["mine", "ColBERT"]
     assert cached()[1] == systems
     path.write_text("".join(f"q{q} Q0 p{(q * 3 + k) % 100} 1 {-k} t\n" for q in range(100) for k in range(20)))
-    assert cached() == (3, systems)  # ingest, and BM25 with its merge
+    assert cached() == (4, systems)  # ingest, and BM25's index, hits and merge
 
 
 def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
