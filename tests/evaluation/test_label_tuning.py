@@ -82,6 +82,21 @@ def test_labels_that_do_not_help_are_left_out(data: Dataset, monkeypatch: pytest
     assert use.weight == 0 and facts["figure"] == 1.0
 
 
+@pytest.mark.parametrize(("lost", "significance", "taken"), [(2, 0.05, False), (2, 1.0, True), (12, 0.05, True)])
+def test_a_gain_that_chance_explains_is_left_out(data: Dataset, lost: int, significance: float, taken: bool) -> None:
+    """All passages but `lost` are found without labels; two queries of twelve that gain have p = 0.5."""
+    passages = vectors(np.arange(20), 5)
+    passages[:lost] = np.random.default_rng(7).normal(size=(lost, 16))
+    use, facts = chosen_use(
+        data, EncodeWithLabels(smallest_dev=12, significance=significance), passages,
+        vectors(np.repeat(np.arange(20), 2), 1), lambda rows: vectors(np.arange(12), 2)[rows - 40],
+    )  # fmt: skip
+    plain, *others = facts["figures"].values()
+    assert max(others) > plain and (use.weight > 0) == taken
+    assert facts["figure"] == (max(others) if taken else plain)
+    assert ("p 0.50" in facts["by_chance"]) == (not taken)
+
+
 def test_a_use_by_which_cold_queries_lose_is_left_out(tmp_path: Path) -> None:
     """With the whole weight a cold question finds the labelled passage of a need that is like it; a third is enough."""
     random, each = np.random.default_rng(0), 40

@@ -2,7 +2,7 @@
 
 A trial ranks its queries with every use in question. Passages without a label are searched once for all uses, because a
 use changes only the vectors of labelled passages. The labels of the warm must not be paid by the cold: a use by which
-either lose (`recommendation.falls`) is not chosen.
+either lose (`recommendation.falls`) is not chosen. Nor is one whose gain over the dual encoder may be chance.
 """
 
 from collections.abc import Callable
@@ -105,8 +105,9 @@ def chosen_use(
 ) -> tuple[LabelUse, dict[str, Any]]:
     """Returns the first of the settings' uses with the highest measure, and facts about the choice.
 
-    Uses by which warm or cold queries lose are left out. If all are, it is the first use. Without a choice, or without
-    labelled training queries, it is the first use, too, without facts.
+    Uses by which warm or cold queries lose are left out. If all are, it is the first use, and so it is if the first use
+    has no weight and the best one's gain is not significant. Without a choice, or without labelled training queries, it
+    is the first use, too, without facts.
 
     Args:
         vectors: M_de's vectors of all passages [m, d]. of_train: of the training queries [t, d], in their order.
@@ -142,15 +143,18 @@ def chosen_use(
     order = np.argsort(-np.round(figures, 12), kind="stable").tolist()
     losing = list(takewhile(lambda place: _loses(gains[place], warm, settings), order))
     best = order[len(losing)] if len(losing) < len(order) else 0
+    gained = _p_value(gains[best])
+    by_chance = uses[best].weight > 0 and not uses[0].weight and gained > settings.significance
     facts = {
         "tuned_on": tuned_on,
         "tuned_by": settings.measure,
         "tuned_queries": sum(len(trial.queries) for trial in trials),
         "figures": {str(use): figure for use, figure in zip(uses, figures, strict=True)},
-        "figure": figures[best],
+        "figure": figures[0 if by_chance else best],
         "left_out": [str(uses[place]) for place in losing],
+        "by_chance": f"{uses[best]}: {figures[best]:.3f}, p {gained:.2f}" if by_chance else "",
     }
-    return uses[best], facts
+    return uses[0 if by_chance else best], facts
 
 
 def fold_trials(
@@ -191,11 +195,12 @@ def _evenly(rows: np.ndarray) -> np.ndarray:
 def _loses(gains: np.ndarray, warm: np.ndarray, settings: EncodeWithLabels) -> bool:
     """Returns whether warm or cold queries lose by a use; `gains` [n] over the dual encoder, `warm` bool [n]."""
     rule = Rule(settings.margin, floor_significance=settings.floor_significance)
+    return any(falls(gains, DUAL_ENCODER, {WARM: warm, COLD: ~warm}, _p_value, rule))
 
-    def p_value(differences: np.ndarray) -> float:
-        return float(paired_randomization(differences[:, None], PERMUTATIONS, seed=0)[0])
 
-    return any(falls(gains, DUAL_ENCODER, {WARM: warm, COLD: ~warm}, p_value, rule))
+def _p_value(gains: np.ndarray) -> float:
+    """Returns the p-value of gains [n] in the paired test."""
+    return float(paired_randomization(gains[:, None], PERMUTATIONS, seed=0)[0])
 
 
 class _Measured:

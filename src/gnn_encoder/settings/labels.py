@@ -52,6 +52,9 @@ class EncodeWithLabels(Inference, IndexKind):
     floor_significance: Fraction = 0.1
     """A use of the labels is not chosen if warm or cold queries lose more than the margin by it, unless chance explains
     the loss: as `recommend.margin` and `recommend.floor_significance`. A margin of 1 chooses by the mean alone."""
+    significance: Fraction = 0.05
+    """The chosen use must gain over the dual encoder with at most this p-value, two-sided and not corrected: the best
+    of many uses gains something by chance. Otherwise the weight is 0, if 0 is among the weights. 1: any gain."""
     smallest_dev: Count = 100
     """With fewer labelled dev queries, the numbers are chosen by cross-validation over training queries."""
     folds: Annotated[int, Field(ge=2, strict=True)] = 5

@@ -58,6 +58,8 @@ def encode_with_labels(
     if facts:
         before = next(iter(facts["figures"].values()))
         gained = f"; {mean_name(settings.measure)} {before:.3f} → {facts['figure']:.3f} on {facts['tuned_on']}"
+        if facts["by_chance"]:
+            gained += f", chance may explain the gain of {facts['by_chance']}"
         if facts["left_out"]:
             gained += f"; {len(facts['left_out'])} higher uses left out, by which warm or cold queries lose"
     return {
