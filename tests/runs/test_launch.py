@@ -103,7 +103,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
         ["first", "ingest", "bm25_retrieve"], "FINISHED"
     )
     assert runs["bm25_retrieve"].data.metrics["R_at_100"] == 0.5
-    assert runs["bm25_retrieve"].data.params["k1"] == "1.5"
+    assert runs["bm25_retrieve"].data.params["train_depth"] == "100"
     assert runs["ingest"].info.artifact_uri.startswith((root / "artifacts").as_uri())
     assert list((root / "tmp").iterdir()) == []
 
@@ -114,7 +114,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     cached = tracked(root, "second")["bm25_retrieve"]
     assert cached.data.tags["cached"] == "true"
     assert cached.data.metrics["R_at_100"] == 0.5
-    assert cached.data.params["k1"] == "1.5"
+    assert cached.data.params["train_depth"] == "100"
 
     # A cut file is no output to reuse; and a bug is told with its type.
     (again.outputs["bm25_run"] / "run.txt").write_text("PY")
