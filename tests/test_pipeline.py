@@ -73,8 +73,8 @@ def test_the_forecast_of_the_disk_is_what_the_run_took(trained: Trained) -> None
     for event in map(json.loads, lines):
         if event["event"] == "outputs":
             folders = [Path(path) for path in event["outputs"].values()]
-            files = [file for folder in folders for file in folder.rglob("*.*") if file.name not in explaining]
-            taken = {facts.st_ino: facts.st_size for facts in (file.stat() for file in files)}
+            files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+            taken = {facts.st_ino: facts.st_size for facts in (f.stat() for f in files if f.name not in explaining)}
             real[event["step"]] = sum(taken[inode] for inode in taken.keys() - counted), len(folders)
             counted |= taken.keys()
     # An artifact's history, which is forecast for real trainings, is longer than a tiny training's.

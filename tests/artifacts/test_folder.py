@@ -22,6 +22,7 @@ from gnn_encoder.artifacts.folder import (
     LEAST_SHARED,
     MANIFEST,
     VERSIONS,
+    Artifact,
     Draft,
     Manifest,
     digest_of,
@@ -55,10 +56,14 @@ def test_who_reads_the_folder_reads_its_files(tmp_path: Path) -> None:
         with drafting(tmp_path / "a", "model") as draft:
             (draft / "weights").write_text("w")
             (draft / "weights").chmod(0o600)
+        (tmp_path / "a" / "weights").chmod(0o600)  # as an earlier version left it
+        with drafting(tmp_path / "b", "model") as draft:
+            draft.share(Artifact(tmp_path / "a", read_manifest(tmp_path / "a")), "weights")
     finally:
         os.umask(before)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", *(tmp_path / "a").iterdir())}
-    assert modes == {"a": 0o750, "weights": 0o640, "manifest.json": 0o640}
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        assert modes == {"weights": 0o640, "manifest.json": 0o640}
 
 
 def test_a_file_of_an_input_takes_no_space_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

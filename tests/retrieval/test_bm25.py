@@ -163,7 +163,7 @@ def all_scores(index: Bm25, query: str) -> np.ndarray:
     return out
 
 
-def test_a_saved_index_tells_how_bm25_scores_and_no_other_setting(tmp_path: Path, corpus: Dataset) -> None:
+def test_a_saved_index_tells_how_bm25_scores(tmp_path: Path, corpus: Dataset) -> None:
     Bm25.build(corpus.passages, Lexical(k1=0.9, fields="separate")).save(tmp_path)
     kind = json.loads((tmp_path / "bm25.json").read_text())["kind"]
     assert kind == {"k1": 0.9, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "separate"}

@@ -13,8 +13,9 @@ from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.measures import checked
-from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings, preset_names, settable
+from gnn_encoder.settings.shared import OnNodes
 
 
 def override(*settings: str) -> Settings:
@@ -59,7 +60,9 @@ def test_a_bare_yes_or_no_is_what_it_says(written: str, read: str) -> None:
         (["generate_queries.shard=1"], "unknown setting generate_queries.shard"),
         (["dense_retrieve.shard=1"], "unknown setting dense_retrieve.shard"),
         (["bm25_retrieve.shard=1"], "unknown setting bm25_retrieve.shard"),
-        (["encode_corpus.k1=0.9"], "encode_corpus.k1 is index_bm25.k1"),
+        (["encode_corpus.k1=0.9"], "encode_corpus.k1 has moved to index_bm25.k1"),
+        (["first_stage.fields=joined"], "first_stage.fields has moved to index_bm25.fields"),
+        (["train_gnn.b=0.5"], "unknown setting train_gnn.b"),
         (["encode_corpus.shard=1"], "unknown setting encode_corpus.shard"),
         (["shared.shard=1"], "unknown setting shared.shard"),
         (["train_gnn.node=1"], "unknown setting train_gnn.node"),
@@ -171,6 +174,17 @@ def test_a_pipelines_settings_are_those_of_the_steps_in_its_file(name: str) -> N
     compiled = {key.removeprefix("exec-") for key, value in executors if "container" in value}
     steps = {call.step for call in calls(Settings(), PIPELINES[name]).values()}
     assert {launch.step_of(task) for task in compiled} == steps
+
+
+def test_every_training_on_nodes_is_a_list_of_tasks() -> None:
+    sections = {name for name, section in Settings() if isinstance(section, OnNodes)}
+    assert sections - {"try_variant"} == set(ON_NODES)
+
+
+def test_bm25_is_set_where_it_is_indexed() -> None:
+    assert load_settings("scifact").index_bm25.fields == "separate"
+    assert override("shared.k1=0.8").index_bm25.k1 == 0.8
+    assert override("bm25_retrieve.eval_depth=1500").first_stage.eval_depth == 1500
 
 
 def test_the_same_values_are_taken_where_they_fit() -> None:

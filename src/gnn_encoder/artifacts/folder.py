@@ -168,10 +168,17 @@ class Draft:
         """Record row counts in the manifest."""
         self.manifest.rows.update(counts)
 
+    def _open(self, path: Path) -> None:
+        """Let everybody read a file who may read the folder, where the file system and the file's owner allow it."""
+        wanted = self.path.stat().st_mode & 0o444
+        with suppress(OSError):
+            if wanted & ~(mode := path.stat().st_mode):
+                path.chmod(mode & 0o777 | wanted)
+
     def finish(self) -> Manifest:
         """Hash the files, write the manifest, and give the folder its final name.
 
-        Who may read the folder may read its files: safetensors makes files that only their owner may read.
+        Who may read the folder may read its files. Those of safetensors are their owner's alone at first.
         """
         history, apart = self.path / HISTORY, [self.path / name for name in APART]
         known = {
@@ -180,14 +187,13 @@ class Draft:
             for name, facts in read_manifest(folder).files.items()
             if facts.bytes >= LEAST_SHARED
         }
-        readable = self.path.stat().st_mode & 0o666
         for path in sorted(p for p in self.path.rglob("*") if p.is_file() and p not in apart):
             name = path.relative_to(self.path).as_posix()
             if not (facts := self._linked.get(name)):
-                path.chmod(readable)
                 facts = FileFacts(path.stat().st_size, sha256(path))
                 if facts.sha256 in known:
                     _share(known[facts.sha256], path)
+            self._open(path)
             self.manifest.files[name] = facts
         if history.is_file():
             self.manifest.history = sha256(history)

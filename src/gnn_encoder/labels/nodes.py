@@ -23,7 +23,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.outcome import EncodeCorpus
+from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.systems import GNN_ENCODER
 
 Edges = dict[int, bool]
@@ -59,9 +59,10 @@ class FinishedRun:
         return BuildGraph.model_validate(read_manifest(self._beside("graph")).settings)
 
     @cached_property
-    def encoding_settings(self) -> EncodeCorpus:
-        """The settings with which the corpus was encoded."""
-        return EncodeCorpus.model_validate(self.bundle.manifest.settings)
+    def encoding_settings(self) -> Inference:
+        """How the corpus was encoded. Other settings of an earlier version may have moved since."""
+        settings = self.bundle.manifest.settings
+        return Inference.model_validate({name: settings[name] for name in Inference.model_fields})
 
     def _beside(self, name: str) -> Path:
         return run_folder(self.bundle.path) / name

@@ -7,7 +7,6 @@ from itertools import count as count_from
 from threading import Event, Lock
 from typing import TypeVar
 
-import faiss
 import torch
 
 from gnn_encoder.tracking.progress import Progress
@@ -17,12 +16,6 @@ WORKERS = 16
 """Most chunks in memory at once."""
 TRIMMED, SHORT = 16, 64
 """Free memory is returned after every 16 chunks, from chunk 64 on: in shorter work the cost exceeds the gain."""
-
-
-def use_cores(count: int) -> None:
-    """Lets torch and FAISS use so many cores for what this thread calls, and threads that it starts."""
-    torch.set_num_threads(count)
-    faiss.omp_set_num_threads(count)
 
 
 def side_by_side(work: Callable[[int, Event], None], count: int) -> None:

@@ -23,6 +23,7 @@ from gnn_encoder.evaluation.significance import TESTS
 from gnn_encoder.evaluation.strata import MEANING
 from gnn_encoder.promotion.gate import against_baseline
 from gnn_encoder.settings.calls import STEP_SETTINGS
+from gnn_encoder.settings.presets import NUMBERS
 from gnn_encoder.settings.shared import MINILM
 from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
 
@@ -132,6 +133,8 @@ def _changed(title: str, record: Record) -> dict[str, str]:
     fields = step.model_fields if step else {}
     changed = {}
     for name, value in record.settings.items():
+        if name in NUMBERS:
+            continue
         text = json.dumps(value, default=str)
         if name not in fields or text != json.dumps(fields[name].get_default(call_default_factory=True), default=str):
             changed[name] = without_password(text) if len(text) <= LONGEST else "…"

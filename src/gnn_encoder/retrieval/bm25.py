@@ -63,7 +63,7 @@ class Bm25:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder; a search does not need the passages."""
-        kind = self.kind.model_dump(include=set(Lexical.model_fields))
+        kind = self.kind.model_dump()
         (folder / FACTS).write_text(json.dumps({"kind": kind, "parts": len(self._parts)}, indent=1), encoding="utf-8")
         for i, (tokenizer, index) in enumerate(self._parts):
             index.save(folder / f"{i}")

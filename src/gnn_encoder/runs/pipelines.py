@@ -13,6 +13,7 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.arrays import read_vectors, vector_type
 from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.planning import AUTO
@@ -98,7 +99,7 @@ class Training:
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
     """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check_nodes(settings)
+    _check_nodes(settings, PIPELINES["train"])
     root = writable(root)
     return Training(preset, with_added_labels(settings, root), root)
 
@@ -114,7 +115,7 @@ def automatic(
 
     given, root = [*overrides, *dataset_override(dataset)], writable(root)
     settings = load_settings(str(planned(given, budget, root, show)), given)
-    _check_nodes(settings)
+    _check_nodes(settings, PIPELINES["train"])
     return Training(AUTO, with_added_labels(settings, root), root)
 
 
@@ -136,10 +137,14 @@ def _label_settings(since: Path) -> dict[str, Any]:
 
 
 def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
-    """Returns settings of `index_bm25` that make a bundle's BM25 index again."""
+    """Returns settings of `index_bm25` that make a bundle's BM25 index again, or the run's if the bundle has none."""
     from gnn_encoder.retrieval.bm25 import kind_of  # imports bm25s
 
-    return kind_of(bundle.bm25_path).model_dump() if bundle.bm25_path else {}
+    if bundle.bm25_path:
+        return kind_of(bundle.bm25_path).model_dump()
+    history = read_history(bundle.path)
+    known = history.get("index_bm25") or history.get("bm25_retrieve") or Record()
+    return {name: value for name, value in known.settings.items() if name in IndexBm25.model_fields}
 
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
@@ -187,7 +192,7 @@ def ablate(
 ) -> Outcome:
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check_nodes(settings)
+    _check_nodes(settings, FOUNDATION)
     tried = variants(settings, studies, own)
     wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})
@@ -205,9 +210,9 @@ def ablate(
     return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, show)
 
 
-def _check_nodes(settings: Settings) -> None:
+def _check_nodes(settings: Settings, steps: Iterable[str]) -> None:
     """Raises UserError for a training on several nodes: kfp.local runs the tasks of a loop one after the other."""
-    for step in ON_NODES:
+    for step in [step for step in steps if step in ON_NODES]:
         if (nodes := getattr(settings, step).nodes) > 1:
             raise UserError(
                 f"{step}.nodes = {nodes}: nodes are pods of a cluster; on this machine set {step}.processes instead"

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
+import faiss
 import torch
 from fastapi import FastAPI, Request, Security
 from fastapi.exceptions import RequestValidationError
@@ -23,7 +24,6 @@ from starlette.exceptions import HTTPException
 
 from gnn_encoder import __version__
 from gnn_encoder.errors import Damaged, UserError, one_line
-from gnn_encoder.machine.threads import use_cores
 from gnn_encoder.serving.answers import Answer, answers_of, ranked_by, without_paths
 from gnn_encoder.serving.batching import Ask, Batcher, Busy
 from gnn_encoder.serving.feedback import Feedback
@@ -49,11 +49,19 @@ def create_app(
 
     def answer(asks: Sequence[Ask]) -> list[Answer]:
         figures.batches.observe(len(asks))
-        # A lone question's products are small: on all cores, each would wait for the core that handles connections.
-        use_cores(cores if len(asks) > 1 else max(1, cores - 1))
         return answers_of(followed.current, asks)
 
-    quick: Batcher[Answer] = Batcher(answer, limits.batch, limits.waiting)
+    def answer_soon(asks: Sequence[Ask]) -> list[Answer]:
+        # A lone question's products are small: on all cores, each would wait for the core that handles connections.
+        if len(asks) > 1:
+            return answer(asks)
+        try:
+            _use_cores(max(1, cores - 1))
+            return answer(asks)
+        finally:
+            _use_cores(cores)
+
+    quick: Batcher[Answer] = Batcher(answer_soon, limits.batch, limits.waiting)
     slow: Batcher[Answer] = Batcher(answer, limits.slow_questions, limits.slow_waiting)
     figures = Figures(lambda: quick.waiting + slow.waiting)
     figures.show(followed.current)
@@ -176,6 +184,12 @@ def create_app(
         return problem(500, "the server failed; its log says why")
 
     return app
+
+
+def _use_cores(count: int) -> None:
+    """Lets torch and FAISS use so many cores in this thread, and in threads that begin later."""
+    torch.set_num_threads(count)
+    faiss.omp_set_num_threads(count)
 
 
 def _follow(followed: Followed, figures: Figures, limits: Limits, stop: threading.Event) -> None:

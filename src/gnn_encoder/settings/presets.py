@@ -111,8 +111,8 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     first_stage = sections.get("first_stage", {})
     for step in Settings.model_fields:
         own, fields = sections.get(step, {}), settable(step)
-        if moved := [name for name in own if name in IndexBm25.model_fields and name not in fields]:
-            raise UserError(f"{source}: {step}.{moved[0]} is index_bm25.{moved[0]}: one index is for all steps")
+        if step in HAD_BM25 and (moved := [name for name in own if name in IndexBm25.model_fields]):
+            raise UserError(f"{source}: {step}.{moved[0]} has moved to index_bm25.{moved[0]}: all steps use one index")
         _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
         sections[step] = {name: value for name, value in shared.items() if name in fields} | own
     depths = {name: value for name, value in sections["bm25_retrieve"].items() if name in settable("first_stage")}
@@ -136,6 +136,8 @@ ELSEWHERE: dict[str, set[str]] = {
     "compare_rerankers": {"study", "depth"},
 }
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
+HAD_BM25 = ("bm25_retrieve", "encode_corpus", "first_stage")
+"""Steps that had BM25's parameters before `index_bm25`."""
 NUMBERS = {"shard", "node"}
 """Settings that the pipeline gives to each task that shares a step's work."""
 

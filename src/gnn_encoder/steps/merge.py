@@ -74,7 +74,8 @@ def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, m
         return {"parts": 1, "headline": "one part"}
     if trained:
         records = [context.history.pop(part.title, Record()) for part in ordered]
-        context.history[re.sub(OF_NODE, "", ordered[0].title)] = records[0]
+        title = ordered[0].title or ordered[0].manifest.step
+        context.history[re.sub(OF_NODE, "", title)] = records[0]
         return {"parts": len(ordered), "headline": "the leader's model"}
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]
