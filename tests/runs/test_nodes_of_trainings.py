@@ -28,7 +28,11 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "train_dpr": ("", LENGTHS, ("bm25_run",)),
     "train_cross_encoder": ("", {"pair_length": 40}, ("bm25_run", "dpr_run")),
     "train_dual_encoder": ("", {**LENGTHS, "start_from": "dpr"}, ("training_set", "start")),
-    "train_converged": (CONVERGED, {**LENGTHS, "start_from": "dual_encoder"}, ("training_set", "start")),
+    "train_converged": (
+        CONVERGED,
+        {**LENGTHS, "start_from": "dual_encoder", "keep": "best", "patience": 1, "epochs": 4, "dev_queries": 20},
+        ("training_set", "start"),
+    ),
 }
 """Parameter of the pipeline → the label of its call, settings, and inputs besides the dataset."""
 

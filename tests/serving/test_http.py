@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import faiss
 import pytest
+import torch
 from http_server import JSON, Server, ids, serving
 
 from gnn_encoder import Retriever
@@ -55,6 +57,29 @@ def test_many_clients_get_their_own_answers(server: Server, bundles: dict[str, P
     assert most_alone < asked and float(lines['gnn_encoder_batch_questions_bucket{le="2.0"}']) < asked, "batches of 3"
     assert float(lines['gnn_encoder_requests_total{path="/search",status="200"}']) >= 64
     assert lines["gnn_encoder_questions_waiting"] == "0.0"
+
+
+def test_a_lone_question_leaves_a_core_to_the_connections(
+    bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, cores, before = module.answers_of, [], torch.get_num_threads()
+
+    def counts(*given: Any) -> Any:
+        cores.append((torch.get_num_threads(), faiss.omp_get_max_threads()))
+        return real(*given)
+
+    monkeypatch.setattr(module, "answers_of", counts)
+    torch.set_num_threads(3)
+    try:
+        with serving(bundles["vectors"]) as server:
+            for asked in ({"questions": "garden"}, {"questions": ["garden", "river"]}, {"questions": "garden"}):
+                assert server.search(**asked)[0] == 200
+            # What is slow reads many passages for one question: it has all cores. Without a graph there is no reason.
+            assert server.search(questions="garden", explain=True)[0] == 422
+    finally:
+        torch.set_num_threads(before)
+        faiss.omp_set_num_threads(before)
+    assert cores[0] == cores[2] == (2, 2) and (cores[1][0], cores[3][0]) == (3, 3)
 
 
 def test_a_full_queue_says_when_to_come_again(bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
