@@ -108,6 +108,20 @@ def test_rates_are_of_this_machine(tiny_dataset: Dataset, tiny_backbone: Path, m
     assert min(found.encoding, found.training) > 1000 and "memory" in found.machine
 
 
+@pytest.mark.parametrize(
+    ("trained", "taken", "said"), [([10.0, 50.0], 50.0, 1), ([10.0, 10.0, 10.0], 10.0, 2), ([50.0], 50.0, 0)]
+)
+def test_unlikely_rates_are_measured_again(
+    trained: list[float], taken: float, said: int, tiny_dataset: Dataset, tiny_backbone: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    left = iter(trained)
+    monkeypatch.setattr(measuring, "_encoding", lambda *_: 200.0)
+    monkeypatch.setattr(measuring, "_training", lambda *_: next(left))
+    assert measure_rates(tiny_dataset, str(tiny_backbone), 0).training == taken
+    assert not list(left) and capsys.readouterr().err.count("measured again") == said
+
+
 def test_a_plan_is_kept_for_the_next_start(
     tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
