@@ -17,7 +17,7 @@ from common import documentation, in_turns, show
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 
 K1, B = 1.5, 0.75
 
@@ -55,7 +55,7 @@ def main() -> None:
             return index
 
         def our_index() -> Bm25:
-            return Bm25.build(data.passages, Lexical(k1=K1, b=B))
+            return Bm25.build(data.passages, IndexBm25(k1=K1, b=B))
 
         building, built = in_turns({"bm25s": peer_index, "gnn-encoder": our_index}, o.rounds)
         index, ours = built.values()

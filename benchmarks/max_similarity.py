@@ -56,10 +56,10 @@ def random_inputs() -> Inputs:
 def inputs_of(source: str) -> Inputs:
     """Test queries, passages and BM25's first hits of a folder of data."""
     with tempfile.TemporaryDirectory() as folder:
-        dataset, words, hits = (Path(folder) / name for name in ("dataset", "words", "run"))
+        dataset, index, hits = (Path(folder) / name for name in ("dataset", "bm25_index", "run"))
         ingest(Ingest(dataset=source), dataset=dataset)
-        index_bm25(IndexBm25(), dataset=dataset, bm25_index=words)
-        bm25_retrieve(Bm25Retrieve(), dataset=dataset, bm25_index=words, bm25_run=hits)
+        index_bm25(IndexBm25(), dataset=dataset, bm25_index=index)
+        bm25_retrieve(Bm25Retrieve(), dataset=dataset, bm25_index=index, bm25_run=hits)
         data = Dataset(dataset)
         rows = data.query_rows("test")
         run = Run.read(hits).of(rows)

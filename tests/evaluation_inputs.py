@@ -88,8 +88,8 @@ def reported(inputs: dict[str, Path], settings: Evaluate, folder: Path) -> Path:
     data, bundle, made = {"dataset": inputs["dataset"]}, {"bundle": inputs["bundle"]}, {"bm25": inputs["bm25_run"]}
     plain = {name: inputs[name] for name in ("dual_encoder", "passage_vectors")}
     plain_bundle = {"bundle": folder / "dual_encoder_bundle"}
-    words = write_bm25(inputs["dataset"], folder / "bm25_index")
-    bundle_dual_encoder(calls["bundle_dual_encoder"], **data, **plain, bm25_index=words, **plain_bundle)
+    bm25_index = write_bm25(inputs["dataset"], folder / "bm25_index")
+    bundle_dual_encoder(calls["bundle_dual_encoder"], **data, **plain, bm25_index=bm25_index, **plain_bundle)
     for system, given in {"untrained": {}, "dual_encoder": plain_bundle, "gnn_encoder": bundle}.items():
         made[system] = folder / system
         rank(calls[f"rank_{system}"], **data, **given, run=made[system])

@@ -104,8 +104,8 @@ def encode(
     given = {"dataset": dataset, "gnn_encoder": models["gnn_encoder"], **built}
     encode_in_tasks(out, shards, both, **given)
     wanted = EncodeCorpus.model_validate({**both, **settings})
-    words = write_bm25(dataset, out / "bm25_index")
-    encode_corpus(wanted, **given, encoding=out / "encoding", bm25_index=words, bundle=out / "bundle")
+    bm25_index = write_bm25(dataset, out / "bm25_index")
+    encode_corpus(wanted, **given, encoding=out / "encoding", bm25_index=bm25_index, bundle=out / "bundle")
     return out
 
 

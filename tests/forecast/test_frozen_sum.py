@@ -8,7 +8,7 @@ from gnn_encoder.forecast import sample as sampling
 from gnn_encoder.forecast.frozen_sum import labels_of, reciprocal_ranks, training_pairs
 from gnn_encoder.forecast.sample import Sample, draw
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
 M, TRAIN, DEV, WIDTH = 60, 80, 30, 8
@@ -120,7 +120,7 @@ def test_a_sample_has_what_the_queries_need_and_counts_for_the_corpus(
         assert (sample.weight[np.isin(sample.passages, labels.passage[asked])] == 1).all()
         pairs = {(sample.queries[i], sample.passages[j]) for i, j in zip(sample.row, sample.place, strict=True)}
         assert pairs >= set(zip(labels.query[asked], labels.passage[asked], strict=True))
-        hits = Bm25.build(data.passages, Lexical()).search(data.query_texts(sample.queries), 1)[1]
+        hits = Bm25.build(data.passages, IndexBm25()).search(data.query_texts(sample.queries), 1)[1]
         certain = sample.passages[sample.weight == 1]
         assert np.isin(hits, certain).all() and len(certain) == 15
     assert not np.array_equal(draw(data, 30, 0, progress).passages, draw(data, 30, 1, progress).passages)

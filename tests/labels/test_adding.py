@@ -72,8 +72,8 @@ def finished(
     places = {**graph, **written, "dataset": dataset, "gnn_encoder": gnn}
     given = {name: path for name, path in places.items() if name not in written}
     encode_in_tasks(out / "made", 2, both, **given)
-    words = write_bm25(dataset, out / "made" / "bm25_index")
-    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places, bm25_index=words)
+    bm25_index = write_bm25(dataset, out / "made" / "bm25_index")
+    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places, bm25_index=bm25_index)
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()
     for name, target in places.items():

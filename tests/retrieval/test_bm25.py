@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as npst
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.bm25 import Bm25, top_positive
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 
 CORPUS = [
     ("Rivers", "the river runs past the running stones"),
@@ -66,7 +66,7 @@ def reference(query: str, k1: float, b: float) -> np.ndarray:
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0)])
 @pytest.mark.parametrize("query", ["copper river", "winter winter market", "the stone gate", "violin river"])
 def test_scores_equal_the_formula(corpus: Dataset, query: str, k1: float, b: float) -> None:
-    index = Bm25.build(corpus.passages, Lexical(k1=k1, b=b, stemmer="none", stopwords="none"))
+    index = Bm25.build(corpus.passages, IndexBm25(k1=k1, b=b, stemmer="none", stopwords="none"))
     scores, rows = index.search([query], len(CORPUS))
     expected = reference(query, k1, b)
     found = rows[0] >= 0
@@ -77,50 +77,50 @@ def test_scores_equal_the_formula(corpus: Dataset, query: str, k1: float, b: flo
 
 
 def test_k1_and_b_matter(corpus: Dataset) -> None:
-    one, _ = Bm25.build(corpus.passages, Lexical()).search(["copper"], 2)
-    other, _ = Bm25.build(corpus.passages, Lexical(k1=0.9, b=0.4)).search(["copper"], 2)
+    one, _ = Bm25.build(corpus.passages, IndexBm25()).search(["copper"], 2)
+    other, _ = Bm25.build(corpus.passages, IndexBm25(k1=0.9, b=0.4)).search(["copper"], 2)
     assert not np.allclose(one, other)
 
 
 def test_stems_meet_and_without_a_stemmer_do_not(corpus: Dataset) -> None:
-    _, stemmed = Bm25.build(corpus.passages, Lexical()).search(["a runner's runs"], 7)
+    _, stemmed = Bm25.build(corpus.passages, IndexBm25()).search(["a runner's runs"], 7)
     assert stemmed[0][0] == 0
     # "stoned" is no word of the corpus, its stem is: a new word may still map to a known stem.
-    _, unseen = Bm25.build(corpus.passages, Lexical()).search(["stoned"], 7)
+    _, unseen = Bm25.build(corpus.passages, IndexBm25()).search(["stoned"], 7)
     assert set(unseen[0][unseen[0] >= 0]) == {0, 1}
-    _, exact = Bm25.build(corpus.passages, Lexical(stemmer="none")).search(["stoned"], 7)
+    _, exact = Bm25.build(corpus.passages, IndexBm25(stemmer="none")).search(["stoned"], 7)
     assert (exact == -1).all()
 
 
 def test_stop_words_find_nothing_unless_kept(corpus: Dataset) -> None:
-    _, without = Bm25.build(corpus.passages, Lexical()).search(["the of and"], 7)
+    _, without = Bm25.build(corpus.passages, IndexBm25()).search(["the of and"], 7)
     assert (without == -1).all()
-    _, kept = Bm25.build(corpus.passages, Lexical(stopwords="none")).search(["the of and"], 7)
+    _, kept = Bm25.build(corpus.passages, IndexBm25(stopwords="none")).search(["the of and"], 7)
     assert kept[0][0] == 3
 
 
 @pytest.mark.parametrize("query", ["", "?!", "the", "xylophone"])
 def test_queries_without_a_known_term_find_nothing(corpus: Dataset, query: str) -> None:
     """Row 3 is empty once stop words are gone; an empty query must not match it."""
-    scores, rows = Bm25.build(corpus.passages, Lexical()).search([query, "river"], 3)
+    scores, rows = Bm25.build(corpus.passages, IndexBm25()).search([query, "river"], 3)
     assert (rows[0] == -1).all() and np.isneginf(scores[0]).all()
     assert rows[1][0] >= 0
 
 
 def test_equal_passages_come_in_row_order(corpus: Dataset) -> None:
-    scores, rows = Bm25.build(corpus.passages, Lexical()).search(["letters market"], 2)
+    scores, rows = Bm25.build(corpus.passages, IndexBm25()).search(["letters market"], 2)
     assert rows[0].tolist() == [4, 5] and scores[0][0] == scores[0][1]
 
 
 def test_title_is_searched(corpus: Dataset) -> None:
-    _, rows = Bm25.build(corpus.passages, Lexical()).search(["garden"], 1)
+    _, rows = Bm25.build(corpus.passages, IndexBm25()).search(["garden"], 1)
     assert rows[0].tolist() == [2]
 
 
 def test_corpus_of_stop_words_is_refused(tmp_path: Path) -> None:
     data = dataset_of(tmp_path / "dataset", [("", "the of"), ("", "and")])
     with pytest.raises(UserError, match="no passage has a word"):
-        Bm25.build(data.passages, Lexical())
+        Bm25.build(data.passages, IndexBm25())
 
 
 @settings(max_examples=100, deadline=None)
@@ -136,16 +136,16 @@ def test_top_positive_is_a_stable_sort(scores: np.ndarray, k: int) -> None:
 def test_separate_fields_add_the_scores_of_title_and_text(tmp_path: Path, corpus: Dataset) -> None:
     options = {"k1": 1.2, "b": 0.6, "stemmer": "none", "stopwords": "none"}
     texts = dataset_of(tmp_path / "texts", [("", text) for _, text in CORPUS])
-    both = all_scores(Bm25.build(corpus.passages, Lexical(fields="separate", **options)), "winter river market")
-    text_only = all_scores(Bm25.build(texts.passages, Lexical(**options)), "winter river market")
-    joined = all_scores(Bm25.build(corpus.passages, Lexical(**options)), "winter river market")
+    both = all_scores(Bm25.build(corpus.passages, IndexBm25(fields="separate", **options)), "winter river market")
+    text_only = all_scores(Bm25.build(texts.passages, IndexBm25(**options)), "winter river market")
+    joined = all_scores(Bm25.build(corpus.passages, IndexBm25(**options)), "winter river market")
     untitled = [row for row, (title, _) in enumerate(CORPUS) if not title]
     assert np.allclose(both[untitled], text_only[untitled], atol=1e-6)
     assert both[4] > text_only[4] and not np.allclose(both, joined)
 
 
-@pytest.mark.parametrize("kind", [Lexical(), Lexical(k1=0.9, fields="separate", stemmer="none", stopwords="none")])
-def test_a_saved_index_finds_the_same(tmp_path: Path, corpus: Dataset, kind: Lexical) -> None:
+@pytest.mark.parametrize("kind", [IndexBm25(), IndexBm25(k1=0.9, fields="separate", stemmer="none", stopwords="none")])
+def test_a_saved_index_finds_the_same(tmp_path: Path, corpus: Dataset, kind: IndexBm25) -> None:
     built = Bm25.build(corpus.passages, kind)
     built.save(tmp_path)
     loaded = Bm25.load(tmp_path)
@@ -164,6 +164,6 @@ def all_scores(index: Bm25, query: str) -> np.ndarray:
 
 
 def test_a_saved_index_tells_how_bm25_scores(tmp_path: Path, corpus: Dataset) -> None:
-    Bm25.build(corpus.passages, Lexical(k1=0.9, fields="separate")).save(tmp_path)
+    Bm25.build(corpus.passages, IndexBm25(k1=0.9, fields="separate")).save(tmp_path)
     kind = json.loads((tmp_path / "bm25.json").read_text())["kind"]
     assert kind == {"k1": 0.9, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "separate"}

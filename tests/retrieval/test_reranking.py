@@ -22,7 +22,7 @@ from gnn_encoder.models.late_interaction import LateInteraction, LateInteraction
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.scorers import Scorer, load_scorer, save_scorer
 from gnn_encoder.runs.provenance import source_digests
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.reranking import BundleReranker
 from gnn_encoder.steps.bundle_reranker import bundle_reranker
@@ -47,7 +47,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
     path = tmp_path_factory.mktemp("plain") / "bundle"
     with drafting(path, "bundle") as draft:
-        fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=Bm25.build(tiny_dataset.passages, Lexical()))
+        fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=Bm25.build(tiny_dataset.passages, IndexBm25()))
         draft.manifest.step, draft.manifest.settings = "encode_corpus", {"chunk": 7}
         draft.manifest.inputs, draft.manifest.metrics = {"gnn_encoder": "abc"}, {"passages_per_second": 5.0}
     return path

@@ -17,7 +17,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.search import Hit, Searcher, fused_run
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.outcome import IndexKind
 
 
@@ -37,7 +37,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny
     vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
     path = tmp_path_factory.mktemp("search") / "bundle"
-    for name, bm25 in (("bundle", Bm25.build(tiny_dataset.passages, Lexical())), ("without", None)):
+    for name, bm25 in (("bundle", Bm25.build(tiny_dataset.passages, IndexBm25())), ("without", None)):
         with drafting(path.with_name(name), "bundle") as draft:
             fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=bm25)
     return Bundle.read(path)
@@ -73,7 +73,7 @@ def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int
 
 def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:
     question = "the old river is in winter"
-    words, rows = Bm25.build(tiny_dataset.passages, Lexical()).search([question], 100)
+    words, rows = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 100)
     dense = {hit.passage_id: hit.score for hit in search_bundle(bundle, question, 1000)}
     found = rows[0] >= 0
     lexical = dict(zip(tiny_dataset.passages.take(rows[0][found]).ids, words[0][found].tolist(), strict=True))

@@ -11,7 +11,7 @@ from gnn_encoder.artifacts.history import Record, write_history
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.runs.pipelines import _bm25_settings
-from gnn_encoder.settings.bm25 import IndexBm25, Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 
 
 @pytest.mark.parametrize("step", ["index_bm25", "bm25_retrieve"])  # of today, and of a run of an earlier version
@@ -22,7 +22,7 @@ def test_bm25_is_set_as_in_the_run(
     kind = IndexBm25(k1=0.9, fields="separate")
     encoder = TextEncoder.from_backbone(str(tiny_backbone), max_length=24)
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        index = Bm25.build(tiny_dataset.passages, Lexical(**kind.model_dump())) if indexed else None
+        index = Bm25.build(tiny_dataset.passages, kind) if indexed else None
         fill_bundle(draft, np.ones((100, encoder.width), np.float32), tiny_dataset, encoder.save, bm25=index)
         write_history(draft.path, {step: Record({**kind.model_dump(), "eval_depth": 1000})})
     assert IndexBm25(**_bm25_settings(Bundle.read(tmp_path / "bundle"))) == kind

@@ -19,7 +19,7 @@ from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.inference.encoding import encode_passages
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tin
     encoder = TextEncoder.from_backbone(str(tiny_backbone), pooling="mean", max_length=32)
     vectors = np.empty((len(tiny_dataset.passages), encoder.width), np.float32)
     encode_passages(encoder, tiny_dataset.passages, vectors, precision="fp32")
-    for name, bm25 in (("vectors", Bm25.build(tiny_dataset.passages, Lexical())), ("without", None)):
+    for name, bm25 in (("vectors", Bm25.build(tiny_dataset.passages, IndexBm25())), ("without", None)):
         with drafting(folder / name, "bundle") as draft:
             fill_bundle(draft, vectors, tiny_dataset, encoder.save, bm25=bm25)
     for name, weight in (("both", 0.3), ("words", 0.0)):

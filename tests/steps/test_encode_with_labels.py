@@ -58,8 +58,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dic
     settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none", "vector_type": "fp32"})
     out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
     build_graph(settings, **given, cross_encoder=models["cross_encoder"], **out)
-    words = write_bm25(given["dataset"], folder / "bm25_index")
-    return {**given, "passage_vectors": folder / "vectors", "bm25_index": words}
+    bm25_index = write_bm25(given["dataset"], folder / "bm25_index")
+    return {**given, "passage_vectors": folder / "vectors", "bm25_index": bm25_index}
 
 
 def made(inputs: dict[str, Path], folder: Path, name: str) -> Path:

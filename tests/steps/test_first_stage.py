@@ -15,7 +15,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.runs.provenance import source_digests
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.steps.first_stage import first_stage
 from gnn_encoder.storage import put_folder
@@ -35,8 +35,8 @@ def stage(
 ) -> tuple[Run, str]:
     """The run of a source, and the name of the system; `fields` of the BM25 index that orders a pool."""
     given = FirstStage(source=source, precision="fp32", **settings)  # type: ignore[arg-type]
-    words = write_bm25(data.path, folder / "bm25_index", fields=fields)
-    first_stage(given, dataset=data.path, bm25_run=lexical, bm25_index=words, run=folder / "out")
+    bm25_index = write_bm25(data.path, folder / "bm25_index", fields=fields)
+    first_stage(given, dataset=data.path, bm25_run=lexical, bm25_index=bm25_index, run=folder / "out")
     return Run.read(folder / "out"), System.of(folder / "out").name
 
 
@@ -123,7 +123,7 @@ def test_a_pool_is_in_bm25s_order(tmp_path: Path, tiny_dataset: Dataset, lexical
     data = Dataset(tmp_path / "data")
     run, name = stage(data, lexical, tmp_path, "pool", fields=fields)
     assert name == "Pool"
-    index = Bm25.build(data.passages, Lexical(fields=fields))  # type: ignore[arg-type]
+    index = Bm25.build(data.passages, IndexBm25(fields=fields))  # type: ignore[arg-type]
     scores, rows = index.search(data.query_texts(queries), 100)
     for query, pool, score, row in zip(queries, passages, scores, rows, strict=True):
         order = [p for p in row.tolist() if p in pool] + sorted(set(pool.tolist()) - set(row.tolist()))

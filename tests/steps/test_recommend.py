@@ -30,7 +30,7 @@ from gnn_encoder.promotion.champion import bundle_figures
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.latency import measure_latency, served_path
 from gnn_encoder.retrieval.search import Searcher, fused_run, served_run
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import BundleDualEncoder, ChooseBundle, Evaluate, Recommend
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
@@ -169,8 +169,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory, tiny_dataset: Dataset, tiny_
             passage_length=24,
             share_encoders=False,
         ).save(draft.path)
-    words = write_bm25(tiny_dataset.path, folder / "bm25_index")
-    made = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder", "bm25_index": words}
+    bm25_index = write_bm25(tiny_dataset.path, folder / "bm25_index")
+    made = {"dataset": tiny_dataset.path, "dual_encoder": folder / "dual_encoder", "bm25_index": bm25_index}
     bundle_dual_encoder(BundleDualEncoder(precision="fp32"), **made, bundle=folder / "bundle")
     return folder / "bundle"
 
@@ -277,7 +277,7 @@ def test_all_ways_to_search_a_chosen_bundle_rank_alike(
         one = searcher.run(question, 10) if weight is None else fused_run(searcher, question, 10)[0]
         if weight == 0.0:
             one, _ = fused_run(searcher, question, 10, weight)
-            _, found = Bm25.build(tiny_dataset.passages, Lexical()).search([question], 10)
+            _, found = Bm25.build(tiny_dataset.passages, IndexBm25()).search([question], 10)
             assert np.array_equal(one.passage, found[0][found[0] >= 0])
         np.testing.assert_allclose(many.of(np.array([row])).score, one.score, atol=1e-4)
     # The gate measures the same ranking, and the time of all of it.

@@ -168,7 +168,7 @@ class Draft:
         """Record row counts in the manifest."""
         self.manifest.rows.update(counts)
 
-    def _open(self, path: Path) -> None:
+    def _let_read(self, path: Path) -> None:
         """Let everybody read a file who may read the folder, where the file system and the file's owner allow it."""
         wanted = self.path.stat().st_mode & 0o444
         with suppress(OSError):
@@ -193,7 +193,7 @@ class Draft:
                 facts = FileFacts(path.stat().st_size, sha256(path))
                 if facts.sha256 in known:
                     _share(known[facts.sha256], path)
-            self._open(path)
+            self._let_read(path)
             self.manifest.files[name] = facts
         if history.is_file():
             self.manifest.history = sha256(history)

@@ -15,7 +15,7 @@ from gnn_encoder.artifacts import Dataset, pair_keys
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import NewProgress
 
 FEWEST = 200
@@ -70,7 +70,7 @@ def draw(dataset: Dataset, most: int, seed: int, progress: NewProgress) -> Sampl
 
 def _found(dataset: Dataset, queries: np.ndarray, without: np.ndarray, count: int, progress: NewProgress) -> np.ndarray:
     """Returns `count` first hits of BM25, of the lowest ranks in any query, and none of the passages in `without`."""
-    index = Bm25.build(dataset.passages, Lexical(), progress("BM25", len(dataset.passages), "passages"))
+    index = Bm25.build(dataset.passages, IndexBm25(), progress("BM25", len(dataset.passages), "passages"))
     _, hits = index.search(dataset.query_texts(queries), min(DEPTH, len(dataset.passages)))
     by_rank = hits.T.ravel()
     distinct, first = np.unique(by_rank, return_index=True)

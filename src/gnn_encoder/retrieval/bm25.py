@@ -1,6 +1,6 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.bm25.Lexical` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a stream,
+`settings.bm25.IndexBm25` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a stream,
 and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of all passages.
 """
 
@@ -17,7 +17,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
 from gnn_encoder.machine.scratch import scratch
-from gnn_encoder.settings.bm25 import Lexical
+from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.tracking.progress import Progress
 
 # bm25s starts JAX if it is installed, for a function that is not used here. On a GPU, JAX would take three quarters of
@@ -39,11 +39,11 @@ TEXTS = 20_000
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: Lexical, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
+    def __init__(self, kind: IndexBm25, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
         self.kind, self._parts = kind, parts
 
     @classmethod
-    def build(cls, passages: PassageTable, kind: Lexical, progress: Progress | None = None) -> "Bm25":
+    def build(cls, passages: PassageTable, kind: IndexBm25, progress: Progress | None = None) -> "Bm25":
         """Index all passages, read as a stream; `progress` counts them, once per field."""
         parts = []
         for field in FIELDS[kind.fields]:
@@ -73,7 +73,7 @@ class Bm25:
     def load(cls, folder: Path) -> "Bm25":
         """Load a saved index; the postings are memory-mapped."""
         facts = _facts(folder)
-        kind, parts = Lexical(**facts["kind"]), []
+        kind, parts = IndexBm25(**facts["kind"]), []
         for i in range(facts["parts"]):
             tokenizer = _tokenizer(kind)
             tokenizer.load_vocab(str(folder / f"{i}"))
@@ -118,9 +118,9 @@ def top_positive(scores: np.ndarray, k: int) -> np.ndarray:
     return best
 
 
-def kind_of(folder: Path) -> Lexical:
+def kind_of(folder: Path) -> IndexBm25:
     """Returns the parameters of a saved index."""
-    return Lexical(**_facts(folder)["kind"])
+    return IndexBm25(**_facts(folder)["kind"])
 
 
 def _facts(folder: Path) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _tokenizer(kind: Lexical) -> Tokenizer:
+def _tokenizer(kind: IndexBm25) -> Tokenizer:
     """A tokenizer without a vocabulary."""
     return Tokenizer(
         stemmer=None if kind.stemmer == "none" else Stemmer.Stemmer(kind.stemmer),

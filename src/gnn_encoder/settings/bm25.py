@@ -1,12 +1,12 @@
-"""BM25's parameters."""
+"""BM25's parameters, which are those of the step that indexes the passages."""
 
 from typing import Literal
 
 from gnn_encoder.settings.values import Fraction, PositiveFloat, StepSettings
 
 
-class Lexical(StepSettings):
-    """How BM25 splits texts into terms and scores the texts."""
+class IndexBm25(StepSettings):
+    """Indexes all passages for BM25: how texts are split into terms, and how they are scored."""
 
     k1: PositiveFloat = 1.5
     """Saturation of the term frequency."""
@@ -16,7 +16,3 @@ class Lexical(StepSettings):
     stopwords: Literal["english", "none"] = "english"
     fields: Literal["joined", "separate"] = "joined"
     """Title and text as one field, or as two fields whose scores are added."""
-
-
-class IndexBm25(Lexical):
-    """Indexes all passages for BM25, by bm25s: for `bm25_retrieve` and for the bundles."""

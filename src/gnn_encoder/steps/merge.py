@@ -33,7 +33,7 @@ from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.settings.shared import Merge
 
 OF_NODE = r"(: |, )node 1 of \d+$"
-"""In the title of a leader's record; what is before it is the title of the training."""
+"""How the title of a leader's record ends (`settings.tasks.shared_calls`); the rest is the title of the training."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def test_waiting_for_success(
         at("PENDING"),
         at("RUNNING", ingest="Running"),
         at("RUNNING", ingest=["Failed", "Running"]),
-        at("RUNNING", ingest=["Failed", "Succeeded"], train_dpr="Running", bm25_retrieve="Pending"),
-        at("SUCCEEDED", ingest=["Failed", "Succeeded"], train_dpr="Succeeded", bm25_retrieve="Skipped"),
+        at("RUNNING", ingest=["Failed", "Succeeded"], build_graph="Running", bm25_retrieve="Pending"),
+        at("SUCCEEDED", ingest=["Failed", "Succeeded"], build_graph="Succeeded", bm25_retrieve="Skipped"),
     ]
     server.failures = [503, 502]
     assert submit(monkeypatch, server.url, "--cluster", cluster, "--wait") == 0
@@ -37,7 +37,7 @@ def test_waiting_for_success(
     lines = shown.out.splitlines()
     assert sorted(line.split()[1:] for line in lines if line[2:3] == ":") == [
         ["bm25_retrieve", "pending"], ["bm25_retrieve", "skipped"],
-        ["ingest", "running"], ["ingest", "succeeded"], ["train_dpr", "running"], ["train_dpr", "succeeded"],
+        ["ingest", "running"], ["ingest", "succeeded"], ["build_graph", "running"], ["build_graph", "succeeded"],
     ]  # fmt: skip
     assert len([line for line in lines if line.endswith("upstream connect error; still waiting")]) == 1
     assert lines[-4:] == [
@@ -50,22 +50,22 @@ def test_waiting_for_success(
 
 
 @pytest.mark.parametrize(
-    ("train_dpr", "node", "template"),
+    ("build_graph", "node", "template"),
     [
-        ("Failed", "root.train-dpr.executor", "system-container-impl"),
-        ("Error", "root.train-dpr.executor", "system-container-impl"),
-        (["Failed", "Error", "Failed"], "root.train-dpr.executor(2)", "retry-system-container-impl"),
+        ("Failed", "root.build-graph.executor", "system-container-impl"),
+        ("Error", "root.build-graph.executor", "system-container-impl"),
+        (["Failed", "Error", "Failed"], "root.build-graph.executor(2)", "retry-system-container-impl"),
     ],
 )
 def test_a_failed_step_is_named_with_its_pod(
-    train_dpr: str | list[str],
+    build_graph: str | list[str],
     node: str,
     template: str,
     server: KfpServer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    phases = {"ingest": "Succeeded", "train_dpr": train_dpr, "dense_retrieve_driver": "Omitted"}
+    phases = {"ingest": "Succeeded", "build_graph": build_graph, "dense_retrieve_driver": "Omitted"}
     phases["dense_retrieve"] = "Omitted"
     server.progress = [at("RUNNING", ingest="Running"), at("FAILED", **phases)]
     assert submit(monkeypatch, server.url, "--wait") == 1
@@ -73,10 +73,10 @@ def test_a_failed_step_is_named_with_its_pod(
     assert "status     failed\n" in shown.out and "dense_retrieve" not in shown.out + shown.err
     pod = f"{WORKFLOW}-{template}-{node_hash(f'{WORKFLOW}.{node}')}"
     log = f"kubectl logs -n kubeflow {pod} -c main"
-    assert shown.err == f"error: train_dpr failed; why is in its log: {log}\n"
+    assert shown.err == f"error: build_graph failed; why is in its log: {log}\n"
 
 
-@pytest.mark.parametrize("train_dpr", ["Failed", ["Failed", "Failed"]])
+@pytest.mark.parametrize("build_graph", ["Failed", ["Failed", "Failed"]])
 @pytest.mark.parametrize(
     ("metadata", "beginning"),
     [
@@ -89,18 +89,18 @@ def test_a_failed_step_is_named_with_its_pod(
 def test_the_pods_of_steps_with_labels_are_of_another_template(
     metadata: str,
     beginning: str,
-    train_dpr: str | list[str],
+    build_graph: str | list[str],
     server: KfpServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "c.yaml").write_text(f"{IMAGES}steps: {{train_dpr: {{{metadata}}}}}\n", "utf-8")
-    for step in ("train_dpr", "ingest"):
-        server.progress = [at("FAILED", **{step: train_dpr})]
+    (tmp_path / "c.yaml").write_text(f"{IMAGES}steps: {{build_graph: {{{metadata}}}}}\n", "utf-8")
+    for step in ("build_graph", "ingest"):
+        server.progress = [at("FAILED", **{step: build_graph})]
         assert submit(monkeypatch, server.url, "--cluster", str(tmp_path / "c.yaml"), "--wait") == 1
-        template = "retry-system-container-impl" if isinstance(train_dpr, list) else "system-container-impl"
-        begins = beginning if step == "train_dpr" else ""
+        template = "retry-system-container-impl" if isinstance(build_graph, list) else "system-container-impl"
+        begins = beginning if step == "build_graph" else ""
         assert f" {WORKFLOW}-{begins}{template}-" in capsys.readouterr().err
 
 
