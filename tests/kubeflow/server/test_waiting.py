@@ -37,7 +37,7 @@ def test_waiting_for_success(
     lines = shown.out.splitlines()
     assert sorted(line.split()[1:] for line in lines if line[2:3] == ":") == [
         ["bm25_retrieve", "pending"], ["bm25_retrieve", "skipped"],
-        ["ingest", "running"], ["ingest", "succeeded"], ["build_graph", "running"], ["build_graph", "succeeded"],
+        ["build_graph", "running"], ["build_graph", "succeeded"], ["ingest", "running"], ["ingest", "succeeded"],
     ]  # fmt: skip
     assert len([line for line in lines if line.endswith("upstream connect error; still waiting")]) == 1
     assert lines[-4:] == [
