@@ -33,6 +33,7 @@ from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings
+from gnn_encoder.settings.studies import STUDIES
 from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
 
 pytestmark = pytest.mark.timeout(400)
@@ -287,7 +288,7 @@ def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp
 
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
-    command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1"]
+    command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1", "--study", "labels"]
     own = ["--variant", "frozen: try_variant.mode=frozen build_graph.neighbors=2"]
     own += ["--variant", "no edges: try_variant.mode=frozen build_graph.neighbors=2 build_graph.edges=none"]
     with pytest.MonkeyPatch.context() as patch:
@@ -301,7 +302,9 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):
-        for variant, system in (("full", "GNN-encoder"), ("dual encoder", "Dual encoder")):
+        systems = {"full": "GNN-encoder", "dual encoder": "Dual encoder"}
+        systems |= {name: name.capitalize() for name in STUDIES["labels"]}  # chosen and ranked as the run's own
+        for variant, system in systems.items():
             for measure, figure in evaluated[split][system].items():
                 assert results[split][variant][measure] == pytest.approx(figure, abs=1e-9), (variant, measure)
         assert results[split]["frozen"] != results[split]["full"]

@@ -42,6 +42,16 @@ def test_variants_of_ones_own() -> None:
     assert len(with_seeds(variants(settings, [], [])[1], 3)) == 1
 
 
+def test_uses_of_labels_are_tried_as_the_preset_says() -> None:
+    settings = parse_settings({"encode_with_labels": {"sum_weights": [0.0, 0.4], "folds": 3}})
+    found = {variant.variant: variant for variant in variants(settings, ["labels"], [])}
+    assert found.keys() == {FULL, BEFORE, "query sum", "query memory", "query clusters"}
+    (labels, none) = (found["query sum"].labels, found[FULL].labels)
+    assert labels and (labels.kind, labels.sum_weights, labels.folds) == ("sum", (0.0, 0.4), 3) and none is None
+    seeds = {name: len(with_seeds(variant, 3)) for name, variant in found.items()}
+    assert seeds == dict.fromkeys(found, 1) | {FULL: 3}
+
+
 @pytest.mark.parametrize(
     ("study", "own", "words"),
     [

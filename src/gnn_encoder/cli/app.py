@@ -99,8 +99,8 @@ def ablate(
     study: Annotated[
         list[str] | None,
         typer.Option(
-            help="parts, gate, neighbors, mask or edges; repeatable; by default all. Or one of re-rankers: bert_dmn, "
-            "ss_bert or structure, which have no other variants, modes or seeds."
+            help="parts, gate, neighbors, mask, edges or labels; repeatable; by default all. Or one of re-rankers: "
+            "bert_dmn, ss_bert or structure, which have no other variants, modes or seeds."
         ),
     ] = None,
     variant: Annotated[

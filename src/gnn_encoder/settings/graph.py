@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Inference, OnNodes, VectorType, WatchedTraining
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
@@ -110,13 +111,21 @@ class TryVariant(GraphShape, TrainGnn):
 
     variant: str = "full"
     """Name of the variant in tables."""
-    mode: Literal["frozen", "joint", "untrained"] = "frozen"
+    mode: Literal["frozen", "joint", "untrained", "sum", "memory", "clusters"] = "frozen"
     """`joint`: the paper's training. `frozen`: the encoders stay as they are; the GNN and a linear map of the query
-    vectors are trained on M_de's vectors. `untrained`: M_de is evaluated as it is."""
+    vectors are trained on M_de's vectors. `untrained`: M_de is evaluated as it is. The others: M_de with the kind of
+    `encode_with_labels`, which trains nothing."""
+    labels: EncodeWithLabels | None = None
+    """The numbers that are tried for such a kind: the preset's."""
     query_map_learning_rate: PositiveFloat = 1e-4
     """Learning rate of the linear map with `mode: frozen`."""
     depth: PositiveInt = 1000
     """Number of hits that are evaluated."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the variant trains, so that seeds differ."""
+        return self.mode in ("frozen", "joint")
 
 
 def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGraph:

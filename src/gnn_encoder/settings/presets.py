@@ -127,7 +127,7 @@ ELSEWHERE: dict[str, set[str]] = {
     "encode_with_labels": {"kind", "measure", "bm25", *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},
-    "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant"},
+    "try_variant": {*BuildGraph.model_fields, *TrainGnn.model_fields, "variant", "labels"},
     "generate_queries": {"negative_depth"},
     "select_training_set": {"negative_depth"},
     "train_reranker": {"kind", "lite"},

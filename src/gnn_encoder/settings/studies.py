@@ -7,6 +7,7 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.graph import GraphShape, TrainGnn, TryVariant
+from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
 from gnn_encoder.settings.values import LARGEST
@@ -44,9 +45,10 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
         "h'_p as eq. 10 has it": {"train_gnn.normalize_passages": "no"},
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
+    "labels": {system.lower(): {"try_variant.mode": kind} for kind, system in LABEL_SYSTEMS.items()},
 }
 """Study → variant → changed settings. `parts` and `gate` are Table 3 and more, `neighbors` is Fig. 3, `mask` is Fig. 4,
-and `edges` are choices of this project."""
+`edges` are choices of this project, and `labels` are what labels give without training."""
 
 SHARED = dict.fromkeys(GraphShape.model_fields, "build_graph") | dict.fromkeys(TrainGnn.model_fields, "train_gnn")
 """Setting of a variant → the step whose section has the setting."""
@@ -74,8 +76,8 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
 
 
 def with_seeds(variant: TryVariant, seeds: int) -> list[TryVariant]:
-    """Returns the variant with consecutive seeds, from its own seed. An untrained one is deterministic: one seed."""
-    count = 1 if variant.mode == "untrained" else seeds
+    """Returns the variant with consecutive seeds, from its own seed; one seed if it trains nothing."""
+    count = seeds if variant.trains else 1
     return [variant.model_copy(update={"seed": (variant.seed + i) % (LARGEST + 1)}) for i in range(count)]
 
 
@@ -104,4 +106,11 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     shared = {setting: getattr(getattr(whole, step), setting) for setting, step in SHARED.items()}
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
         shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
-    return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name)
+    labels = _labels(settings, whole.try_variant.mode)
+    return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name, labels=labels)
+
+
+def _labels(settings: Settings, mode: str) -> EncodeWithLabels | None:
+    """Returns the settings of a mode that uses labels without training; None for another mode."""
+    changes = {"kind": mode, "kinds": (mode,), "measure": settings.evaluate.measures[0]}
+    return settings.encode_with_labels.model_copy(update=changes) if mode in LABEL_SYSTEMS else None

@@ -72,4 +72,5 @@ def compare_variants(context: Context, settings: CompareVariants, figures: list[
 def changes(full: Variant, variant: Variant) -> dict[str, Any]:
     """Returns the settings in which a variant differs from the full model."""
     own, other = variant.settings.model_dump(), full.settings.model_dump()
-    return {name: value for name, value in own.items() if value != other[name] and name not in ("variant", "seed")}
+    known = ("variant", "seed", "labels")
+    return {name: value for name, value in own.items() if value != other[name] and name not in known}

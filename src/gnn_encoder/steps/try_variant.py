@@ -1,4 +1,4 @@
-"""Trains and measures one variant of an ablation (the paper's Table 3, Fig. 3 and 4).
+"""Trains and measures one variant of an ablation (the paper's Table 3, Fig. 3 and 4), or measures a use of labels.
 
 All variants of a study start from the same M_de, the same candidates and the same cross-encoder.
 """
@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, labelled_pairs
 from gnn_encoder.errors import UserError
+from gnn_encoder.evaluation.label_tuning import Trial, chosen_use
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.models.dual_encoder import DualEncoder
@@ -17,6 +19,7 @@ from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
+from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.training.variants import train_variant
 
@@ -35,7 +38,7 @@ def try_variant(
     graph: Path,
     figures: Draft,
 ) -> Metrics:
-    """Trains the variant, propagates over the full graph, searches, and measures."""
+    """Trains the variant and propagates over the full graph, or chooses a use of labels; searches, and measures."""
     data, queries, passages = Dataset(dataset), read_vectors(query_vectors), read_vectors(passage_vectors)
     qrels = {split: data.split_qrels(split) for split in SPLITS}
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
@@ -43,17 +46,18 @@ def try_variant(
     if not len(asked):
         raise UserError("no dev or test query has a positive label, so variants cannot be compared")
     trained: Metrics = {}
-    if settings.mode == "untrained":
-        asking = np.asarray(queries[asked])
+    if settings.labels:
+        run = _with_labels(settings.labels, data, queries, passages, asked, settings.depth)
+    elif not settings.trains:
+        run = _searched(passages, asked, np.asarray(queries[asked]), settings.depth)
     else:
         built = BuildGraph.model_validate(read_manifest(graph).settings)
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
         passages, of_queries, trained = train_variant(
             context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
         )
-        asking = of_queries(asked)
-    scores, hits = exact.search(passages, asking, settings.depth)
-    run, ids = Run.from_hits(asked, hits, scores), data.passages.ids()
+        run = _searched(passages, asked, of_queries(asked), settings.depth)
+    ids = data.passages.ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
     train = data.split_qrels("train")
     warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in found}
@@ -66,6 +70,25 @@ def try_variant(
     }
     headline = ", ".join(f"{split} MRR@10 {values[:, 0].mean():.3f}" for split, values in found.items())
     return {**trained, **means, "headline": headline}
+
+
+def _searched(passages: np.ndarray, asked: np.ndarray, asking: np.ndarray, depth: int) -> Run:
+    """Ranks passages [m, d] for the queries `asked` [n] with the vectors `asking` [n, d]."""
+    scores, hits = exact.search(passages, asking, depth)
+    return Run.from_hits(asked, hits, scores)
+
+
+def _with_labels(
+    settings: EncodeWithLabels, data: Dataset, queries: np.ndarray, passages: np.ndarray, asked: np.ndarray, depth: int
+) -> Run:
+    """Ranks for the queries `asked` [n] with the use of labels that `encode_with_labels` would choose.
+
+    `queries` [q, d] and `passages` [m, d] are M_de's vectors of all.
+    """
+    of_train = np.asarray(queries[data.query_rows("train")])
+    use, _ = chosen_use(data, settings, passages, of_train, lambda rows: np.asarray(queries[rows]))
+    labels = LabelledQueries.of(*labelled_pairs(data), len(passages), of_train)
+    return Trial(asked, np.asarray(queries[asked]), labels, passages, min(depth, len(passages))).ranked(use)
 
 
 def _table(split: str, rows: np.ndarray, warm: np.ndarray, values: np.ndarray) -> pa.Table:
