@@ -132,7 +132,8 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
     Args:
         state: of the run.
         history: its former states.
-        phases: step, or step and `_driver`, → Argo's phase; of a step with retries, the phases of its attempts.
+        phases: step, or step and `_driver`, → Argo's phase; of a step with retries, the phases of its attempts. The
+            step `LOOP__STEP__0` is in the first iteration of a loop.
     """
     children: dict[str, list[str]] = {"root": []}
     shown = [("root", "root", "Running")]
@@ -144,7 +145,10 @@ def at(state: str, *history: str, **phases: str | list[str]) -> dict[str, Any]:
         return node
 
     for step, attempts in phases.items():
-        name = f"root.{step.replace('_', '-')}".removeprefix("root." if step == "root_driver" else "")
+        loop, _, iteration = step.partition("__")
+        step, _, number = iteration.partition("__") if iteration else (loop, "", "")
+        parent = f"root.{loop}.iteration-iterations({number}:{number}).iteration-item" if iteration else "root"
+        name = f"{parent}.{step}".replace("_", "-").removeprefix("root." if step == "root_driver" else "")
         if name.endswith("-driver"):
             last = add(last, name, str(attempts))
             continue

@@ -1,7 +1,7 @@
 """A run of a pipeline, as a Kubeflow Pipelines server describes it."""
 
 import itertools
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -43,8 +43,8 @@ def cluster_run(found: Any) -> ClusterRun:
     states: dict[str, str] = {}
     for name, state in ((str(task.display_name), str(task.state)) for task in tasks if task.state):
         states[name] = next((first for first in SHOWN_FIRST if first in (state, states.get(name))), state)
-    nodes = {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
-    templates = _templates(found.pipeline_spec)
+    nodes = _children(tasks)
+    templates, loops = _templates(found.pipeline_spec), _loops(found.pipeline_spec)
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
         run_id=str(found.run_id),
@@ -58,7 +58,9 @@ def cluster_run(found: Any) -> ClusterRun:
             name.replace("-", "_"): state for name, state in states.items() if launch.step_of(name) in CLUSTER_STEPS
         },
         failed={
-            name: _pod(nodes, name, templates.get(name, ""))
+            name: _pod_in_loop(nodes, tasks, name, templates.get(name, ""), loops[name])
+            if name in loops
+            else _pod(nodes, name, templates.get(name, ""))
             for name in failed
             if name == "importer" or name.endswith(DRIVER) or launch.step_of(name) in CLUSTER_STEPS
         },
@@ -83,6 +85,23 @@ def _templates(document: Any) -> dict[str, str]:
     return templates
 
 
+def _loops(document: Any) -> dict[str, str]:
+    """Returns {task: the loop of the pipeline's root that it is in}."""
+    spec = _part(document, "pipeline_spec") or document  # without a platform's part, the document is the pipeline's
+    components = _part(spec, "components")
+    return {
+        name: loop
+        for loop, task in _part(spec, "root", "dag", "tasks").items()
+        if _part(task, "parameterIterator")
+        for name in _part(components, _part(task, "componentRef").get("name"), "dag", "tasks")
+    }
+
+
+def _children(tasks: Iterable[Any]) -> set[str]:
+    """Returns the ids of the tasks' children in Argo's workflow."""
+    return {str(child.pod_name) for task in tasks for child in task.child_tasks or ()}
+
+
 def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:
     """Returns the mapping below some keys, empty if there is none: anybody may run pipelines in an experiment."""
     for key in keys:
@@ -90,7 +109,17 @@ def _part(document: Any, *keys: str | None) -> Mapping[str, Any]:
     return document if isinstance(document, Mapping) else {}
 
 
-def _pod(nodes: Set[str], task: str, beginning: str) -> str:
+def _pod_in_loop(nodes: Set[str], tasks: Iterable[Any], name: str, beginning: str, loop: str) -> str:
+    """Returns the name of the pod of the first iteration whose task failed, as `_pod`."""
+    failed = _children(task for task in tasks if str(task.display_name) == name and str(task.state) == "FAILED")
+    for number in range(len(nodes)):
+        parent = f"root.{loop}.iteration-iterations({number}:{number}).iteration-item"
+        if _node(nodes, f"{parent}.{name}.executor") in failed:
+            return _pod(nodes, name, beginning, parent)
+    return ""
+
+
+def _pod(nodes: Set[str], task: str, beginning: str, parent: str = "root") -> str:
     """Returns the name of the pod of a task's last attempt, empty if `nodes` has no pod of the task.
 
     KFP does not send pod names. It sends the ids of a task's children in Argo's workflow: `WORKFLOW-HASH`, with the
@@ -98,23 +127,28 @@ def _pod(nodes: Set[str], task: str, beginning: str) -> str:
     compiler defines names and templates; a step's template begins with `beginning` (`_templates`). They differ if an
     administrator lets Argo add retries to every node.
     """
-    workflow = next(iter(nodes), "").rpartition("-")[0]
     if task == f"root{DRIVER}":
         tries = iter([(task, "system-dag-driver")])
     elif task.endswith(DRIVER):
         of_step = launch.step_of(task.removesuffix(DRIVER)) in CLUSTER_STEPS
-        tries = iter([(f"root.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
+        tries = iter([(f"{parent}.{task}", f"system-{'container' if of_step else 'dag'}-driver")])
     else:  # with retries, `executor` is the parent of the attempts, not a pod
-        executor = f"root.{task}.executor"
+        executor = f"{parent}.{task}.executor"
         retried = f"{beginning}retry-system-container-impl"
         attempts = ((f"{executor}({number})", retried) for number in itertools.count())
         tries = itertools.chain([(executor, f"{beginning}system-container-impl")], attempts)
     pod = ""
     for node, template in tries:
-        digest = 2166136261
-        for byte in f"{workflow}.{node}".encode():
-            digest = (digest ^ byte) * 16777619 % 2**32
-        if f"{workflow}-{digest}" not in nodes:
+        if (found := _node(nodes, node)) not in nodes:
             break
+        workflow, _, digest = found.rpartition("-")
         pod = f"{workflow}-{template}-{digest}"
     return pod
+
+
+def _node(nodes: Set[str], name: str) -> str:
+    """Returns the id of the node `name` in the workflow that `nodes` are of."""
+    workflow, digest = next(iter(nodes), "").rpartition("-")[0], 2166136261
+    for byte in f"{workflow}.{name}".encode():
+        digest = (digest ^ byte) * 16777619 % 2**32
+    return f"{workflow}-{digest}"

@@ -149,6 +149,36 @@ def test_of_a_loops_tasks_the_failed_one_is_shown(
     assert "error: importer failed" in shown.err
 
 
+@pytest.mark.parametrize("failed", ["Failed", ["Failed", "Failed"]])
+@pytest.mark.parametrize("with_platform", [False, True])
+def test_of_a_loops_tasks_the_failed_one_is_named_with_its_pod(
+    with_platform: bool,
+    failed: str | list[str],
+    server: KfpServer,
+    cluster: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--cluster", cluster] if with_platform else []
+    assert submit(monkeypatch, server.url, *options) == 0
+    document = server.runs[0]["pipeline_spec"]
+    assert ("platform_spec" in document) == with_platform
+    spec = document["pipeline_spec"] if with_platform else document
+    (loop,) = (
+        name
+        for name, task in spec["root"]["dag"]["tasks"].items()
+        if "train-gnn" in spec["components"][task["componentRef"]["name"]].get("dag", {}).get("tasks", {})
+    )
+    phases = {f"{loop}__train_gnn__{number}": phase for number, phase in enumerate(["Succeeded", failed, "Running"])}
+    server.progress = [at("FAILED", **phases)]
+    assert submit(monkeypatch, server.url, *options, "--wait") == 1
+    node = f"root.{loop}.iteration-iterations(1:1).iteration-item.train-gnn.executor"
+    retried, last = ("retry-", f"{node}(1)") if isinstance(failed, list) else ("", node)
+    told = capsys.readouterr().err
+    assert "error: train_gnn failed; why is in its log: kubectl logs -n kubeflow " in told
+    assert f"{retried}system-container-impl-{node_hash(f'{WORKFLOW}.{last}')} -c main" in told
+
+
 def test_hashes_are_those_that_argo_gives() -> None:
     assert node_hash("echo-wngc4(0)") == 1641470511  # of a run of Argo's own examples
     assert node_hash("foobar") == 0xBF9CF968  # of FNV's published vectors
