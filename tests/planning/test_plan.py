@@ -91,6 +91,8 @@ def test_what_the_labels_decide() -> None:
     assert all("build_graph.edges" not in changes for changes in costly.settings["choose_graph"]["variants"].values())
     blind = plan_run(facts(dev=0), RATES, 3600.0, "minilm").settings["train_dual_encoder"]
     assert blind["epochs"] == 1 and "patience" not in blind
+    hurried = plan_run(facts(train=20_000), RATES, 600.0, "minilm").settings["train_dual_encoder"]
+    assert hurried["epochs"] == 1 and hurried["patience"] and hurried["keep"] == "best"  # DPR is kept if it is better
     with pytest.raises(UserError, match="no labelled training query"):
         plan_run(facts(train=0), RATES, 3600.0, "minilm")
 

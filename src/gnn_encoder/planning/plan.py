@@ -181,7 +181,9 @@ def _pair_length(length: int) -> int:
 
 
 def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbone: str) -> dict[str, dict[str, Any]]:
-    patient = {"keep": "best", "patience": PATIENCE, "schedule": "constant"} if size.epochs > 1 else {}
+    # DPR counts as epoch 0: an epoch with poor negatives can make it worse.
+    patient = {"keep": "best", "patience": PATIENCE} if facts.queries["dev"] else {}
+    patient |= {"schedule": "constant"} if size.epochs > 1 else {}
     once = {"epochs": 1, "batch_size": 32, "learning_rate": 3e-5, "dev_pool": POOL}
     capped = {"max_train_queries": size.queries} if size.queries < facts.queries["train"] else {}
     return {

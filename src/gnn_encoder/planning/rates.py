@@ -19,9 +19,10 @@ from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import parameter_groups, trainable_attention
 
 TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
-UNLIKELY, TRIES = 8, 3
-"""A model encodes about four times as many tokens as it trains on. Where it is more than so many times as many, another
-program had the machine meanwhile, and both are measured again, up to so many times in all."""
+UNLIKELY, TRIES = 12, 3
+"""A model encodes about four times as many tokens as it trains on, with AMX eight times as many. Where it is more than
+so many times as many, another program had the machine meanwhile, and both are measured again, up to so many times in
+all."""
 LENGTH = 128
 """Tokens to which the measured passages are cut."""
 
