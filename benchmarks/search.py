@@ -1,5 +1,5 @@
 """Exact search against FAISS called directly, over the same vectors: the cost of reading in chunks and ordering ties,
-of fp16 vectors, and of vectors in four parts.
+of fp16 vectors, of vectors in four parts, and of an index `flat_fp16` in one part and in four.
 
 The floor is the time of the matrix products alone at the matrix rate measured in the same run.
 
@@ -17,6 +17,8 @@ from common import in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts.arrays import JoinedRows
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.index_file import build_index, load_index, search_index
+from gnn_encoder.settings.outcome import IndexKind
 
 PARTS = 4
 
@@ -41,6 +43,11 @@ def main() -> None:
                 np.save(Path(folder) / f"{kind}.{number}.npy", part)
             parts = [np.load(Path(folder) / f"{kind}.{number}.npy", mmap_mode="r") for number in range(PARTS)]
             sides[f"gnn-encoder, {kind}, in {PARTS} parts"] = partial(exact.search, JoinedRows(parts), asked, o.k)
+        for number in (1, PARTS):
+            path = Path(folder) / f"{number}.faiss"
+            build_index(drawn, path, IndexKind(index="flat_fp16", index_parts=number))
+            index = load_index(path, drawn.shape)
+            sides[f"gnn-encoder, index flat_fp16, parts: {number}"] = partial(search_index, index, asked, o.k)
         seconds, found = in_turns(sides, o.rounds)
     floor = 2 * o.passages * o.queries * o.width / matmul_rate(o.queries, o.width, 8192)
     peer, slow = next(iter(found.values()))[1], next(iter(seconds.values()))

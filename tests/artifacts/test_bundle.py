@@ -11,7 +11,6 @@ from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.arrays import VECTORS
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.errors import UserError
-from gnn_encoder.retrieval.index_file import load_index
 from gnn_encoder.settings.outcome import IndexKind
 
 
@@ -32,20 +31,28 @@ def test_round_trip(tmp_path: Path, tiny_dataset: Dataset) -> None:
     np.testing.assert_array_equal(bundle.vectors, vectors)
     assert isinstance(bundle.vectors, np.memmap) and bundle.vectors.dtype == np.float32
     assert bundle.passages.take(np.array([3])).ids == ["p3"]
-    assert not (bundle.path / "index.faiss").exists() and bundle.index_path.name == "vectors.npy"
-    np.testing.assert_array_equal(load_index(bundle.index_path, vectors.shape), vectors)
+    assert bundle.index_files == [] and not list(bundle.path.glob("index*"))
+    assert bundle.searched_bytes == (bundle.path / "vectors.npy").stat().st_size
     assert (bundle.query_encoder_path / "config.json").is_file()
     card = json.loads((bundle.path / "bundle.json").read_text())
     assert (card["passages"], card["width"]) == vectors.shape and card["index"] == card["vectors"] == "vectors.npy"
     assert card["dataset_digest"] == tiny_dataset.manifest.digest
 
 
-def test_an_index_lies_beside_the_vectors_where_they_are_not_searched(tmp_path: Path, tiny_dataset: Dataset) -> None:
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_index_lies_beside_the_vectors_where_they_are_not_searched(
+    tmp_path: Path, tiny_dataset: Dataset, parts: int
+) -> None:
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        fill_bundle(draft, vectors_of(tiny_dataset), tiny_dataset, save_nothing, kind=IndexKind(index="sq8"))
+        kind = IndexKind(index="sq8", index_parts=parts)
+        fill_bundle(draft, vectors_of(tiny_dataset), tiny_dataset, save_nothing, kind=kind)
     bundle = Bundle.read(tmp_path / "bundle")
-    assert bundle.index_path.name == "index.faiss"
-    assert json.loads((bundle.path / "bundle.json").read_text())["index"] == "index.faiss"
+    names = [f"index-0000{number}-of-00003.faiss" for number in (1, 2, 3)] if parts > 1 else ["index.faiss"]
+    assert (
+        [file.name for file in bundle.index_files] == sorted(file.name for file in bundle.path.glob("index*")) == names
+    )
+    assert json.loads((bundle.path / "bundle.json").read_text())["index"] == (names if parts > 1 else names[0])
+    assert bundle.searched_bytes == sum(bundle.searched[name].bytes for name in names)
 
 
 def test_one_vector_per_passage(tmp_path: Path, tiny_dataset: Dataset) -> None:

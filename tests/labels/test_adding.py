@@ -57,7 +57,7 @@ def write_gnn(models: dict[str, Path], folder: Path, graph: Path, shape: dict[st
 
 def finished(
     dataset: Path, models: dict[str, Path], out: Path, kind: str, previous: Path | None = None, precision: str = "fp32",
-    gnn: Path | None = None, index: str = "flat",
+    gnn: Path | None = None, index: str = "flat", parts: int = 1,
 ) -> Path:  # fmt: skip
     """ROOT/latest of a run: links to a graph, an encoding and a bundle of a dataset."""
     built, shape = KINDS[kind]
@@ -73,7 +73,8 @@ def finished(
     given = {name: path for name, path in places.items() if name not in written}
     encode_in_tasks(out / "made", 2, both, **given)
     bm25_index = write_bm25(dataset, out / "made" / "bm25_index")
-    encode_corpus(EncodeCorpus.model_validate({**both, "index": index}), **places, bm25_index=bm25_index)
+    indexed = {**both, "index": index, "index_parts": parts}
+    encode_corpus(EncodeCorpus.model_validate(indexed), **places, bm25_index=bm25_index)
     places |= {name: models[name] for name in ("dual_encoder", "cross_encoder")}
     (out / "latest").mkdir()
     for name, target in places.items():
@@ -249,13 +250,17 @@ def test_a_killed_process_leaves_the_old_bundle_or_the_new(latest: Path, tmp_pat
     assert len(left) == 1
 
 
-@pytest.mark.parametrize("index", ["flat", "flat_fp16", "sq8", "ivf", "hnsw"])
+@pytest.mark.parametrize(
+    ("index", "parts"),
+    [("flat", 1), ("flat_fp16", 1), ("sq8", 1), ("ivf", 1), ("hnsw", 1), ("flat_fp16", 3), ("hnsw", 3)],
+)
 def test_a_search_finds_the_new_vector(
-    index: str, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
+    index: str, parts: int, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    latest = finished(tiny_dataset.path, models, tmp_path, "both, marked, int8", index=index)
+    latest = finished(tiny_dataset.path, models, tmp_path, "both, marked, int8", index=index, parts=parts)
     add_labels(latest / "bundle", [NEW, Wanted(NEW.query, "p90")])
     bundle = Bundle.read(latest / "bundle")
+    assert len(bundle.index_files) == (parts if index != "flat" else 0)
     assert bundle.added is not None and bundle.added.changes is not None
     changed = bundle.added.changes.rows
     searcher = Searcher(bundle)

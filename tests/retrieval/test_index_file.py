@@ -11,7 +11,7 @@ import pytest
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval import exact, index_file
-from gnn_encoder.retrieval.index_file import build_index, load_index, recall, search_index
+from gnn_encoder.retrieval.index_file import Index, build_index, load_index, recall, search_index
 from gnn_encoder.settings.outcome import IndexKind
 
 KINDS = ("flat", "flat_fp16", "sq8", "ivf", "hnsw")
@@ -26,15 +26,15 @@ def vectors_and_queries(m: int = 900) -> tuple[np.ndarray, np.ndarray]:
     return vectors.astype(np.float32), queries.astype(np.float32)
 
 
-def written(vectors: np.ndarray, folder: Path, kind: IndexKind) -> Path:
+def served(vectors: np.ndarray, folder: Path, kind: IndexKind) -> Index:
     """What a bundle of these vectors is searched by."""
-    path = folder / "index.faiss"
-    build_index(vectors, path, kind)
+    (folder / "built").mkdir()
+    build_index(vectors, folder / "built" / "index.faiss", kind)
+    shutil.move(folder / "built", folder / "served")
     if kind.index == "flat":
-        assert not path.exists(), "a copy of the vectors"
-        path = folder / "vectors.npy"
-        np.save(path, vectors)
-    return path
+        assert not list((folder / "served").iterdir()), "a copy of the vectors"
+        return vectors
+    return load_index(folder / "served" / "index.faiss", vectors.shape)
 
 
 @pytest.mark.parametrize("kind", ["flat_fp16", "sq8", "ivf"])
@@ -65,16 +65,17 @@ def test_index_file_is_what_faiss_writes(tmp_path: Path, monkeypatch: pytest.Mon
         (IndexKind(index="ivf", ivf_lists=16, ivf_probes=16), 0.99),
         (IndexKind(index="ivf", ivf_lists=16, ivf_probes=6), 0.8),
         (IndexKind(index="hnsw"), 0.95),
+        (IndexKind(index="flat_fp16", index_parts=4), 0.99),
+        (IndexKind(index="sq8", index_parts=4), 0.95),
+        (IndexKind(index="ivf", index_parts=4, ivf_lists=4, ivf_probes=2), 0.8),
+        (IndexKind(index="hnsw", index_parts=4), 0.95),
     ],
 )
 def test_recall_of_each_kind_in_whatever_folder(tmp_path: Path, kind: IndexKind, least: float) -> None:
     vectors, queries = vectors_and_queries()
-    (tmp_path / "built").mkdir()
-    file = written(vectors, tmp_path / "built", kind)
-    shutil.move(tmp_path / "built", tmp_path / "served")
-    served = load_index(tmp_path / "served" / file.name, vectors.shape)
-    assert recall(served, vectors, queries, 10) >= least
-    scores, rows = search_index(served, queries, 10)
+    index = served(vectors, tmp_path, kind)
+    assert recall(index, vectors, queries, 10) >= least
+    scores, rows = search_index(index, queries, 10)
     exact = np.take_along_axis(queries @ vectors.T, rows.astype(np.int64), axis=1)
     assert np.abs(scores - exact).max() < 0.02 and (np.diff(scores, axis=1) <= 0).all() and rows.dtype == np.int32
 
@@ -85,12 +86,13 @@ def test_recall_tells_a_poor_index(tmp_path: Path) -> None:
     assert 0.1 < recall(load_index(tmp_path / "index.faiss", vectors.shape), vectors, queries, 10) < 0.8
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("m", [0, 3])
-def test_few_passages_are_padded(tmp_path: Path, name: str, m: int) -> None:
+def test_few_passages_are_padded(tmp_path: Path, name: str, m: int, parts: int) -> None:
     vectors, queries = vectors_and_queries(m)
-    file = written(vectors, tmp_path, IndexKind(index=name))  # type: ignore[arg-type]
-    scores, rows = search_index(load_index(file, vectors.shape), queries, 5)
+    index = served(vectors, tmp_path, IndexKind(index=name, index_parts=parts))  # type: ignore[arg-type]
+    scores, rows = search_index(index, queries, 5)
     assert (np.sort(rows[:, :m], axis=1) == np.arange(m)).all()
     assert (rows[:, m:] == -1).all() and np.isneginf(scores[:, m:]).all()
 
@@ -99,9 +101,8 @@ def test_few_passages_are_padded(tmp_path: Path, name: str, m: int) -> None:
 def test_a_flat_index_answers_like_the_vectors(tmp_path: Path, m: int) -> None:
     vectors, queries = vectors_and_queries(m)
     expected = exact.search(vectors, queries, 7)
-    loaded = load_index(written(vectors, tmp_path, IndexKind()), vectors.shape)
-    assert isinstance(loaded, np.ndarray)
-    for mine, wanted in zip(search_index(loaded, queries, 7), expected, strict=True):
+    index = served(vectors, tmp_path, IndexKind(index_parts=3))
+    for mine, wanted in zip(search_index(index, queries, 7), expected, strict=True):
         np.testing.assert_array_equal(mine, wanted)
 
 

@@ -50,13 +50,14 @@ def test_vectors_of_one_passage_may_fill_the_first_ranks() -> None:
     assert rows[0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("kind", ["flat_fp16", "sq8", "ivf", "hnsw"])
-def test_every_kind_of_index(kind: str, tmp_path) -> None:
+def test_every_kind_of_index(kind: str, parts: int, tmp_path) -> None:
     random = np.random.default_rng(2)
     of = np.repeat(np.arange(300), random.integers(1, 5, 300))
     vectors, queries = random.normal(size=(len(of), 16)).astype(np.float32), random.normal(size=(20, 16))
     path = tmp_path / "index.faiss"
-    build_index(vectors, path, IndexKind(index=kind, ivf_probes=4, hnsw_breadth=512))
+    build_index(vectors, path, IndexKind(index=kind, ivf_probes=4, hnsw_breadth=512, index_parts=parts))
     queries = queries.astype(np.float32)
     scores, rows = PassageIndex(load_index(path, vectors.shape), vectors, of).search(queries, 50)
     assert (np.diff(scores, axis=1)[rows[:, 1:] >= 0] <= 0).all()

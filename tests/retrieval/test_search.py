@@ -99,13 +99,13 @@ def test_fusing_without_what_it_needs(bundle: Bundle) -> None:
         fused_search(Bundle.read(bundle.path.with_name("without")), "winter", 3)
 
 
-@pytest.mark.parametrize("kind", ["flat", "sq8"])
+@pytest.mark.parametrize(("kind", "parts"), [("flat", 1), ("flat", 3), ("sq8", 1), ("sq8", 3)])
 def test_a_bundle_with_an_index_finds_the_same(
-    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str
+    bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path, kind: str, parts: int
 ) -> None:
     save = TextEncoder.load(bundle.query_encoder_path).save
     with drafting(tmp_path / "bundle", "bundle") as draft:
-        index_kind = IndexKind(index=kind)  # type: ignore[arg-type]
+        index_kind = IndexKind(index=kind, index_parts=parts)  # type: ignore[arg-type]
         fill_bundle(draft, bundle.vectors, tiny_dataset, save, kind=index_kind)
     hits, expected = (search_bundle(each, "the old river", 5) for each in (Bundle.read(tmp_path / "bundle"), bundle))
     assert [hit.passage_id for hit in hits][:2] == [hit.passage_id for hit in expected][:2]

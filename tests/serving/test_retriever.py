@@ -1,5 +1,6 @@
 """An application gets what `gnn-encoder search` shows: one question, many questions, many threads."""
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import fill_bundle
 
 import gnn_encoder
 from gnn_encoder import Hit, Retriever, UserError
-from gnn_encoder.artifacts import Bundle, Passages, PassageTable
+from gnn_encoder.artifacts import Bundle, Dataset, Passages, PassageTable, drafting
+from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.search import Searcher, fused_run
+from gnn_encoder.settings.outcome import IndexKind
 
 QUESTIONS = ["what is the old river", "garden", "violin market in winter", "the stone of the mountain"]
 
@@ -144,3 +149,25 @@ def test_the_public_names() -> None:
     )
     with pytest.raises(AttributeError, match="nothing"):
         gnn_encoder.nothing  # noqa: B018
+
+
+def test_a_recommended_bundle_with_an_index_in_parts_finds_the_same(
+    bundles: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    plain = Bundle.read(bundles["vectors"])
+    found = {}
+    for parts in (1, 3):
+        made, served, kind = tmp_path / f"made{parts}", tmp_path / f"served{parts}", "flat_fp16"
+        with drafting(made, "bundle") as draft:
+            save = TextEncoder.load(plain.query_encoder_path).save
+            fill_bundle(draft, plain.vectors, tiny_dataset, save, kind=IndexKind(index=kind, index_parts=parts))
+        with drafting(served, "bundle") as draft:
+            Bundle.read(made).serve(draft, Serving("Dual encoder", None))
+        shutil.rmtree(made)
+        retriever = Retriever.load(served)
+        assert len(retriever.bundle.index_files) == parts
+        found[parts] = retriever.search(QUESTIONS, k=40)
+    assert found[1] == found[3] and all(len(hits) == 40 for hits in found[1])
+    (served / "index-00002-of-00003.faiss").unlink()
+    with pytest.raises(UserError, match=r"index-00002-of-00003\.faiss is corrupt: missing"):
+        Retriever.load(served)

@@ -177,12 +177,15 @@ def test_explain_on_the_command_line(
     assert "--html shows the graph's effect" in complaint
 
 
-def test_an_index_over_several_vectors(inputs: dict[str, Path], tmp_path: Path, bundles: dict[str, Path]) -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_an_index_over_several_vectors(
+    inputs: dict[str, Path], tmp_path: Path, bundles: dict[str, Path], parts: int
+) -> None:
     settings = EncodeWithLabels.model_validate(
-        {"precision": "fp32", "smallest_dev": 10, "index": "flat_fp16", **USES["max"]}
+        {"precision": "fp32", "smallest_dev": 10, "index": "flat_fp16", "index_parts": parts, **USES["max"]}
     )
     encode_with_labels(settings, **inputs, bundle=tmp_path / "fp16")
     found, exact = (Searcher(Bundle.read(path)) for path in (tmp_path / "fp16", bundles["max"]))
-    assert found.bundle.index_path.name == "index.faiss" and found.bundle.searched_bytes < exact.bundle.searched_bytes
+    assert len(found.bundle.index_files) == parts and found.bundle.searched_bytes < exact.bundle.searched_bytes
     mine, wanted = (each.run("what is river in north", 40) for each in (found, exact))
     np.testing.assert_allclose(mine.score, wanted.score, atol=2e-3)

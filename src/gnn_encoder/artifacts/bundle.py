@@ -2,7 +2,8 @@
 
 vectors.npy     the passage vectors [v, d], fp16 or fp32, memory-mapped
 vector_passages.npy  the passage row int32 [v], ascending, of each vector; missing if row i is passage row i, v = m
-index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched
+index.faiss     inner-product index over the vectors; missing if the vectors themselves are searched. In parts over
+                consecutive rows: index-00001-of-00004.faiss and so on (`artifacts.parts`)
 labels/         labelled training queries, and their use, if they change scores (`artifacts.labelled_queries`)
 corpus.parquet  the passages, as in the dataset
 query_encoder/  E_Q and its tokenizer
@@ -34,6 +35,7 @@ from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import README, Artifact, Draft, FileFacts, read_manifest
 from gnn_encoder.artifacts.labelled_queries import QUERIES, LabelledQueries, LabelUse, read_use
+from gnn_encoder.artifacts.parts import stored_parts
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER
 
@@ -110,9 +112,10 @@ class Bundle(Artifact):
         if misfits := _misfits(vectors, of, passages):
             raise ValueError(misfits)
         draft.share(dataset, CORPUS)
+        index = [file.name for file in stored_parts(draft / INDEX)] or [VECTORS]
         card = {
             "system": system,
-            "index": INDEX if (draft / INDEX).is_file() else VECTORS,
+            "index": index if len(index) > 1 else index[0],
             "vectors": VECTORS,
             "vector_passages": None if of is None else f"{VECTOR_PASSAGES}.npy",
             "corpus": CORPUS,
@@ -126,10 +129,9 @@ class Bundle(Artifact):
         draft.rows(vectors=len(vectors), passages=passages)
 
     @property
-    def index_path(self) -> Path:
-        """The file that a search reads: the FAISS index if there is one, otherwise the vectors."""
-        index = self.path / INDEX
-        return index if index.is_file() else self.path / VECTORS
+    def index_files(self) -> list[Path]:
+        """The file of the FAISS index, or the files of its parts in order; empty if a search reads the vectors."""
+        return stored_parts(self.path / INDEX)
 
     @property
     def query_encoder_path(self) -> Path:
@@ -154,10 +156,10 @@ class Bundle(Artifact):
     @property
     def searched_bytes(self) -> int:
         """Size of the files that a search by vectors reads: the index, and the queries of a memory."""
-        memory = self.path / LABELS / QUERIES
-        use = self.label_use
-        reads_memory = use is not None and use.method == "softmax"
-        return self.index_path.stat().st_size + (memory.stat().st_size if reads_memory else 0)
+        files = self.index_files or [self.path / VECTORS]
+        if self.label_use and self.label_use.method == "softmax":
+            files.append(self.path / LABELS / QUERIES)
+        return sum(file.stat().st_size for file in files)
 
     @property
     def searched(self) -> dict[str, FileFacts]:

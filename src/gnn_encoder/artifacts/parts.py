@@ -2,6 +2,8 @@
 
 The file `parts.json` lists the places of the parts, in the order of the rows. A place is a folder of the artifact whose
 files are hard links, so that nothing is copied. Only `part_folders` knows what a place is.
+
+The parts of a single file, such as a search index, lie beside each other; `in_parts` names them.
 """
 
 import json
@@ -19,6 +21,25 @@ def part_folders(path: str | Path) -> list[Path]:
     if not file.is_file():
         return [Path(path)]
     return [Path(path) / place for place in json.loads(file.read_text("utf-8"))]
+
+
+def in_parts(path: Path, count: int) -> list[Path]:
+    """The paths of a file's parts, in order: `index-00001-of-00002.faiss` and so on; of one part, `path` itself.
+
+    The count in each name shows which parts are missing.
+    """
+    if count == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}-{number:05}-of-{count:05}{path.suffix}") for number in range(1, count + 1)]
+
+
+def stored_parts(path: Path) -> list[Path]:
+    """The paths of `in_parts` for the count that was written; some may be missing. Empty if nothing was written."""
+    if path.is_file():
+        return [path]
+    digits = "[0-9]" * 5
+    found = sorted(path.parent.glob(f"{path.stem}-{digits}-of-{digits}{path.suffix}"))
+    return in_parts(path, int(found[0].stem[-5:])) if found else []
 
 
 def share_parts(draft: Draft, parts: Sequence[Artifact]) -> None:

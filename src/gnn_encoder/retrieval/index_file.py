@@ -6,7 +6,9 @@
     ivf        inverted lists of fp16 codes: the lists nearest to the query are searched
     hnsw       a neighbour graph over fp16 codes; FAISS builds it in memory, with codes and links of all passages
 
-All kinds but hnsw are built with one chunk in memory at a time.
+All kinds but hnsw are built with one chunk in memory at a time, ivf after the training of its lists, which reads
+`POINTS` passages a list. An index in parts is built part by part, so that memory holds the graph or the training
+passages of one part (`index_parts`).
 """
 
 import struct
@@ -20,6 +22,8 @@ import faiss
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.bundle import INDEX
+from gnn_encoder.artifacts.parts import in_parts, stored_parts
 from gnn_encoder.errors import Damaged, UserError
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.exact import Hits
@@ -35,13 +39,33 @@ FLAT = IndexKind()
 
 
 @dataclass(frozen=True)
+class IndexInParts:
+    """FAISS indexes over consecutive passages, in order, as one index. A search asks all of them and merges exactly.
+
+    `faiss.IndexShards` does not keep the lower rows where scores are equal at the cut-off.
+    """
+
+    parts: list[faiss.Index]
+
+    def search(self, queries: np.ndarray, k: int) -> Hits:
+        """As `search_index`."""
+        scores, rows = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int32)
+        start = 0
+        for part in self.parts:
+            more_scores, more_rows = search_index(part, queries, k)
+            scores, rows = exact.merge(scores, rows, more_scores, np.where(more_rows >= 0, more_rows + start, -1))
+            start += part.ntotal
+        return scores, rows
+
+
+@dataclass(frozen=True)
 class ChangedIndex:
     """A FAISS index of which the passages `rows` [c] have other `vectors` [c, d] now, which are searched exactly.
 
     FAISS cannot replace a vector in a memory-mapped file, nor in an index of the kind hnsw.
     """
 
-    index: faiss.Index
+    index: faiss.Index | IndexInParts
     rows: np.ndarray
     vectors: np.ndarray
 
@@ -56,16 +80,32 @@ class ChangedIndex:
         return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
-Index: TypeAlias = faiss.Index | np.ndarray | ChangedIndex
-"""A FAISS index, with changed vectors or without, or the vectors [m, d] themselves."""
+Index: TypeAlias = faiss.Index | np.ndarray | IndexInParts | ChangedIndex
+"""A FAISS index, in parts or not, with changed vectors or without, or the vectors [m, d] themselves."""
 
 
 def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None:
     """Writes an inner-product index over `vectors` [m, d]; for the kind `flat` it writes nothing.
 
+    An index in parts has the files `in_parts` of `path`. A part has at least one vector.
+
     Raises:
         RuntimeError: the file layout of this FAISS version is unknown.
     """
+    if kind.index == "flat":
+        return
+    count = max(1, min(kind.index_parts, len(vectors)))
+    for file, rows in zip(in_parts(path, count), _part_rows(len(vectors), count), strict=True):
+        _build_part(vectors[rows], file, kind)
+
+
+def _part_rows(m: int, count: int) -> list[slice]:
+    """The rows of each part: consecutive ranges of m rows whose lengths differ by at most one."""
+    return [slice(m * part // count, m * (part + 1) // count) for part in range(count)]
+
+
+def _build_part(vectors: np.ndarray, path: Path, kind: IndexKind) -> None:
+    """Writes one index, in one file, over `vectors` [m, d]."""
     m, d = vectors.shape
     if kind.index == "ivf" and m:
         _write_lists(vectors, path, kind)
@@ -76,7 +116,7 @@ def build_index(vectors: np.ndarray, path: Path, kind: IndexKind = FLAT) -> None
         for chunk in _chunks(vectors):
             links.add(chunk)
         faiss.write_index(links, str(path))
-    elif kind.index != "flat":
+    else:
         bits = faiss.ScalarQuantizer.QT_8bit if kind.index == "sq8" else faiss.ScalarQuantizer.QT_fp16
         flat = faiss.IndexScalarQuantizer(d, bits, faiss.METRIC_INNER_PRODUCT)
         _train(flat, vectors, SAMPLE)
@@ -142,26 +182,32 @@ def _fp32(vectors: np.ndarray) -> np.ndarray:
 
 def bundle_index(bundle: Bundle) -> Index:
     """Opens the index of a bundle, with the vectors that added labels change; errors as `load_index`."""
-    if bundle.index_path.suffix == ".npy":
+    if not bundle.index_files:
         return bundle.vectors
-    index = load_index(bundle.index_path, bundle.vectors.shape)
+    index = load_index(bundle.path / INDEX, bundle.vectors.shape)
     changes = bundle.added.changes if bundle.added else None
-    if isinstance(index, np.ndarray) or not (changes and len(changes.rows)):
+    if not (changes and len(changes.rows)):
         return index
     return ChangedIndex(index, changes.rows, bundle.vectors[changes.rows])
 
 
-def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | np.ndarray:
-    """Opens a file of `build_index` or an .npy file of vectors, memory-mapped; `shape`: of the vectors, [m, d].
+def load_index(path: Path, shape: tuple[int, ...]) -> faiss.Index | IndexInParts:
+    """Opens what `build_index` wrote, memory-mapped; `shape`: of the vectors, [m, d].
 
     Raises:
-        Damaged: no such file, or no inner-product index of a known kind over vectors of this shape.
+        Damaged: a file is missing, or is no inner-product index of a known kind over vectors of this shape.
     """
+    (m, d), files = shape, stored_parts(path) or [path]
+    parts = [
+        _open(file, rows.stop - rows.start, d) for file, rows in zip(files, _part_rows(m, len(files)), strict=True)
+    ]
+    return parts[0] if len(parts) == 1 else IndexInParts(parts)
+
+
+def _open(path: Path, m: int, d: int) -> faiss.Index:
+    """Opens one file over m vectors of width d; errors as `load_index`."""
     try:
-        if path.suffix == ".npy":
-            vectors: np.ndarray = np.load(path, mmap_mode="r")
-            return vectors
-        _check_file(path, *shape)
+        _check_file(path, m, d)
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
         return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (OSError, RuntimeError, ValueError, MemoryError, struct.error) as error:
@@ -193,19 +239,39 @@ def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
     """The `k` best passages by the index, in the form of `exact.search`; an array of vectors is searched exactly."""
     if isinstance(index, np.ndarray):
         return exact.search(index, queries, k)
-    if isinstance(index, ChangedIndex):
+    if isinstance(index, (ChangedIndex, IndexInParts)):
         return index.search(queries, k)
     if index.ntotal == 0:
         return exact.search(np.empty((0, index.d), np.float32), queries, k)
     breadth = None
     if isinstance(index, faiss.IndexHNSW):
         breadth = faiss.SearchParametersHNSW(efSearch=max(index.hnsw.efSearch, k))  # type: ignore[attr-defined]
-    scores, rows = index.search(_fp32(queries), k, params=breadth)
+    if isinstance(index, faiss.IndexScalarQuantizer):
+        scores, rows = _search_all(index, _fp32(queries), k)
+    else:
+        scores, rows = index.search(_fp32(queries), k, params=breadth)
     if rows.min(initial=0) < -1 or rows.max(initial=-1) >= index.ntotal:
         raise UserError("the index names a passage that is not in the corpus: run encode_corpus again")
     scores[rows < 0] = -np.inf
     order = np.lexsort((rows, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1).astype(np.int32)
+
+
+def _search_all(index: faiss.IndexScalarQuantizer, queries: np.ndarray, k: int) -> Hits:
+    """The `k` best of all codes. FAISS keeps any rows of a tie at the cut-off, this function the lower ones.
+
+    It asks for more until all rows of the tie are found. `range_search` would find them in one pass, but its scores
+    differ in the last bit.
+    """
+    scores, rows = index.search(queries, k + 1)
+    for query in np.flatnonzero((scores[:, k - 1] == scores[:, k]) & np.isfinite(scores[:, k]) & (rows[:, k] >= 0)):
+        depth, more_scores, more = k + 1, scores[query], rows[query]
+        while depth < index.ntotal and more_scores[-1] == scores[query, k]:
+            depth = min(4 * depth, index.ntotal)
+            more_scores, more = (hits[0] for hits in index.search(queries[query : query + 1], depth))
+        best = np.lexsort((more, -more_scores))[:k]
+        scores[query, :k], rows[query, :k] = more_scores[best], more[best]
+    return scores[:, :k], rows[:, :k]
 
 
 def recall(index: Index, vectors: np.ndarray, queries: np.ndarray, k: int) -> float:
