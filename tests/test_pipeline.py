@@ -20,7 +20,7 @@ from trained_root import Trained
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts import Bundle, Dataset, Recommended, Report, read_manifest
-from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
+from gnn_encoder.artifacts.finished_run import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
 from gnn_encoder.planning.data_size import DataSize
@@ -28,13 +28,13 @@ from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
 from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.latest import MODELS
+from gnn_encoder.runs.latest import MODELS, linked
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings
 from gnn_encoder.settings.studies import STUDIES
-from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
+from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER, QUERY_CLUSTERS
 
 pytestmark = pytest.mark.timeout(400)
 TITLES = titles(Settings())
@@ -433,6 +433,30 @@ def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsy
     assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
     assert {"bm25_retrieve", "train_dpr"} <= set(trained.events(outcome, "starting"))
     assert {"train_cross_encoder", "train_gnn"} <= set(trained.events(outcome, "cached")), "they are in latest/"
+
+
+def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trained: Trained) -> None:
+    """Of query clusters, as if the run had recommended them."""
+    latest, root = trained.root / "latest", ("--root", str(trained.root))
+    linked(trained.root, "bundle", (latest / place_of(QUERY_CLUSTERS)).resolve())
+    assert labelled_bundle(latest) == latest / "bundle"
+    before = Bundle.read((latest / "bundle").resolve())  # large parts are read later, and the link moves
+    assert gnn_encoder("labels", "add", "which river has a violin", "p3", *root) == 0
+    added = Bundle.read((latest / "bundle").resolve())
+    assert added.added and added.changes and added.vectors.tobytes() != before.vectors.tobytes()
+    assert gnn_encoder("update", *root) == 0
+    updated, of_graph = Bundle.read(latest / "bundle"), Bundle.read(graph_bundle(latest))
+    assert updated.system == QUERY_CLUSTERS and updated.added and of_graph.added and not updated.changes
+    labels = Dataset(latest / "dataset").added
+    assert labels == added.added.labels == updated.added.labels == of_graph.added.labels
+    assert added.vector_passages is not None and updated.vector_passages is not None
+    np.testing.assert_array_equal(updated.vector_passages, added.vector_passages)
+    np.testing.assert_allclose(updated.vectors, added.vectors, rtol=ROUNDED, atol=1e-5)
+    # A label that the update has read is removed at once.
+    assert gnn_encoder("labels", "remove", "which river has a violin", "p3", *root) == 0
+    removed = Bundle.read(latest / "bundle")
+    assert removed.changes and removed.vectors.shape == before.vectors.shape
+    np.testing.assert_allclose(removed.vectors, before.vectors, rtol=ROUNDED, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from trained_root import Trained
 
 from gnn_encoder import Retriever
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.bundle import place_of
+from gnn_encoder.artifacts.finished_run import place_of
 from gnn_encoder.settings.systems import GNN_ENCODER
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]

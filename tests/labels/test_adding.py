@@ -4,16 +4,16 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bundles import write_bm25
 from command_line import call
+from labelled_bundles import with_labels
 from tiny_graph import ROUNDED, encode_in_tasks, write_models
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Graph, drafting, read_manifest
+from gnn_encoder.artifacts import Bundle, Dataset, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.added_labels import new_query_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.search import ExplainedHit, explain_search
@@ -80,28 +80,6 @@ def finished(
     for name, target in places.items():
         (out / "latest" / name).symlink_to(target)
     return out / "latest"
-
-
-def with_labels(dataset: Dataset, path: Path, labels: Sequence[Wanted]) -> Path:
-    """The dataset with more training labels, as `ingest` would read them from the data."""
-    table, queries = dataset.passages.take(np.arange(100)), dataset.queries.to_pydict()
-    known = dict(zip(queries["text"], range(len(queries["text"])), strict=True))
-    rows = {
-        text: len(known) + i for i, text in enumerate(dict.fromkeys(w.query for w in labels if w.query not in known))
-    }
-    every, qrels = known | rows, dataset.qrels
-    with drafting(path, "dataset") as draft:
-        writer = DatasetWriter(draft)
-        writer.passages(table.ids, table.titles, table.texts)
-        ids = [*queries["query_id"], *(f"new{i}" for i in rows.values())]
-        splits = [*queries["split"], *("train" for _ in rows)]
-        writer.queries(ids, list(every), splits, [[] for _ in ids])
-        query = [*qrels.query.tolist(), *(every[w.query] for w in labels)]
-        passage = [*qrels.passage.tolist(), *(table.ids.index(w.passage_id) for w in labels)]
-        ones = [1] * len(query)
-        writer.qrels([ids[q] for q in query], [table.ids[p] for p in passage], ones, query, passage)
-        writer.close()
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import call
+from labelled_bundles import built, made
 from tiny_graph import D, M, N, encode, random_graph, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, reverse_csr
@@ -206,6 +207,32 @@ def test_an_added_label_is_not_suggested_again(latest: Path, tmp_path: Path) -> 
     assert before[0].passage_id not in {each.passage_id for each in suggestions.passages(1.0, 100)}
     found, _ = suggestions.queries({"Is the market narrow": 9.0, "an old garden": 1.0}, 10)
     assert [each.query for each in found] == ["an old garden"]
+
+
+def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
+    latest: Path, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    root = tmp_path / "root"
+    (root / "latest" / "bundles").mkdir(parents=True)
+    for link in latest.iterdir():
+        place = "bundles/gnn_encoder" if link.name == "bundle" else link.name
+        (root / "latest" / place).symlink_to(link.resolve())
+    inputs = built(tiny_dataset.path, (latest / "dual_encoder").resolve(), tmp_path)
+    (root / "latest" / "bundle").symlink_to(made(inputs, tmp_path / "made", "sum", sum_weights=(0.5,)))
+    log, out = tmp_path / "log", tmp_path / "out.json"
+    log.write_text("is the market narrow\t9\nan old garden\n")
+    command = ("labels", "suggest", "--queries", str(log), "--json", str(out), "--root", str(root), "--draws", "1")
+
+    def suggested() -> list[str]:
+        assert call(monkeypatch, *command) == 0
+        return [each["query"] for each in json.loads(out.read_text())["suggestions"]]
+
+    assert suggested() == ["is the market narrow", "an old garden"]
+    assert call(monkeypatch, "labels", "add", "is the market narrow", "p7", "--root", str(root)) == 0
+    assert "1 passage has a new vector" in capsys.readouterr().out
+    assert Bundle.read(root / "latest" / "bundles" / "gnn_encoder").added is None
+    assert suggested() == ["an old garden"]
 
 
 def test_logs(tmp_path: Path) -> None:

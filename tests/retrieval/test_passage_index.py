@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnn_encoder.artifacts.added_labels import Changes
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.index_file import build_index, load_index
 from gnn_encoder.retrieval.passage_index import PassageIndex, best_of_blocks
@@ -38,6 +39,25 @@ def test_equals_the_loop(counts: list[int], k: int, many: int, seed: int) -> Non
     for scores, rows in (found, best_of_blocks(blocks, queries, k)):
         for query, mine, passages in zip(queries, scores, rows, strict=True):
             assert list(zip(mine.tolist(), passages.tolist(), strict=True)) == by_loop(vectors, of, query, k)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=12),
+    k=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_changed_passages_equal_the_loop(counts: list[tuple[int, int]], k: int, seed: int) -> None:
+    """A passage has 1 to 4 vectors in the index, and then others in their place; with 0 others it keeps its own."""
+    random, numbers = np.random.default_rng(seed), np.array(counts)
+    of, own = (np.repeat(np.arange(len(numbers)), column) for column in numbers.T)
+    stored, vectors, queries = (random.integers(-2, 3, (n, 4)).astype(np.float32) for n in (len(of), len(own), 6))
+    changes = Changes(own, vectors)
+    index = PassageIndex(stored, stored, of.astype(np.int32), changed=(vectors, own) if len(own) else None)
+    every = changes.applied(stored, of)
+    assert every[1].tolist() == sorted([*(row for row in of.tolist() if not numbers[row, 1]), *own.tolist()])
+    for query, mine, passages in zip(queries, *index.search(queries, k), strict=True):
+        assert list(zip(mine.tolist(), passages.tolist(), strict=True)) == by_loop(*every, query, k)
 
 
 def test_vectors_of_one_passage_may_fill_the_first_ranks() -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bundles import write_bm25
-from conftest import DETAILS, TOPICS
 from labelled import best_by_loop, scores_by_loop
-from tiny_graph import GRAPH, ROUNDED, write_models
+from labelled_bundles import USES, made, write_inputs
+from tiny_graph import ROUNDED
 
-from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Run, drafting, read_manifest, read_vectors
+from gnn_encoder.artifacts import Bundle, Dataset, Run, drafting, read_manifest, read_vectors
 from gnn_encoder.artifacts.arrays import create_rows, create_vectors, read_rows
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.cli import app
@@ -19,53 +18,17 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.promotion.champion import compare_with_champion
 from gnn_encoder.retrieval.search import Searcher, fused_run
-from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import Evaluate, Rank
-from gnn_encoder.steps.build_graph import build_graph
 from gnn_encoder.steps.encode_with_labels import encode_with_labels
 from gnn_encoder.steps.rank import rank
 from gnn_encoder.tracking.progress import Progress
 
-USES = {
-    "sum": {"kind": "sum"},
-    "max": {"kind": "memory", "memory_forms": ("max",)},
-    "softmax": {"kind": "memory", "memory_forms": ("softmax",)},
-    "clusters": {"kind": "clusters"},
-    "nothing": {"kind": "sum", "sum_weights": (0.0,)},
-}
-
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> dict[str, Path]:
-    """40 passages; 15 needs, each with a passage by chance, and five queries: three train, one dev, one test."""
-    folder, random = tmp_path_factory.mktemp("labels"), np.random.default_rng(3)
-    passages = [f"the {DETAILS[i % 10]} {TOPICS[i // 4]} and a {DETAILS[i * 3 % 10]}" for i in range(40)]
-    answers, needs = random.permutation(40)[:15], np.tile(np.arange(15), 5)
-    answers[:3] = answers[0]  # a passage of nine queries
-    texts = [f"what is {TOPICS[n % 10]} in {DETAILS[n * 7 % 10]} number {i}" for i, n in enumerate(needs)]
-    with drafting(folder / "dataset", "dataset") as draft:
-        writer = DatasetWriter(draft)
-        writer.passages([f"p{i}" for i in range(40)], [""] * 40, passages)
-        ids = [f"q{i}" for i in range(75)]
-        writer.queries(ids, texts, ["train"] * 45 + ["dev"] * 15 + ["test"] * 15, [[] for _ in ids])
-        of = answers[needs]
-        writer.qrels(ids, [f"p{p}" for p in of], [1] * 75, list(range(75)), of.tolist())
-        writer.close()
-    models = write_models(folder, tiny_backbone)
-    given = {"dataset": folder / "dataset", "dual_encoder": models["dual_encoder"]}
-    settings = BuildGraph.model_validate({**GRAPH, "precision": "fp32", "edge_features": "none", "vector_type": "fp32"})
-    out = {"graph": folder / "graph", "passage_vectors": folder / "vectors"}
-    build_graph(settings, **given, cross_encoder=models["cross_encoder"], **out)
-    bm25_index = write_bm25(given["dataset"], folder / "bm25_index")
-    return {**given, "passage_vectors": folder / "vectors", "bm25_index": bm25_index}
-
-
-def made(inputs: dict[str, Path], folder: Path, name: str) -> Path:
-    settings = EncodeWithLabels.model_validate({"precision": "fp32", "smallest_dev": 10, **USES[name]})
-    encode_with_labels(settings, **inputs, bundle=folder / name)
-    return folder / name
+    return write_inputs(tmp_path_factory.mktemp("labels"), tiny_backbone)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
 """Labels that were added after a run: the folder `added/` of a bundle, and `labels.jsonl` of a dataset.
 
 labels.jsonl   the added labels in force, one a line, oldest first; the setting `ingest.labels` reads this file
-rows.npy       int64 [c]: passages whose vector differs from the bundle's vectors.npy, ascending
-vectors.npy    fp32 [c, d]: the vectors h'_p of these passages
+rows.npy       int64 [c]: the passage of each vector below, ascending
+vectors.npy    fp32 [c, d]: all vectors of the passages whose vectors differ from the bundle's vectors.npy
 nodes.parquet  queries whose edges differ from those of the run's graph [a], see `AddedNodes`; its arrays lie beside it
+labels/        instead of nodes, in a bundle of labelled queries: the pairs that differ from the bundle's `labels/`
 
 A bundle has only labels.jsonl if its run has read all added labels. Then its graph has them already.
 """
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from gnn_encoder.errors import UserError
 
 ADDED_LABELS, ROWS, CHANGED, NODES = "labels.jsonl", "rows.npy", "vectors.npy", "nodes.parquet"
+PAIRS = "labels"
 NODE_FILES = {
     "replaced": "replaced.npy",
     "vectors": "query_vectors.npy",
@@ -31,6 +33,8 @@ NODE_FILES = {
     "loops": "query_self_loops.npy",
 }
 """Field of `AddedNodes` → file."""
+QUERIES, PAIR_FILES = "queries.parquet", ("queries.npy", "passages.npy", "indptr.npy", "query.npy")
+"""Files of `ChangedPairs`: the ids and texts, and the arrays in the order of the fields."""
 PREFIX = "added-"
 
 
@@ -120,12 +124,61 @@ class AddedNodes:
 
 
 @dataclass(frozen=True)
+class ChangedPairs:
+    """The labelled queries of the passages whose labelled queries are not those in `labels/`: `added/labels/`.
+
+    ids, texts            queries that `labels/` lacks, a each
+    vectors  fp32 [a, d]  their vectors
+    passages int64 [c]    the passages, ascending
+    indptr   int64 [c + 1]
+    query    int32 [e]    passage i of these is a labelled positive of the queries query[indptr[i]:indptr[i + 1]]. A
+                          number below n is a row of `labels/`, and n + j is query j of these.
+    """
+
+    ids: list[str]
+    texts: list[str]
+    vectors: np.ndarray
+    passages: np.ndarray
+    indptr: np.ndarray
+    query: np.ndarray
+
+    @classmethod
+    def read(cls, folder: Path) -> "ChangedPairs":
+        """Reads what `write` wrote."""
+        names = pq.read_table(folder / QUERIES)
+        return cls(*(column.to_pylist() for column in names.columns), *(np.load(folder / f) for f in PAIR_FILES))
+
+    def write(self, folder: Path) -> None:
+        """Writes the folder, which must not exist."""
+        folder.mkdir()
+        for file, array in zip(PAIR_FILES, (self.vectors, self.passages, self.indptr, self.query), strict=True):
+            np.save(folder / file, array, allow_pickle=False)
+        names = {"query_id": pa.array(self.ids, pa.string()), "text": pa.array(self.texts, pa.string())}
+        pq.write_table(pa.table(names), folder / QUERIES)
+
+
+@dataclass(frozen=True)
 class Changes:
-    """What the added labels change in a bundle: the vectors fp32 [c, d] of the passages `rows` [c], and the nodes."""
+    """What the added labels change in a bundle: vectors fp32 [c, d] of the passages `rows` [c], and queries.
+
+    The vectors of a passage in `rows` replace all that the bundle has of the passage. The queries are nodes of a graph,
+    or labelled queries.
+    """
 
     rows: np.ndarray
     vectors: np.ndarray
-    nodes: AddedNodes
+    nodes: AddedNodes | None = None
+    pairs: ChangedPairs | None = None
+
+    def applied(self, vectors: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns vectors [v, d] and the passage int32 [v] of each with the changes in place, in the order of passages.
+
+        All vectors are copied. For bundles with one vector a passage, `Bundle.vectors` copies nothing.
+        """
+        stays = np.isin(of, self.rows, invert=True)
+        owner = np.concatenate([of[stays], self.rows]).astype(np.int32)
+        order = np.argsort(owner, kind="stable")
+        return np.concatenate([vectors[stays], self.vectors.astype(vectors.dtype)])[order], owner[order]
 
 
 @dataclass(frozen=True)
@@ -141,7 +194,9 @@ class AddedLabels:
         labels = read_labels(folder / ADDED_LABELS)
         if not (folder / ROWS).is_file():
             return cls(labels)
-        return cls(labels, Changes(np.load(folder / ROWS), np.load(folder / CHANGED), AddedNodes.read(folder)))
+        nodes = AddedNodes.read(folder) if (folder / NODES).is_file() else None
+        pairs = ChangedPairs.read(folder / PAIRS) if (folder / PAIRS).is_dir() else None
+        return cls(labels, Changes(np.load(folder / ROWS), np.load(folder / CHANGED), nodes, pairs))
 
     def write(self, folder: Path) -> None:
         """Write the folder, which must not exist."""
@@ -150,4 +205,7 @@ class AddedLabels:
         if self.changes:
             np.save(folder / ROWS, self.changes.rows, allow_pickle=False)
             np.save(folder / CHANGED, self.changes.vectors, allow_pickle=False)
-            self.changes.nodes.write(folder)
+            if self.changes.nodes is not None:
+                self.changes.nodes.write(folder)
+            if self.changes.pairs is not None:
+                self.changes.pairs.write(folder / PAIRS)

@@ -15,13 +15,10 @@ serving.json    how a search ranks, if a run chose this bundle: by the vectors, 
 bundle.json     describes these files for other programs, and names the system whose vectors they are
 README.md       describes the bundle for people, if a run chose it (`promotion.model_card`)
 
-ROOT/latest/bundle is the bundle that a run recommends, and ROOT/latest/bundles/NAME is each system's.
-
 A passage with several vectors scores as its best one (`gnn_encoder.retrieval.passage_index`).
 """
 
 import json
-import re
 import shutil
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -30,11 +27,11 @@ from typing import Self
 
 import numpy as np
 
-from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, ROWS, AddedLabels
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import README, Artifact, Draft, FileFacts, read_manifest
-from gnn_encoder.artifacts.labelled_queries import QUERIES, LabelledQueries, LabelUse, read_use
+from gnn_encoder.artifacts.labelled_queries import QUERIES, BundleLabels, LabelledQueries, LabelUse
 from gnn_encoder.artifacts.parts import stored_parts
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.systems import GNN_ENCODER
@@ -42,8 +39,6 @@ from gnn_encoder.settings.systems import GNN_ENCODER
 INDEX, QUERY_ENCODER, BM25, RERANKER, CARD = "index.faiss", "query_encoder", "bm25", "reranker", "bundle.json"
 VECTOR_PASSAGES, LABELS = "vector_passages", "labels"
 ADDED, SERVING = "added", "serving.json"
-BUNDLE, BUNDLES = "bundle", "bundles"
-"""Names in the folder of a finished run: the recommended bundle, and the folder with the bundle of each system."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +51,6 @@ class Serving:
     """Weight of the vectors' scores in the sum with BM25's; 0: BM25 alone; None: the vectors alone."""
     tuned_on: str | None = None
     """The split on which the weight was tuned; None: it was not."""
-
-
-def place_of(system: str) -> str:
-    """Returns the place of a system's bundle in the folder of a finished run: `bundles/query_sum`."""
-    return f"{BUNDLES}/{re.sub(r'[^a-z0-9]+', '_', system.lower()).strip('_')}"
-
-
-def run_folder(bundle: Path) -> Path:
-    """Returns the folder of a finished run that a bundle's path is in; links are not resolved."""
-    beside = bundle.absolute().parent
-    return beside.parent if beside.name == BUNDLES else beside
-
-
-def graph_bundle(run: Path) -> Path:
-    """Returns the GNN-encoder's bundle of a finished run; of runs before `bundles/`, it is the only bundle."""
-    own = run / place_of(GNN_ENCODER)
-    return own if own.exists() else run / BUNDLE
 
 
 class Bm25Index(Artifact):
@@ -90,7 +68,7 @@ class Bundle(Artifact):
     def read(cls, path: str | Path) -> Self:
         """Open a bundle; raises UserError if the numbers of vectors and passages do not fit."""
         bundle = super().read(path)
-        if counts := _misfits(bundle.vectors, bundle.vector_passages, len(bundle.passages)):
+        if counts := _misfits(bundle.stored_vectors, bundle.stored_vector_passages, len(bundle.passages)):
             raise UserError(f"{path} is inconsistent ({counts}): run {bundle.manifest.step or 'encode_corpus'} again")
         return bundle
 
@@ -210,8 +188,7 @@ class Bundle(Artifact):
         if added.changes:
             card["changed"] = {"rows": f"{ADDED}/{ROWS}", "vectors": f"{ADDED}/{CHANGED}"}
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        if added.labels or added.changes:
-            added.write(draft / ADDED)
+        added.write(draft / ADDED)
         self._pass_on(draft)
 
     def _pass_on(self, draft: Draft) -> None:
@@ -234,41 +211,65 @@ class Bundle(Artifact):
 
     @cached_property
     def added(self) -> AddedLabels | None:
-        """The labels added after the run; None without any."""
+        """The labels added after the run; None if none ever was."""
         folder = self.path / ADDED
         return AddedLabels.read(folder) if (folder / ADDED_LABELS).is_file() else None
 
-    @cached_property
+    @property
+    def changes(self) -> Changes | None:
+        """What the added labels change; None: nothing."""
+        return self.added.changes if self.added else None
+
+    @property
     def vectors(self) -> np.ndarray:
         """The passages' vectors [v, d], fp16 or fp32, memory-mapped; v = m unless passages have several.
 
-        The vectors that added labels change are in place, in the same type. Writing to the array changes no file.
+        The vectors that added labels change are in place, in the same type. Writing to the array changes no file. If
+        passages have several vectors and some are changed, the array is a copy in memory, which a search does not read.
         """
-        if not (self.added and self.added.changes):
-            return self.stored_vectors
-        vectors: np.ndarray = np.load(self.path / VECTORS, mmap_mode="c")
-        vectors[self.added.changes.rows] = self.added.changes.vectors
-        return vectors
+        return self._rows[0]
 
     @property
+    def vector_passages(self) -> np.ndarray | None:
+        """The passage row int32 [v], ascending, of each vector; None: vector i is of passage i."""
+        return self._rows[1]
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray | None]:
+        of, changes = self.stored_vector_passages, self.changes
+        if not changes:
+            return self.stored_vectors, of
+        if of is not None:
+            return changes.applied(self.stored_vectors, of)
+        vectors: np.ndarray = np.load(self.path / VECTORS, mmap_mode="c")
+        vectors[changes.rows] = changes.vectors
+        return vectors, None
+
+    @cached_property
     def stored_vectors(self) -> np.ndarray:
         """The vectors as the run computed them, without added labels, memory-mapped read-only."""
         return read_rows(self.path, Path(VECTORS).stem)
 
     @cached_property
-    def vector_passages(self) -> np.ndarray | None:
-        """The passage row int32 [v], ascending, of each vector; None: vector i is of passage i."""
+    def stored_vector_passages(self) -> np.ndarray | None:
+        """As `vector_passages`, of `stored_vectors`."""
         return _vector_passages(self.path)
 
     @cached_property
-    def labels(self) -> LabelledQueries | None:
-        """The labelled training queries; None if the bundle has none."""
-        return LabelledQueries.read(self.labels_path) if self.labels_path else None
+    def labelled(self) -> BundleLabels | None:
+        """The labelled queries and their use, as the run wrote them and as added labels change them; None without."""
+        pairs = self.changes.pairs if self.changes else None
+        return BundleLabels(self.labels_path, pairs) if self.labels_path else None
 
-    @cached_property
+    @property
+    def labels(self) -> LabelledQueries | None:
+        """The labelled queries, with added ones; None if the bundle has none."""
+        return self.labelled.queries if self.labelled else None
+
+    @property
     def label_use(self) -> LabelUse | None:
         """How the labelled queries change scores; None if the bundle has none."""
-        return read_use(self.labels_path) if self.labels_path else None
+        return self.labelled.use if self.labelled else None
 
     @cached_property
     def passages(self) -> PassageTable:
@@ -289,9 +290,3 @@ def _misfits(vectors: np.ndarray, of: np.ndarray | None, passages: int) -> str:
     steps = np.diff(of, prepend=-1, append=passages)
     fits = steps[0] == steps[-1] == 1 and 0 <= steps.min() <= steps.max() == 1
     return "" if fits else f"vectors that are not in the order of {passages} passages"
-
-
-def labelled_bundle(run: Path) -> Path:
-    """Returns the bundle of a finished run that takes labels: the recommended one if it is the GNN-encoder's."""
-    chosen = run / BUNDLE
-    return chosen if chosen.exists() and Bundle.read(chosen).system == GNN_ENCODER else graph_bundle(run)

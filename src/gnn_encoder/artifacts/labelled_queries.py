@@ -7,9 +7,12 @@ query.npy         int32 [e]: passage p is a labelled positive of the queries que
 plain.npy         [l, d], in the type of the bundle's vectors: vectors without labels of the passages that have a
                   labelled query, ascending
 use.json          `LabelUse`
+
+Labels that were added after the run change pairs of some passages: `ChangedPairs`, in `added/labels/` of the bundle.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +20,13 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.added_labels import ChangedPairs
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.dataset import Dataset
+from gnn_encoder.artifacts.tables import pair_keys
 
 Method = Literal["sum", "max", "softmax", "clusters"]
 QUERIES, TEXTS, INDPTR, QUERY = "queries.npy", "queries.parquet", "indptr.npy", "query.npy"
@@ -73,10 +79,10 @@ class LabelledQueries:
         Queries without a pair are left out.
         """
         rows, query = np.unique(query, return_inverse=True)
-        pairs = np.unique(np.stack([passage, query], axis=1).astype(np.int64), axis=0)
+        pairs = np.unique(pair_keys(passage, query))
         indptr = np.zeros(passages + 1, np.int64)
-        np.cumsum(np.bincount(pairs[:, 0], minlength=passages), out=indptr[1:])
-        return cls(np.asarray(vectors[rows], np.float32), indptr, pairs[:, 1].astype(np.int32))
+        np.cumsum(np.bincount(pairs >> 32, minlength=passages), out=indptr[1:])
+        return cls(np.asarray(vectors[rows], np.float32), indptr, (pairs & 0xFFFFFFFF).astype(np.int32))
 
     @classmethod
     def read(cls, folder: Path) -> "LabelledQueries":
@@ -122,18 +128,66 @@ def labelled_pairs(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return np.searchsorted(data.query_rows("train"), labels.query), labels.passage
 
 
-def read_use(folder: Path) -> LabelUse:
-    """The use that a bundle makes of its labelled queries."""
-    return LabelUse(**json.loads((folder / USE).read_text("utf-8")))
+@dataclass(frozen=True)
+class BundleLabels:
+    """The folder `labels/` of a bundle, and the pairs that added labels change in it."""
 
+    folder: Path
+    changed: ChangedPairs | None = None
 
-def read_plain(folder: Path) -> np.ndarray:
-    """The vectors without labels of the labelled passages [l, d], memory-mapped."""
-    plain: np.ndarray = np.load(folder / PLAIN, mmap_mode="r")
-    return plain
+    @cached_property
+    def use(self) -> LabelUse:
+        """The use that the bundle makes of its labelled queries."""
+        return LabelUse(**json.loads((self.folder / USE).read_text("utf-8")))
 
+    @cached_property
+    def of_run(self) -> LabelledQueries:
+        """The labelled queries as the run wrote them, memory-mapped."""
+        return LabelledQueries.read(self.folder)
 
-def read_texts(folder: Path, rows: np.ndarray) -> tuple[list[str], list[str]]:
-    """Ids and texts of the queries at `rows`, in the order of `rows`."""
-    table = pq.read_table(folder / TEXTS).take(pa.array(rows))
-    return table.column("query_id").to_pylist(), table.column("text").to_pylist()
+    @property
+    def queries(self) -> LabelledQueries:
+        """The labelled queries with the changed pairs; without any, they are memory-mapped."""
+        return self._numbered[1]
+
+    @cached_property
+    def _numbered(self) -> tuple[np.ndarray | None, LabelledQueries]:
+        """Returns `queries`, and the number [n'] of each query as in `ChangedPairs.query`; None: 0, 1, …"""
+        run, changed = self.of_run, self.changed
+        if changed is None:
+            return None, run
+        passages = len(run.indptr) - 1
+        owner, query = run.into(np.arange(passages))
+        stays = np.isin(owner, changed.passages, invert=True)
+        owner = np.concatenate([owner[stays], np.repeat(changed.passages, np.diff(changed.indptr))])
+        query = np.concatenate([query[stays], changed.query])
+        vectors = np.concatenate([run.vectors, changed.vectors])
+        return np.unique(query), LabelledQueries.of(query, owner, passages, vectors)
+
+    def names(self, rows: np.ndarray) -> tuple[list[str], list[str]]:
+        """Ids and texts of the queries at `rows` of `queries`, in the order of `rows`."""
+        numbers, table = self._numbered[0], pq.read_table(self.folder / TEXTS)
+        if self.changed is not None and numbers is not None:
+            own = pa.table({"query_id": self.changed.ids, "text": self.changed.texts}, table.schema)
+            table, rows = pa.concat_tables([table, own]), numbers[rows]
+        table = table.take(pa.array(rows))
+        return table.column("query_id").to_pylist(), table.column("text").to_pylist()
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Returns {query id: row of `of_run`} of those `ids` that it has."""
+        known = pq.read_table(self.folder / TEXTS, columns=["query_id"]).column("query_id")
+        rows = np.flatnonzero(pc.is_in(known, value_set=pa.array(sorted(set(ids)), known.type)).to_numpy())
+        return dict(zip(known.take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
+
+    def plain(self, passages: np.ndarray, vectors: np.ndarray, of: np.ndarray | None) -> np.ndarray:
+        """Returns the vectors fp32 [b, d] without labels of `passages` [b].
+
+        Args:
+            vectors, of: the bundle's vectors [v, d] and their passages [v] as the run wrote them. The first vector of a
+                passage without labelled queries is the plain one.
+        """
+        found = np.array(vectors[passages if of is None else np.searchsorted(of, passages)], np.float32)
+        labelled = self.of_run.passages
+        known = np.isin(passages, labelled)
+        found[known] = np.load(self.folder / PLAIN, mmap_mode="r")[np.searchsorted(labelled, passages[known])]
+        return found

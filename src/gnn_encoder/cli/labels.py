@@ -19,7 +19,7 @@ Named = Annotated[
     str,
     typer.Option(
         help="Bundle of a finished run [ROOT/latest/bundle, or ROOT/latest/bundles/gnn_encoder if the run recommends a "
-        "system without a graph]."
+        "plain dual encoder]."
     ),
 ]
 Query = Annotated[str | None, typer.Argument(help="The query's text.")]
@@ -34,9 +34,10 @@ File = Annotated[
 def add(
     query: Query = None, passage: Passage = None, bundle: Named = "", file: File = None, root: Root = DEFAULT_ROOT
 ) -> None:
-    """Add a label: the passage's vector changes at once, as an update with the label in the data would change it.
+    """Add a label: the bundle changes at once, as an update with the label in the data would change it.
 
-    The next update, run or retraining of the same data in this root reads the labels, too.
+    Bundles of the GNN-encoder, query sum, query memory and query clusters take labels. The next update, run or
+    retraining of the same data in this root reads the labels, too.
     """
     from gnn_encoder.labels.adding import add_labels
 
@@ -57,7 +58,7 @@ def remove(
 
 @labels.command()
 def undo(bundle: Named = "", root: Root = DEFAULT_ROOT) -> None:
-    """Take the last `labels add` or `labels remove` back; every vector is again what it was."""
+    """Take the last `labels add` or `labels remove` back; the bundle is again what it was."""
     from gnn_encoder.labels.versions import Versions
 
     path = _bundle(bundle, root)
@@ -92,24 +93,31 @@ def suggest(
 ) -> None:
     """Show what labels gain on dev, and which to add next by expected gain: queries of a log, or passages.
 
+    It needs the GNN-encoder's bundle, and takes it by itself whatever the run recommends.
+
     The curve: dev figures with growing shares of the training queries in the graph, with the stored models.
     """
     from rich.console import Console
 
     from gnn_encoder.artifacts import Bundle
+    from gnn_encoder.artifacts.finished_run import graph_bundle
     from gnn_encoder.labels.curve import DevQueries, extrapolated, label_curve
     from gnn_encoder.labels.nodes import FinishedRun
     from gnn_encoder.labels.suggestions import Suggestions, read_log
     from gnn_encoder.report import label_value
 
     log, screen = read_log(queries) if queries else None, Console()
-    run = FinishedRun.of(Bundle.read(_bundle(bundle, root)))
+    opened = Bundle.read(_bundle(bundle, root))
+    given = opened.added.labels if opened.added else []
+    if opened.labelled and not bundle:
+        opened = Bundle.read(graph_bundle(root / "latest"))
+    run = FinishedRun.of(opened)
     dev = DevQueries.of(run)
     points = label_curve(run, dev, draws=draws)
     beyond = extrapolated(points)
     screen.print(label_value.curve_table(points, beyond, len(dev.rows)))
     screen.print()
-    suggestions = Suggestions(run, dev)
+    suggestions = Suggestions(run, dev, given)
     found: list[QuerySuggestion] | list[PassageSuggestion]
     if log:
         found, value = suggestions.queries(log, most)
@@ -129,7 +137,7 @@ def suggest(
 
 def _bundle(named: str, root: Path) -> Path:
     from gnn_encoder.artifacts import Bundle
-    from gnn_encoder.artifacts.bundle import BUNDLE, labelled_bundle
+    from gnn_encoder.artifacts.finished_run import BUNDLE, labelled_bundle
     from gnn_encoder.promotion.registry import named_bundle
 
     if named or not (latest := root / "latest").is_dir():
@@ -137,7 +145,7 @@ def _bundle(named: str, root: Path) -> Path:
     bundle = labelled_bundle(latest)
     if bundle != latest / BUNDLE and (latest / BUNDLE).exists():
         system = Bundle.read(latest / BUNDLE).serving.system
-        typer.echo(f"labels of {bundle}; the recommended bundle has the system {system}, which takes none", err=True)
+        typer.echo(f"labels of {bundle}, and not of the recommended bundle, which has the system {system}", err=True)
     return bundle
 
 
@@ -153,6 +161,5 @@ def _wanted(query: str | None, passage: str | None, file: Path | None) -> "list[
 
 def _show(what: str, outcome: "Outcome") -> None:
     typer.echo(
-        f"{what}; {len(outcome.changed):,} passages have a new vector, after {outcome.seconds:.2f} s; "
-        f"{len(outcome.labels):,} added labels in force"
+        f"{what}; {outcome.effect}, after {outcome.seconds:.2f} s; {len(outcome.labels):,} added labels in force"
     )

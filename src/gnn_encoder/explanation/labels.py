@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, read_plain, read_texts
+from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse
 from gnn_encoder.retrieval.labelled_vectors import clusters
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.scorers import Contribution
@@ -21,22 +20,15 @@ def explain_by_labels(
     Raises:
         UserError: as `Searcher.find`.
     """
-    opened = searcher.bundle
-    labels, use, folder = opened.labels, opened.label_use, opened.labels_path
-    assert labels and use and folder, "a bundle without labelled queries"
+    opened, labelled = searcher.bundle, searcher.bundle.labelled
+    assert labelled, "a bundle without labelled queries"
     vector, scores, rows = searcher.find(question, k)
-    labelled, plain = labels.passages, read_plain(folder)
+    plain = labelled.plain(rows, opened.stored_vectors, opened.stored_vector_passages)
     explained = []
-    for hit, row in zip(searcher.hits(scores, rows), rows.tolist(), strict=True):
-        place = int(np.searchsorted(labelled, row))
-        known = place < len(labelled) and labelled[place] == row
-        passage = (
-            plain[place] if known else opened.vectors[row if opened.vector_passages is None else _first(opened, row)]
-        )
-        passage = np.asarray(passage, np.float32)
-        own, asked, amounts = parts_of(use, labels, vector, row, passage)
+    for hit, row, passage in zip(searcher.hits(scores, rows), rows.tolist(), plain, strict=True):
+        own, asked, amounts = parts_of(labelled.use, labelled.queries, vector, row, passage)
         order = np.argsort(-np.abs(amounts), kind="stable")
-        ids, texts = read_texts(folder, asked[order[:queries]])
+        ids, texts = labelled.names(asked[order[:queries]])
         parts = [Contribution(f"the passage itself (alone {vector @ passage:.4f})", own)]
         named = zip(texts, ids, amounts[order].tolist(), strict=False)
         parts += [Contribution(f"{text} [{query}]", amount) for text, query, amount in named]
@@ -45,11 +37,6 @@ def explain_by_labels(
             parts.append(Contribution(f"{others:,} more {noun}", float(amounts[order[queries:]].sum())))
         explained.append((hit, parts))
     return explained
-
-
-def _first(bundle: Bundle, row: int) -> int:
-    assert bundle.vector_passages is not None
-    return int(np.searchsorted(bundle.vector_passages, row))
 
 
 def parts_of(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnn_encoder.artifacts import Asked, Bundle, read_manifest
 from gnn_encoder.artifacts.arrays import Rows
-from gnn_encoder.artifacts.bundle import place_of, run_folder
+from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.explanation.passages import NEEDED, ExplainedPassage, Sources
 from gnn_encoder.retrieval.reranking import reranked
@@ -99,8 +99,7 @@ def sources_of(bundle: Bundle, beside: Path | None = None) -> Sources:
         together = name == "encoding" and name not in inputs  # one step made both before `encode_nodes`
         if manifest.inputs != inputs if together else manifest.digest != inputs.get(name):
             raise UserError(f"{path} is not what {bundle.path} was made from; give --bundle ROOT/latest/bundle")
-    changes = bundle.added.changes if bundle.added else None
-    return Sources.read(folders, changes.nodes if changes else None)
+    return Sources.read(folders, bundle.changes.nodes if bundle.changes else None)
 
 
 def ranks(

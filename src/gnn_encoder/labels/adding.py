@@ -1,8 +1,9 @@
 """Adds labels to the bundle of a finished run, removes them, and takes a change back.
 
-The result equals an update of the run with the same labels in the training data. Only the neighbourhoods of the
-labelled passages are propagated. The work does not grow with the corpus, except for looking up ids and texts, and for
-the search of a new query's neighbours where the graph has retrieved edges.
+The result equals an update of the run with the same labels in the training data. In a bundle of the GNN-encoder only
+the neighbourhoods of the labelled passages are propagated; `labels.pairs` is about bundles of labelled queries. The
+work does not grow with the corpus, except for looking up ids and texts, and for the search of a new query's neighbours
+where the graph has retrieved edges.
 """
 
 import time
@@ -16,6 +17,7 @@ import transformers.models.auto.modeling_auto  # noqa: F401 - else the first mod
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedLabels, AddedNodes, Changes
 from gnn_encoder.labels.nodes import Edges, FinishedRun, changed_nodes, edges_of
+from gnn_encoder.labels.pairs import LabelledRun, with_pairs
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.labels.versions import Versions
 from gnn_encoder.models.dual_encoder import device
@@ -28,11 +30,20 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class Outcome:
-    """The labels in force after a change, the rows of the passages whose vectors were computed, and the seconds."""
+    """The labels in force after a change, the rows of the passages whose vectors were computed, and the seconds.
+
+    `effect`: the change in words.
+    """
 
     labels: list[AddedLabel]
     changed: np.ndarray
+    effect: str
     seconds: float
+
+
+def opened(bundle: Bundle) -> FinishedRun | LabelledRun:
+    """Opens what a bundle was made from; raises UserError for a bundle that cannot take labels."""
+    return LabelledRun.of(bundle, bundle.labelled) if bundle.labelled else FinishedRun.of(bundle)
 
 
 def add_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
@@ -43,7 +54,7 @@ def add_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
     """
     began = time.perf_counter()
     with Versions.of(path) as versions:
-        run = FinishedRun.of(Bundle.read(path))
+        run = opened(Bundle.read(path))
         return _changed(run, versions, [*run.known.labels, *run.known.checked(wanted)], began)
 
 
@@ -51,7 +62,7 @@ def remove_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
     """Removes added labels; raises UserError for one that was not added."""
     began = time.perf_counter()
     with Versions.of(path) as versions:
-        run = FinishedRun.of(Bundle.read(path))
+        run = opened(Bundle.read(path))
         kept = {(label.query, label.passage_id): label for label in run.known.labels}
         for each in wanted:
             if kept.pop((each.query.strip(), each.passage_id), None) is None:
@@ -63,17 +74,29 @@ def replace_labels(path: Path, labels: Sequence[AddedLabel]) -> Outcome:
     """Makes `labels` the added labels of a bundle; leaves out those whose passage the bundle does not have."""
     began = time.perf_counter()
     with Versions.of(path) as versions:
-        run = FinishedRun.of(Bundle.read(path))
+        run = opened(Bundle.read(path))
         passages = run.known.passage_rows([label.passage_id for label in labels])
         return _changed(run, versions, [label for label in labels if label.passage_id in passages], began)
 
 
-def _changed(run: FinishedRun, versions: Versions, labels: list[AddedLabel], began: float) -> Outcome:
-    former = run.bundle.added.changes if run.bundle.added else None
+def _changed(run: FinishedRun | LabelledRun, versions: Versions, labels: list[AddedLabel], began: float) -> Outcome:
+    changes, fresh = with_pairs(run, labels) if isinstance(run, LabelledRun) else _with_nodes(run, labels)
+    versions.write(run.bundle, AddedLabels(labels, changes))
+    effect, use = f"{len(fresh):,} passages have a new vector", run.bundle.label_use
+    if len(fresh) == 1:
+        effect = "1 passage has a new vector"
+    elif use and not use.weight:
+        effect = "no score changes, because the run gave labels the weight 0: the next run reads them and weighs anew"
+    elif use and not use.changes_vectors:
+        effect = "no vector changes, a search looks at the queries of the labels"
+    return Outcome(labels, fresh, effect, time.perf_counter() - began)
+
+
+def _with_nodes(run: FinishedRun, labels: list[AddedLabel]) -> tuple[Changes | None, np.ndarray]:
+    former = run.bundle.changes
     nodes = changed_nodes(run, labels, former.nodes if former else None)
     changes, fresh = with_vectors(run, nodes, former)
-    versions.write(run.bundle, AddedLabels(labels, changes if len(nodes) else None))
-    return Outcome(labels, fresh, time.perf_counter() - began)
+    return changes if len(nodes) else None, fresh
 
 
 def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) -> tuple[Changes, np.ndarray]:
@@ -84,7 +107,7 @@ def with_vectors(run: FinishedRun, nodes: AddedNodes, former: Changes | None) ->
     gnn = run.sources.gnn.to(device())
     rows = _differing(run, nodes, None) if gnn.config.layers else np.empty(0, np.int64)
     fresh, vectors = rows, np.empty((len(rows), gnn.config.width), np.float32)
-    if former:
+    if former and former.nodes is not None:
         fresh = np.intersect1d(rows, _differing(run, nodes, former.nodes))
         kept = np.setdiff1d(rows, fresh)
         vectors[np.searchsorted(rows, kept)] = former.vectors[np.searchsorted(former.rows, kept)]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Bundle, read_manifest, read_vectors
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedNodes
 from gnn_encoder.artifacts.arrays import Rows, eight_bits
-from gnn_encoder.artifacts.bundle import place_of, run_folder
+from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.passages import Sources
 from gnn_encoder.explanation.search import sources_of
@@ -42,9 +42,8 @@ class FinishedRun:
         """Opens the artifacts; a UserError if one is missing, or the bundle is of a kind that has no graph."""
         if bundle.manifest.step != "encode_corpus":
             raise UserError(
-                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}: labels are added only to a "
-                "bundle of encode_corpus, whose vectors come from the graph: give --bundle "
-                f"ROOT/latest/{place_of(GNN_ENCODER)}, or put the label into the data"
+                f"{bundle.path} was made by {bundle.manifest.step or 'another program'}, and not from the graph: "
+                f"give --bundle ROOT/latest/{place_of(GNN_ENCODER)}, or put the label into the data"
             )
         return cls(bundle, sources_of(bundle))
 
@@ -60,9 +59,8 @@ class FinishedRun:
 
     @cached_property
     def encoding_settings(self) -> Inference:
-        """How the corpus was encoded. Other settings of an earlier version may have moved since."""
-        settings = self.bundle.manifest.settings
-        return Inference.model_validate({name: settings[name] for name in Inference.model_fields})
+        """How the corpus was encoded."""
+        return encoded_by(self.bundle)
 
     def _beside(self, name: str) -> Path:
         return run_folder(self.bundle.path) / name
@@ -89,6 +87,12 @@ class FinishedRun:
         """Returns the edges of a node of the run's graph; none for -1."""
         graph = self.sources.graph
         return edges_of(graph.edges[node], graph.labelled[node]) if node >= 0 else {}
+
+
+def encoded_by(bundle: Bundle) -> Inference:
+    """Returns the settings with which a bundle's step encodes. Other settings of earlier versions may have moved."""
+    settings = bundle.manifest.settings
+    return Inference.model_validate({name: settings[name] for name in Inference.model_fields})
 
 
 def edges_of(edges: np.ndarray, labelled: np.ndarray) -> Edges:

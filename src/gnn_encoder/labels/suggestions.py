@@ -21,7 +21,7 @@ labels do not add up where they are of one need. What a label costs other querie
 curve) is not subtracted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,10 +110,11 @@ def read_log(path: Path) -> dict[str, float]:
 
 
 class Suggestions:
-    """Suggestions for a finished run, with its dev queries."""
+    """Suggestions for a finished run, with its dev queries; `given`: labels that were added, also to another bundle."""
 
-    def __init__(self, run: FinishedRun, dev: DevQueries) -> None:
+    def __init__(self, run: FinishedRun, dev: DevQueries, given: Sequence[AddedLabel] = ()) -> None:
         self._run, self._dev, self._vectors = run, dev, run.bundle.vectors
+        self._given = [*run.known.labels, *given]
         self._now = dev.figures(run, self._vectors)
 
     def labelled_value(self, seed: int = 0) -> float:
@@ -128,7 +129,7 @@ class Suggestions:
             AddedLabel(new_query_id(text), text, ids[int(labels.passage[first[row]])].as_py())
             for row, text in zip(dev.rows[places].tolist(), texts, strict=True)
         ]
-        former = run.bundle.added.changes if run.bundle.added else None
+        former = run.bundle.changes
         nodes = changed_nodes(run, [*run.known.labels, *own], former.nodes if former else None)
         changes, _ = with_vectors(run, nodes, None)
         vectors = np.array(self._vectors)
@@ -142,7 +143,7 @@ class Suggestions:
         """
         run, value = self._run, self.labelled_value()
         known = run.known.query_rows(list(log))
-        added = {label.query.lower() for label in run.known.labels}
+        added = {label.query.lower() for label in self._given}
         texts = [query for query in log if not known[query] and query.lower() not in added]
         if not texts:
             return [], value
@@ -176,7 +177,7 @@ class Suggestions:
         graph, data, encoding = run.sources.graph, run.sources.dataset, run.sources.encoding
         cold = np.ones(m, bool)
         cold[data.split_qrels("train").positive().passage] = False
-        cold[list(run.known.passage_rows([label.passage_id for label in run.known.labels]).values())] = False
+        cold[list(run.known.passage_rows([label.passage_id for label in self._given]).values())] = False
         nodes = np.arange(len(graph.queries))
         if len(nodes) > ASKING:
             nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))

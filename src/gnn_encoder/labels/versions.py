@@ -4,6 +4,8 @@ ROOT/latest/bundle                 a link to the run's bundle, or to a version b
 ROOT/latest/.labels/0003/bundle    a version: links to the files of the run's bundle, and the folder `added/`
 ROOT/latest/.labels/0003/former    a link to the bundle before
 
+The bundles in ROOT/latest/bundles share ROOT/latest/bundles/.labels.
+
 A change writes a whole version first and then replaces the link, in one step of the file system. So a process that is
 killed leaves the old bundle or the new one. The run's bundle never changes: KFP's cache and the registry name it.
 """
@@ -90,6 +92,8 @@ class Versions:
         fresh.replace(self.link)
 
     def _delete_all_but(self, kept: list[Path]) -> None:
+        others = [Versions(link) for link in self.link.parent.iterdir() if link.is_symlink() and link != self.link]
+        kept = [*kept, *(folder for each in others for folder in each._chain())]
         for folder in self._folder.iterdir():
             if folder.is_dir() and folder not in kept:
                 shutil.rmtree(folder, ignore_errors=True)

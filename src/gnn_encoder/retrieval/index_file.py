@@ -181,12 +181,15 @@ def _fp32(vectors: np.ndarray) -> np.ndarray:
 
 
 def bundle_index(bundle: Bundle) -> Index:
-    """Opens the index of a bundle, with the vectors that added labels change; errors as `load_index`."""
+    """Opens the index of a bundle, with the vectors that added labels change; errors as `load_index`.
+
+    If passages have several vectors, these changes are left out: `PassageIndex` has them.
+    """
+    several = bundle.stored_vector_passages is not None
     if not bundle.index_files:
-        return bundle.vectors
-    index = load_index(bundle.path / INDEX, bundle.vectors.shape)
-    changes = bundle.added.changes if bundle.added else None
-    if not (changes and len(changes.rows)):
+        return bundle.stored_vectors if several else bundle.vectors
+    index, changes = load_index(bundle.path / INDEX, bundle.stored_vectors.shape), bundle.changes
+    if several or not (changes and len(changes.rows)):
         return index
     return ChangedIndex(index, changes.rows, bundle.vectors[changes.rows])
 

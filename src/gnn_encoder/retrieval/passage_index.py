@@ -21,27 +21,45 @@ from gnn_encoder.retrieval.memory import Memory
 class PassageIndex:
     """An index over `vectors` [v, d], the vectors themselves, and a memory.
 
-    `of` int32 [v] is the passage of each vector, ascending; None: vector i is of passage i.
+    `of` int32 [v] is the passage of each vector, ascending; None: vector i is of passage i. If passages have several
+    vectors, added labels may have `changed` all vectors of some: these vectors [c, d], and the passage [c] of each.
     """
 
     index: Index
     vectors: np.ndarray
     of: np.ndarray | None = None
     memory: Memory | None = None
+    changed: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
     def read(cls, bundle: Bundle) -> "PassageIndex":
         """Opens a bundle's index; raises UserError as `load_index`."""
-        labels, use = bundle.labels, bundle.label_use
-        memory = Memory(labels, use) if labels and use and use.method == "softmax" and use.weight else None
-        return cls(bundle_index(bundle), bundle.vectors, bundle.vector_passages, memory)
+        index, of, use = bundle_index(bundle), bundle.stored_vector_passages, bundle.label_use
+        if of is not None:
+            changes, stored = bundle.changes, bundle.stored_vectors
+            changed = (changes.vectors.astype(stored.dtype), changes.rows) if changes and len(changes.rows) else None
+            return cls(index, stored, of, changed=changed)
+        labels = bundle.labels if use and use.method == "softmax" and use.weight else None
+        return cls(index, bundle.vectors, memory=Memory(labels, use) if labels and use else None)
 
     def search(self, queries: np.ndarray, k: int) -> Hits:
         """The best passages of `queries` [n, d], in the form of `exact.search`."""
         if self.of is not None:
-            return distinct(partial(search_index, self.index), self.of, queries, k)
+            return self._several(queries, k, self.of)
         hits = search_index(self.index, queries, k)
         return self.memory.search(self.vectors, queries, hits) if self.memory else hits
+
+    def _several(self, queries: np.ndarray, k: int, of: np.ndarray) -> Hits:
+        """Searches passages with several vectors; the changed ones are searched exactly, as in `ChangedIndex`."""
+        search = partial(search_index, self.index)
+        if self.changed is None:
+            return distinct(search, of, queries, k)
+        vectors, own = self.changed
+        scores, rows = distinct(search, of, queries, k + len(np.unique(own)))
+        former = np.isin(rows, own)
+        scores, rows = np.where(former, -np.inf, scores), np.where(former, -1, rows)
+        scores, rows = exact.merge(scores, rows, *distinct(partial(exact.search, vectors), own, queries, k))
+        return scores[:, :k], rows[:, :k]
 
 
 def distinct(search: Callable[[np.ndarray, int], Hits], of: np.ndarray, queries: np.ndarray, k: int) -> Hits:

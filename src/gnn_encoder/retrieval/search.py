@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Report, Run
-from gnn_encoder.artifacts.bundle import run_folder
+from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.errors import UserError, printable
@@ -58,7 +58,7 @@ class Searcher:
         """Held while texts are encoded: tokenizers keep the last call's padding as their state."""
         self._bert = Bert.read(bundle.query_encoder_path)
         self.index = PassageIndex.read(bundle)
-        if bundle.vectors.shape[1] != (self._bert or self.encoder).width:
+        if bundle.stored_vectors.shape[1] != (self._bert or self.encoder).width:
             made_by = bundle.manifest.step or "encode_corpus"
             raise UserError(f"{bundle.path}: its vectors and its query encoder do not fit: run {made_by} again")
 

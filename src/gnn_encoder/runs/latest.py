@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_labels
-from gnn_encoder.artifacts.bundle import ADDED, BUNDLE, BUNDLES, labelled_bundle, place_of
+from gnn_encoder.artifacts.bundle import ADDED
+from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER
+from gnn_encoder.settings.systems import CONVERGED
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
 CONVERGED_MODEL = "converged"
@@ -114,9 +115,8 @@ def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     if given and given.parent != root / KEPT_LABELS:
         return None  # the user named another file
     before = read_labels(given) if given else []
-    new = outcome.outputs[place_of(GNN_ENCODER)]
-    added = [Bundle.read(bundle).added for bundle in (labelled_bundle(latest), new)]
-    now, read = (each.labels if each else [] for each in added)
+    added, read = Bundle.read(labelled_bundle(latest)).added, Dataset(outcome.outputs["dataset"]).added
+    now = added.labels if added else []
     if now == before:
         return None
     return [label for label in read if label in now] + [label for label in now if label not in before]

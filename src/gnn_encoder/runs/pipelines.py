@@ -11,7 +11,7 @@ import yaml
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.arrays import read_vectors, vector_type
-from gnn_encoder.artifacts.bundle import graph_bundle, labelled_bundle, place_of
+from gnn_encoder.artifacts.finished_run import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError, expanded

@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.artifacts.bundle import BUNDLE, graph_bundle
+from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
 from gnn_encoder.settings.calls import calls

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gnn_encoder.artifacts.bundle import BUNDLE
+from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.latest import linked
 from gnn_encoder.runs.local_run import Outcome, run_pipeline

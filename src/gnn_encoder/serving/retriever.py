@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import Asked, Bundle
-from gnn_encoder.artifacts.bundle import run_folder
+from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_question, encode_texts
 from gnn_encoder.promotion.registry import named_bundle

@@ -14,7 +14,8 @@ from gnn_encoder.artifacts import (
     Recommended,
     read_manifest,
 )
-from gnn_encoder.artifacts.bundle import BUNDLE, Serving
+from gnn_encoder.artifacts.bundle import Serving
+from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError

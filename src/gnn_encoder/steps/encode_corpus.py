@@ -13,7 +13,8 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Contents, Dataset, Draft, Encoding, Graph
 from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import check_range, create_vectors, read_vectors
-from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER, graph_bundle
+from gnn_encoder.artifacts.bundle import ADDED, INDEX, QUERY_ENCODER
+from gnn_encoder.artifacts.finished_run import graph_bundle
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.query_graph.neighborhoods import queries_reaching

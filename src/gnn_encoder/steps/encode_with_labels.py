@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, read_vectors
+from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
-from gnn_encoder.artifacts.bundle import INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
+from gnn_encoder.artifacts.bundle import ADDED, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
@@ -53,6 +54,8 @@ def encode_with_labels(
     encoder.save(bundle / QUERY_ENCODER)
     if settings.bm25:
         Bundle.add_bm25(bundle, bm25_index)
+    if data.added:
+        AddedLabels(data.added).write(bundle / ADDED)
     Bundle.complete(bundle, data, LABEL_SYSTEMS[settings.kind])
     gained = ""
     if facts:

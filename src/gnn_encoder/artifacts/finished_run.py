@@ -1,0 +1,45 @@
+"""The bundles in the folder of a finished run, such as ROOT/latest.
+
+ROOT/latest/bundle is the bundle that the run recommends, and ROOT/latest/bundles/NAME is each system's.
+"""
+
+import re
+from pathlib import Path
+
+from gnn_encoder.artifacts.bundle import ADDED, Bundle
+from gnn_encoder.settings.systems import GNN_ENCODER
+
+BUNDLE, BUNDLES = "bundle", "bundles"
+"""Names in the folder of a finished run: the recommended bundle, and the folder with the bundle of each system."""
+
+
+def place_of(system: str) -> str:
+    """Returns the place of a system's bundle in the folder of a finished run: `bundles/query_sum`."""
+    return f"{BUNDLES}/{re.sub(r'[^a-z0-9]+', '_', system.lower()).strip('_')}"
+
+
+def run_folder(bundle: Path) -> Path:
+    """Returns the folder of a finished run that a bundle's path is in; links are not resolved."""
+    beside = bundle.absolute().parent
+    return beside.parent if beside.name == BUNDLES else beside
+
+
+def graph_bundle(run: Path) -> Path:
+    """Returns the GNN-encoder's bundle of a finished run; of runs before `bundles/`, it is the only bundle."""
+    own = run / place_of(GNN_ENCODER)
+    return own if own.exists() else run / BUNDLE
+
+
+def labelled_bundle(run: Path) -> Path:
+    """Returns the bundle of a finished run that takes labels: the recommended one, unless it is a plain dual encoder's.
+
+    Then it is the GNN-encoder's, and also if labels were added to that bundle alone: the next run reads those.
+    """
+    chosen, graph = run / BUNDLE, graph_bundle(run)
+    if not chosen.exists():
+        return graph
+    bundle = Bundle.read(chosen)
+    if bundle.system == GNN_ENCODER:
+        return chosen
+    elsewhere = (graph / ADDED).is_dir() and not (chosen / ADDED).is_dir()
+    return graph if elsewhere or not bundle.labels_path else chosen
