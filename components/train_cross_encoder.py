@@ -18,5 +18,10 @@ def train_cross_encoder(
     from gnn_encoder.steps.train_cross_encoder import train_cross_encoder
 
     train_cross_encoder(
-        arguments, dataset=dataset.path, bm25_run=bm25_run.path, dpr_run=dpr_run.path, cross_encoder=cross_encoder.path
+        arguments,
+        addresses={"dataset": dataset.uri, "bm25_run": bm25_run.uri, "dpr_run": dpr_run.uri},
+        dataset=dataset.path,
+        bm25_run=bm25_run.path,
+        dpr_run=dpr_run.path,
+        cross_encoder=cross_encoder.path,
     )

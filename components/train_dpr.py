@@ -11,4 +11,10 @@ def train_dpr(arguments: str, dataset: Input[Dataset], bm25_run: Input[Artifact]
     """Train the dual encoder that finds candidates."""
     from gnn_encoder.steps.train_dpr import train_dpr
 
-    train_dpr(arguments, dataset=dataset.path, bm25_run=bm25_run.path, dpr=dpr.path)
+    train_dpr(
+        arguments,
+        addresses={"dataset": dataset.uri, "bm25_run": bm25_run.uri},
+        dataset=dataset.path,
+        bm25_run=bm25_run.path,
+        dpr=dpr.path,
+    )

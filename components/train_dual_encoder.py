@@ -20,6 +20,12 @@ def train_dual_encoder(
 
     train_dual_encoder(
         arguments,
+        addresses={
+            "dataset": dataset.uri,
+            "training_set": training_set.uri,
+            "start": start.uri,
+            "pair_scores": pair_scores.uri,
+        },
         dataset=dataset.path,
         training_set=training_set.path,
         start=start.path,

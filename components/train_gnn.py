@@ -20,8 +20,16 @@ def train_gnn(
     """Masked Graph Training of dual encoder and GNN together."""
     from gnn_encoder.steps.train_gnn import train_gnn
 
+    addresses = {
+        "dataset": dataset.uri,
+        "training_set": training_set.uri,
+        "dual_encoder": dual_encoder.uri,
+        "passage_vectors": passage_vectors.uri,
+        "graph": graph.uri,
+    }
     train_gnn(
         arguments,
+        addresses=addresses | ({"graph_choice": graph_choice.uri} if graph_choice else {}),
         dataset=dataset.path,
         training_set=training_set.path,
         dual_encoder=dual_encoder.path,

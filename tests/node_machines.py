@@ -39,6 +39,8 @@ class Machine:
         self.folder, self.out, self.log, self._call = folder, folder / "out", folder / "log", call
         self._checkpoints = checkpoints
         self._given = {name: shutil.copytree(path, folder / name) for name, path in inputs.items()}
+        self.addresses: dict[str, str] = {}
+        """Input → its address for other machines."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Machine":
@@ -55,7 +57,7 @@ class Machine:
         }
         given: dict[str, Any] = {"settings": self._call.settings.model_dump(), "label": self._call.label}
         given |= {"step": self._call.step, "out": {OUTPUT[self._call.step]: str(self.out)}}
-        given["inputs"] = {name: str(path) for name, path in self._given.items()}
+        given |= {"inputs": {name: str(path) for name, path in self._given.items()}, "addresses": self.addresses}
         command = [sys.executable, str(PROGRAM), json.dumps(given)]
         inherited = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
         with self.log.open("wb") as log:

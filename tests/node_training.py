@@ -18,4 +18,4 @@ if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     arguments = StepArguments(settings=given["settings"], label=given["label"])
     step = getattr(import_module(f"gnn_encoder.steps.{given['step']}"), given["step"])
-    step(arguments.model_dump_json(), **given["inputs"], **given["out"])
+    step(arguments.model_dump_json(), addresses=given["addresses"], **given["inputs"], **given["out"])

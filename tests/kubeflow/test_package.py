@@ -9,11 +9,14 @@ import pytest
 import yaml
 from kfp_api import EXAMPLE, check_pipeline
 
-from gnn_encoder.kubeflow.package import load_cluster, write_package
+from gnn_encoder.kubeflow.package import load_cluster, package_arguments, write_package
 from gnn_encoder.runs import launch
+from gnn_encoder.runs.provenance import call_arguments
+from gnn_encoder.runs.trainer_api import TRAINER
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.cluster import Cluster
-from gnn_encoder.settings.pipeline import PIPELINES, Settings
+from gnn_encoder.settings.graph import TrainGnn
+from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings, StepArguments
 from gnn_encoder.settings.tasks import by_parameter
 
 STEPS = PIPELINES["train"]
@@ -96,6 +99,7 @@ def test_a_step_asks_for_what_the_file_says(step: str, package: tuple[str, dict[
         "HF_TOKEN_PATH": "/hub/token",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
         **({"TMPDIR": "/scratch"} if step in ON_GPU else {}),
+        **({TRAINER: "ClusterTrainingRuntime/torch-distributed"} if step in ON_NODES else {}),
     }
     # A volume of a storage class would belong to root, and the image is user 1000.
     assert "genericEphemeralVolume" not in on
@@ -257,6 +261,25 @@ def test_without_caching_the_package_says_so(tmp_path: Path) -> None:
     _, spec, _ = packaged(Cluster(caching=False), tmp_path)
     steps = {name: task for name, task in every_task(spec).items() if not name.startswith("for-loop")}
     assert not any(task["cachingOptions"].get("enableCache") for task in steps.values())
+
+
+def test_the_loop_of_a_training_has_the_leader_alone_where_a_trainjob_has_the_other_nodes(tmp_path: Path) -> None:
+    made = calls(Settings(train_gnn=TrainGnn(nodes=3)), STEPS)
+    shared = {name: call for name, call in made.items() if name.startswith(("train_gnn", "encode_nodes"))}
+    arguments = by_parameter(call_arguments(shared))
+    trainer, plain = Cluster.model_validate({"trainer": {"runtime": "mine", "kind": "TrainingRuntime"}}), Cluster()
+    sent, (_, spec, _) = package_arguments(arguments, trainer), packaged(trainer, tmp_path)
+    assert [StepArguments.model_validate_json(each).label for each in sent["train_gnn"]] == ["node 1 of 3"]
+    assert {name for name in arguments if sent[name] != arguments[name]} == {"train_gnn"}
+    containers = {name: each.get("container", {}) for name, each in spec["deploymentSpec"]["executors"].items()}
+    trainings = {name for name in containers if launch.step_of(name.removeprefix("exec-")) in ON_NODES}
+    assert {name: each["env"] for name, each in containers.items() if "env" in each} == {
+        name: [{"name": TRAINER, "value": "TrainingRuntime/mine"}] for name in trainings
+    }
+    assert len(trainings) == 5
+    assert len(arguments["train_gnn"]) == 3 and package_arguments(arguments, plain) == arguments
+    with pytest.raises(ValueError, match="read s3:// and minio:// addresses, not a pipeline_root at gs://"):
+        Cluster.model_validate({"trainer": {}, "pipeline_root": "gs://bucket"})
 
 
 def test_a_retry_without_pauses(tmp_path: Path) -> None:

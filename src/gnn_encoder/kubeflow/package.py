@@ -14,7 +14,9 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs import launch
+from gnn_encoder.runs.trainer_api import TRAINER
 from gnn_encoder.settings.cluster import Cluster, Images
+from gnn_encoder.settings.pipeline import ON_NODES, StepArguments
 from gnn_encoder.settings.presets import read_yaml_file
 from gnn_encoder.settings.step_needs import StepNeeds
 
@@ -61,7 +63,9 @@ def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
         step = launch.step_of(name)
         needs, container = cluster.needs(step), deployment.executors[label].container
         container.image = cluster.image(step) or container.image
-        for variable, value in needs.environment.items():
+        trainer = cluster.trainer if step in ON_NODES else None
+        runtime = {TRAINER: f"{trainer.kind}/{trainer.runtime}"} if trainer else {}
+        for variable, value in (needs.environment | runtime).items():
             container.env.add(name=variable, value=value)
         for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
             for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
@@ -82,6 +86,23 @@ def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
     spec.deployment_spec.Clear()
     spec.deployment_spec.update(json_format.MessageToDict(deployment))
     return [document for each in (spec, platforms) if (document := json_format.MessageToDict(each))]
+
+
+def package_arguments(arguments: launch.Arguments, cluster: Cluster) -> launch.Arguments:
+    """Returns the pipeline's arguments for the cluster.
+
+    With Kubeflow Trainer a loop over the nodes of a training has one task, the leader, which starts the other nodes.
+    """
+    found = dict(arguments)
+    for name, tasks in arguments.items() if cluster.trainer else ():
+        if isinstance(tasks, list):
+            found[name] = [task for task in tasks if not _follows(task)]  # type: ignore[assignment]
+    return found
+
+
+def _follows(task: str | dict[str, str]) -> bool:
+    """Whether a task of a loop is a node of a training, but not the first."""
+    return isinstance(task, str) and bool(StepArguments.model_validate_json(task).settings.get("node"))
 
 
 def _of_the_run(cluster: Cluster) -> dict[str, int]:

@@ -10,7 +10,7 @@ import typer
 from gnn_encoder.data import FOLDERS, open_source
 from gnn_encoder.errors import UserError
 from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
-from gnn_encoder.kubeflow.package import package
+from gnn_encoder.kubeflow.package import package, package_arguments
 from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
@@ -161,7 +161,7 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
 
 
 def _start(pipeline: str, name: str, server: Server, arguments: launch.Arguments, cluster: Cluster) -> str:
-    run_id = server.submit(package(pipeline, cluster), arguments, cluster, name)
+    run_id = server.submit(package(pipeline, cluster), package_arguments(arguments, cluster), cluster, name)
     typer.echo(f"submitted  {name}\nrun        {server.page(run_id)}")
     return run_id
 
@@ -173,7 +173,7 @@ def _schedule(pipeline: str, server: Server, schedule: Schedule, arguments: laun
     the first run, although the data may have changed. And `promote` would tag each version with today's digest of the
     data, so this digest is left out; then `retrain` cannot know what the version was trained on, and trains.
     """
-    arguments = dict(arguments)
+    arguments = dict(package_arguments(arguments, cluster))
     if isinstance(text := arguments.get("promote"), str):
         call = StepArguments.model_validate_json(text)
         call.source_digests.pop(ORIGIN[0])

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing import Pipe
@@ -46,8 +46,13 @@ PREFIX_STORE: Any = dist.PrefixStore  # type: ignore[attr-defined]
 AGAIN = "run again, and the training resumes from its last checkpoint"
 BROKEN = re.compile(r"gloo/|Dist\w*Error")
 """In an error of a process whose connection to another process broke: the path of gloo's source, or torch's type."""
+Others = Callable[[Callable[[Exception], None]], AbstractContextManager[None]]
 DONE, LEFT = "done", "left"
 """Words of a node: of the leader when its outputs are complete, and of any node that stops writing."""
+
+
+class LeaderLost(RuntimeError):
+    """The leader is gone, so that no other node can go on."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +259,7 @@ class Nodes:
                 values = self._store.multi_get(keys)
             except dist.DistError:
                 self._stopped.set()
-                self._ring(RuntimeError(f"{self.name(0)} was lost: the connection to it broke; {AGAIN}"))
+                self.ring(LeaderLost(f"{self.name(0)} was lost: the connection to it broke; {AGAIN}"))
                 return
             with self._heard:
                 self._beats, self._written, self._contact = self._beats + 1, word, time.monotonic()
@@ -273,7 +278,7 @@ class Nodes:
         while not self._stopped.wait(self._pause):
             if (silent := time.monotonic() - self._contact) > self.lost_after:
                 self._stopped.set()
-                self._ring(RuntimeError(f"{self.name(0)} was lost: no answer for {silent:.0f} s; {AGAIN}"))
+                self.ring(LeaderLost(f"{self.name(0)} was lost: no answer for {silent:.0f} s; {AGAIN}"))
 
     def _read(self, number: int, value: str) -> None:
         """Takes note of the state of a node."""
@@ -286,12 +291,13 @@ class Nodes:
         if word.startswith("{"):
             told = json.loads(word)
             kind = UserError if told["user"] else RuntimeError
-            self._ring(kind(f"{self.name(number)} failed: {told['text']}"))
+            self.ring(kind(f"{self.name(number)} failed: {told['text']}"))
         elif state[0] and not word and (silent := now - self._changed[number]) > self.lost_after:
             what = f"no sign of life for {silent:.0f} s (was it killed, or is its machine gone?)"
-            self._ring(RuntimeError(f"{self.name(number)} was lost: {what}; {AGAIN}"))
+            self.ring(RuntimeError(f"{self.name(number)} was lost: {what}; {AGAIN}"))
 
-    def _ring(self, failure: Exception) -> None:
+    def ring(self, failure: Exception) -> None:
+        """Ends this node's block with a failure, unless the node has ended or failed already; for any thread."""
         with self._heard:
             if not self.failure and not self._word:
                 self.failure = failure
@@ -300,21 +306,23 @@ class Nodes:
 
 
 @contextmanager
-def gathered(context: Context, number: int, count: int) -> Iterator[Nodes]:
+def gathered(context: Context, number: int, count: int, others: Others = lambda ring: nullcontext()) -> Iterator[Nodes]:
     """A block in which the nodes of a training are together; it begins when all have met, and ends in all together.
 
     The block of the leader, number 0, has to complete the outputs. An error in a block ends the blocks of all nodes.
+    `others` is a block around it, in which the other nodes exist; it calls `Nodes.ring` if they fail.
     """
     nodes = Nodes(context.title or context.step, number, count)
-    try:
-        nodes.meet(context.meeting())
-        yield nodes
-        nodes.finish()
-    except BaseException as error:
-        nodes.fail(error)
-        raise
-    finally:
-        nodes.close()
+    with others(nodes.ring):
+        try:
+            nodes.meet(context.meeting())
+            yield nodes
+            nodes.finish()
+        except BaseException as error:
+            nodes.fail(error)
+            raise
+        finally:
+            nodes.close()
 
 
 def _key(number: int) -> str:

@@ -6,7 +6,6 @@ of folders; an optional input has the default None. Outputs are drafts to fill.
 `addresses`: the addresses of inputs for other machines.
 """
 
-import functools
 import inspect
 import os
 import resource
@@ -16,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs import lifeline
+from gnn_encoder.runs.trainer import Training
+from gnn_encoder.runs.trainer_api import TRAINER
 from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.values import StepSettings
@@ -50,7 +52,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
         inputs = [p for p in parameters if p not in ("context", "settings", *outputs)]
         optional = {p for p in inputs if parameters[p].default is None}
 
-        @functools.wraps(function)
+        @wraps(function)
         def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Paths) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
@@ -112,7 +114,14 @@ def _run(
             if together:
                 from gnn_encoder.runs.nodes import gathered  # imports torch
 
-                others = stack.enter_context(gathered(context, node, nodes))  # ends after the outputs are complete
+                crew = {}
+                if (runtime := os.environ.get(TRAINER)) and node == 0:
+                    found = {i: addresses.get(i, "") for i in inputs}
+                    training = Training(name, call, key, nodes, found, tuple(outputs))
+                    crew = {"others": partial(training.followers, runtime)}
+                others = stack.enter_context(
+                    gathered(context, node, nodes, **crew)
+                )  # ends after the outputs are complete
             read = tuple(folders.values())
             schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}

@@ -48,6 +48,14 @@ class TimeToLive(Section):
     failed: Life | None = None
 
 
+class Trainer(Section):
+    """Kubeflow Trainer, whose TrainJob has the pods of a training with several nodes, without the first."""
+
+    runtime: Name = "torch-distributed"
+    """Name of a runtime for torch."""
+    kind: Literal["ClusterTrainingRuntime", "TrainingRuntime"] = "ClusterTrainingRuntime"
+
+
 class Cluster(Section):
     """A cluster file."""
 
@@ -67,10 +75,14 @@ class Cluster(Section):
         TimeToLive,
         BeforeValidator(lambda value: value if isinstance(value, Mapping | TimeToLive) else {"ended": value}),
     ] = TimeToLive()
+    trainer: Trainer | None = None
+    """None: all pods of a training with several nodes are pods of the pipeline."""
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 
     def _problems(self) -> Iterator[str]:
+        if self.trainer and self.pipeline_root.startswith("gs://"):
+            yield "trainer: the pods of a TrainJob read s3:// and minio:// addresses, not a pipeline_root at gs://"
         for step in self.steps:
             if step not in CLUSTER_STEPS:
                 yield f"unknown step {step!r}: {known_names(step, CLUSTER_STEPS)}"

@@ -4,7 +4,7 @@ The merged artifact refers to its parts, without a copy. Only hits are written a
 part of a first stage, and hits are small. The figures of the whole are computed again from the merged tables, and the
 history gets one record of the step in place of its tasks' records. The output of a step that is one task has the files
 of that output, and the same digest. Of the pods that trained a model together, the leader has the model, and the merged
-artifact is the leader's.
+artifact is the leader's. The other pods' outputs are absent if a TrainJob of Kubeflow Trainer had them.
 """
 
 import re
@@ -65,12 +65,13 @@ class Part(Artifact):
 def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, merged: Draft) -> Metrics:
     """Joins all parts, in the order of their numbers."""
     ordered = complete([Part(path, read_manifest(path), read_history(path)) for path in parts])
-    trained = "nodes" in ordered[0].manifest.settings
+    nodes: int = ordered[0].manifest.settings.get("nodes", 0)
+    trained = nodes > 0
     if len(ordered) > 1 and merged.manifest.schema == "run":
         write_joined(Dataset(dataset), ordered, merged)
     else:
         share_parts(merged, ordered[:1] if trained else ordered)
-    if len(ordered) == 1:
+    if len(ordered) == 1 and nodes <= 1:
         return {"parts": 1, "headline": "one part"}
     if trained:
         records = [context.history.pop(part.title, Record()) for part in ordered]
@@ -100,7 +101,8 @@ def complete(parts: Sequence[Part]) -> list[Part]:
                 "run the pipeline again"
             )
     count, numbers = first["settings"].get("shards", first["settings"].get("nodes", 1)), sorted(p.number for p in parts)
-    if numbers != list(range(count)):
+    alone = "nodes" in first["settings"] and numbers == [0]  # a leader's output is complete without the others'
+    if numbers != list(range(count)) and not alone:
         found = ", ".join(str(number + 1) for number in numbers)
         raise UserError(f"{first['step']} has {count} parts, and merge was given {found}: run the pipeline again")
     return sorted(parts, key=lambda part: part.number)

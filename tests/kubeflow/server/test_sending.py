@@ -210,6 +210,18 @@ def test_what_pods_cannot_reach_is_refused(
         assert words in told and told.count("\n") == 1
 
 
+def test_of_a_training_with_a_trainjob_the_leader_alone_is_sent(
+    server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = "defaults: {environment: {GNN_ENCODER_CHECKPOINTS: s3://bucket/checkpoints}}\n"
+    for name, more in (("plain.yaml", ""), ("trainer.yaml", "trainer: {runtime: torch-distributed}\n")):
+        (tmp_path / name).write_text(IMAGES + needs + more, "utf-8")
+        assert submit(monkeypatch, server.url, "--cluster", name, "--set", "train_gnn.nodes=3") == 0
+    plain, led = (sent["runtime_config"]["parameters"] for sent in server.seen("POST", ".*/runs"))
+    assert [json.loads(task)["label"] for task in plain["train_gnn"]] == [f"node {i} of 3" for i in (1, 2, 3)]
+    assert led == plain | {"train_gnn": plain["train_gnn"][:1]}
+
+
 def test_a_dry_run_asks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
