@@ -19,7 +19,7 @@ from gnn_encoder.settings.pipeline import PIPELINES
 
 OWN_KEYS = ("node_selector", "environment", "secrets", "config_maps", "labels", "annotations")
 """Mappings whose keys the user chooses."""
-KEPT = ("operator", "effect", "medium", "pull_policy", "weight", "caching", "run_as_non_root")
+KEPT = ("operator", "effect", "medium", "pull_policy", "weight", "caching", "run_as_non_root", "kind")
 """Keys whose values are a choice of few: they are looked for as they are."""
 IN_THE_REQUEST = ("pipeline_root", "namespace", "experiment", "service_account")
 """Keys that are no part of the package: they are sent beside it."""
@@ -147,6 +147,7 @@ def test_no_key_of_the_example_is_lost() -> None:
     assert (on["nodeAffinity"][0]["weight"], on["nodeAffinity"][0]["matchExpressions"][0]["operator"]) == (80, "In")
     assert [each["medium"] for each in on["emptyDirMounts"] if each.get("medium")] == ["Memory"]
     assert (on["imagePullPolicy"], on["securityContext"]["runAsNonRoot"]) == ("IfNotPresent", True)
+    assert "value: ClusterTrainingRuntime/mark-" in text
     run = [task for task in spec["root"]["dag"]["tasks"].values() if "parameterIterator" not in task]
     assert len(run) > 30 and all(task["cachingOptions"]["enableCache"] for task in run)
     # What is lost is seen: without a step's section, its marks.
