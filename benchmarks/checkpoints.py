@@ -1,10 +1,11 @@
 """Steps of a training with checkpoints to a slow store, against the same training without checkpoints.
 
 The state, parameters and two moments of each, has `--megabytes`. The store is a process on this machine that takes
-`--rate` MB/s over all connections and keeps nothing. Both sides train the same steps and take turns. The delay is the
-difference of the sides' mean seconds a step, so it has all that checkpoints cost: copies, and the cores' time of the
-threads that write and send. Other work on the machine disturbs it, but hardly the processor time of this process, of
-which the table has the mean a step, too. The end of a training, which waits for the store, is not measured.
+`--rate` MB/s over all connections and keeps nothing. Both sides train the same steps and take turns, ABBA. The delay
+is the difference of the sides' mean seconds a step, so it has all that checkpoints cost: copies, and the time of the
+cores in the threads that write and send. Other work on the machine disturbs it, but hardly the processor time of this
+process, of which the table has the mean a step, too. The end of a training, which waits for the store, is not
+measured.
 
     python benchmarks/checkpoints.py [--megabytes 2600] [--rate 20] [--every 60] [--steps 150] [--rounds 2]
 """
@@ -208,7 +209,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder  # checkpoints of this machine
         for number in range(options.rounds):
-            for name, (every, measured) in sides.items():
+            for name, (every, measured) in list(sides.items())[:: -1 if number % 2 else 1]:  # ABBA
                 measured.train(f"{name}-{number}", every, options)
                 rate.value = inf  # what is not sent yet would disturb the other side
                 measured.finish()
