@@ -338,6 +338,8 @@ def test_which_bundle_takes_labels(inputs: dict[str, Path], bundles: dict[str, P
         if recommended != "plain":
             add_labels(latest / "bundle", [Wanted(NEW, "p7")])
             remove_labels(latest / "bundle", [Wanted(NEW, "p7")])
+            assert labelled_bundle(latest) == graph  # the recommended bundle has the labels of its run again
+            add_labels(latest / "bundle", [Wanted(NEW, "p7")])
             assert labelled_bundle(latest) == latest / "bundle"
 
 

@@ -6,7 +6,8 @@ ROOT/latest/bundle is the bundle that the run recommends, and ROOT/latest/bundle
 import re
 from pathlib import Path
 
-from gnn_encoder.artifacts.bundle import ADDED, Bundle
+from gnn_encoder.artifacts.bundle import Bundle
+from gnn_encoder.artifacts.dataset import Dataset
 from gnn_encoder.settings.systems import GNN_ENCODER
 
 BUNDLE, BUNDLES = "bundle", "bundles"
@@ -33,7 +34,8 @@ def graph_bundle(run: Path) -> Path:
 def labelled_bundle(run: Path) -> Path:
     """Returns the bundle of a finished run that takes labels: the recommended one, unless it is a plain dual encoder's.
 
-    Then it is the GNN-encoder's, and also if labels were added to that bundle alone: the next run reads those.
+    Then it is the GNN-encoder's, and also if the added labels of that bundle alone are not those that the run has read:
+    the next run reads them.
     """
     chosen, graph = run / BUNDLE, graph_bundle(run)
     if not chosen.exists():
@@ -41,5 +43,12 @@ def labelled_bundle(run: Path) -> Path:
     bundle = Bundle.read(chosen)
     if bundle.system == GNN_ENCODER:
         return chosen
-    elsewhere = (graph / ADDED).is_dir() and not (chosen / ADDED).is_dir()
+    elsewhere = _has_own_labels(run, graph) and not _has_own_labels(run, chosen)
     return graph if elsewhere or not bundle.labels_path else chosen
+
+
+def _has_own_labels(run: Path, bundle: Path) -> bool:
+    """Whether labels were added to or removed from a bundle since its run read the data."""
+    added = Bundle.read(bundle).added if bundle.exists() else None
+    read = Dataset(run / "dataset").added if (run / "dataset").exists() else []
+    return added is not None and added.labels != read

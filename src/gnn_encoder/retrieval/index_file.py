@@ -42,7 +42,7 @@ FLAT = IndexKind()
 class IndexInParts:
     """FAISS indexes over consecutive passages, in order, as one index. A search asks all of them and merges exactly.
 
-    `faiss.IndexShards` does not keep the lower rows where scores are equal at the cut-off.
+    `faiss.IndexShards` holds the hits of all parts at once: 4.9 GB of 4,096 queries with 1,000 hits in 100 parts.
     """
 
     parts: list[faiss.Index]
@@ -249,32 +249,12 @@ def search_index(index: Index, queries: np.ndarray, k: int) -> Hits:
     breadth = None
     if isinstance(index, faiss.IndexHNSW):
         breadth = faiss.SearchParametersHNSW(efSearch=max(index.hnsw.efSearch, k))  # type: ignore[attr-defined]
-    if isinstance(index, faiss.IndexScalarQuantizer):
-        scores, rows = _search_all(index, _fp32(queries), k)
-    else:
-        scores, rows = index.search(_fp32(queries), k, params=breadth)
+    scores, rows = index.search(_fp32(queries), k, params=breadth)
     if rows.min(initial=0) < -1 or rows.max(initial=-1) >= index.ntotal:
         raise UserError("the index names a passage that is not in the corpus: run encode_corpus again")
     scores[rows < 0] = -np.inf
     order = np.lexsort((rows, -scores), axis=1)
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1).astype(np.int32)
-
-
-def _search_all(index: faiss.IndexScalarQuantizer, queries: np.ndarray, k: int) -> Hits:
-    """The `k` best of all codes. FAISS keeps any rows of a tie at the cut-off, this function the lower ones.
-
-    It asks for more until all rows of the tie are found. `range_search` would find them in one pass, but its scores
-    differ in the last bit.
-    """
-    scores, rows = index.search(queries, k + 1)
-    for query in np.flatnonzero((scores[:, k - 1] == scores[:, k]) & np.isfinite(scores[:, k]) & (rows[:, k] >= 0)):
-        depth, more_scores, more = k + 1, scores[query], rows[query]
-        while depth < index.ntotal and more_scores[-1] == scores[query, k]:
-            depth = min(4 * depth, index.ntotal)
-            more_scores, more = (hits[0] for hits in index.search(queries[query : query + 1], depth))
-        best = np.lexsort((more, -more_scores))[:k]
-        scores[query, :k], rows[query, :k] = more_scores[best], more[best]
-    return scores[:, :k], rows[:, :k]
 
 
 def recall(index: Index, vectors: np.ndarray, queries: np.ndarray, k: int) -> float:

@@ -34,10 +34,11 @@ class IndexKind(StepSettings):
     """Candidates that a search keeps, at least as many as the requested hits."""
     index_parts: Annotated[int, Field(ge=1, le=1000, strict=True)] = 1
     """Build the index as so many indexes over consecutive passages, one after the other: memory holds one part at a
-    time. A search asks all parts and merges their hits. `flat_fp16` finds the same hits in any number of parts. Each
-    part of `sq8` has its own range of codes. Each part of `ivf` has its own centroids, `ivf_lists` of them, and each
-    part of `hnsw` its own graph. A search reads `ivf_probes` lists of each part, or keeps `hnsw_breadth` candidates of
-    each part, so more parts cost time and gain recall. `flat` builds no index: the setting has no effect there."""
+    time. A search asks all parts and merges their hits. `flat_fp16` finds the same in any number of parts; of equal
+    scores at the end of the hits FAISS keeps any. Each part of `sq8` has its own range of codes. Each part of `ivf` has
+    its own centroids, `ivf_lists` of them, and each part of `hnsw` its own graph. A search reads `ivf_probes` lists of
+    each part, or keeps `hnsw_breadth` candidates of each part, so more parts cost time and gain recall. `flat` builds
+    no index: the setting has no effect there."""
 
 
 class EncodeNodes(Inference, Sharded):
