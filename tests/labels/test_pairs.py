@@ -266,6 +266,19 @@ def test_a_label_that_the_run_has_read_is_removed(
     add_labels(latest / "bundle", labels)  # the same as before
     again = Bundle.read(latest / "bundle")
     assert state(again) == state(start) and again.changes is None
+    # A bundle of an earlier version does not name the labels that its run had read; they stay in force.
+    written = Bundle.read(read)
+    with drafting(tmp_path / "before", "bundle") as draft:
+        for file in (each for each in written.manifest.files if not each.startswith("added/")):
+            draft.share(written, file)
+        written._pass_on(draft)
+    latest = finished({"dataset": dataset}, tmp_path / "earlier", tmp_path / "before")
+    assert Bundle.read(latest / "bundle").added is None
+    new = Wanted("where is the violin", labels[0].passage_id)
+    add_labels(latest / "bundle", [new])
+    assert_equal(
+        Bundle.read(latest / "bundle"), expected(inputs, tmp_path / "two", name, bundles[name], [*labels, new])
+    )
 
 
 @pytest.mark.parametrize(
