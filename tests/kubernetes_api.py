@@ -145,15 +145,15 @@ class KubernetesApi:
     def handle(self, method: str, address: str, body: Any) -> tuple[int, Any]:
         parts = urlsplit(address)
         query = parse_qs(parts.query)
-        label, _, wanted = query.get("labelSelector", [""])[0].partition("=")
+        wanted = dict(each.split("=") for each in query.get("labelSelector", [""])[0].split(",") if each)
         if refusal := self.refusals.get(f"{method} {parts.path}"):
             return refusal[0], {"kind": "Status", "code": refusal[0], "message": refusal[1]}
         if (method, parts.path) == ("GET", f"{PODS}/{LEADER}"):
             return 200, self.pod
-        if (method, parts.path) == ("GET", PODS) and label == "jobset.sigs.k8s.io/jobset-name":
-            return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._pods_of(wanted)}
+        if (method, parts.path) == ("GET", PODS) and (of := wanted.get("jobset.sigs.k8s.io/jobset-name")):
+            return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self._pods_of(of)}
         if (method, parts.path) == ("GET", JOBS):
-            found = [job for job in self.jobs.values() if job["metadata"]["labels"].get(label) == wanted]
+            found = [job for job in self.jobs.values() if wanted.items() <= job["metadata"]["labels"].items()]
             return 200, {"items": found}
         if (method, parts.path) == ("POST", JOBS) and query["fieldValidation"] == ["Strict"]:
             try:
@@ -175,7 +175,8 @@ class KubernetesApi:
 
     def _current(self, name: str) -> dict[str, Any]:
         """The TrainJob; complete when all its pods have succeeded."""
-        done = all(process.poll() == 0 for process in self._of.get(name, []))
+        processes = self._of.get(name, [])
+        done = processes and all(process.poll() == 0 for process in processes)
         complete = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
         return {"status": {"conditions": [complete] if done else []}} | self.jobs[name]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from tiny_graph import write_gnn_inputs
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import nodes, trainer
+from gnn_encoder.runs import nodes, trainer, trainer_api
 from gnn_encoder.runs.trainer import Training, train_job, trouble
 from gnn_encoder.runs.trainer_api import TRAINER, TRAINING
 from gnn_encoder.settings.graph import BuildGraph
@@ -44,6 +44,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
         yield store
 
 
+FORBIDDEN = 'trainjobs is forbidden: User "system:serviceaccount:retrieval:runner" cannot create resource "trainjobs"'
+
+
 @contextmanager
 def cluster(monkeypatch: pytest.MonkeyPatch, folder: Path, starts: bool = False, **env: str) -> Iterator[KubernetesApi]:
     """A cluster of which this process is the leader's pod; its followers have files in `folder` alone."""
@@ -64,6 +67,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, folder: Path, starts: bool = False,
         monkeypatch.setenv("KUBECONFIG", str(api.config))
         monkeypatch.setenv("KFP_POD_NAME", LEADER)
         monkeypatch.setattr(trainer, "POLL_SECONDS", 0.2)
+        if not starts:
+            monkeypatch.setattr(trainer, "END_SECONDS", 0.0)  # a TrainJob without pods is never complete
         yield api
 
 
@@ -89,7 +94,9 @@ def test_a_trainjob_has_what_the_leaders_pod_has_and_nothing_of_kfp(tmp_path: Pa
     pod = leaders_pod(ENVIRONMENT, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, tmp_path / "log")
     job = train_job("train-gnn-1", RUNTIME, TRAINED, pod)
     check_train_job(json.loads(json.dumps(job)))
-    assert job["metadata"]["labels"] == {"gnn-encoder/training": "k" * 20, "kueue.x-k8s.io/queue-name": "gpus"}
+    assert job["metadata"]["labels"] == {
+        "gnn-encoder/training": "k" * 20, "kueue.x-k8s.io/queue-name": "gpus", "pipeline/runid": "run-0",
+    }  # fmt: skip
     assert job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": LEADER, "uid": "b1"}]
     own = job["spec"]["trainer"]
     assert own["numNodes"] == 2 and own["image"] == "registry.example.com/gnn-encoder-python:0.1.0-gpu"
@@ -136,16 +143,18 @@ def test_an_input_that_followers_cannot_read_is_named(address: str, tmp_path: Pa
         (
             f"GET {PODS}/{LEADER}",
             403,
-            "forbidden",
+            FORBIDDEN,
             r"service account may not get pods in retrieval: .*docs/production.md",
         ),
-        (f"GET {JOBS}", 403, "forbidden", r"service account may not list trainjobs in retrieval: .*docs/production.md"),
-        (f"POST {JOBS}", 403, "forbidden", r"service account may not create trainjobs in retrieval: .*production.md"),
+        (f"GET {JOBS}", 403, FORBIDDEN, r"service account may not list trainjobs in retrieval: .*docs/production.md"),
+        (f"POST {JOBS}", 403, "exceeded quota: gpus", "the cluster refuses to create trainjobs: exceeded quota: gpus"),
+        (f"POST {JOBS}", 404, 'namespaces "retrieval" not found', "refuses to create trainjobs: namespaces"),
+        (f"POST {JOBS}", 403, FORBIDDEN, r"service account may not create trainjobs in retrieval: .*production.md"),
         (
             f"GET {JOBS}",
             404,
             "page not found",
-            r"no TrainJob .trainer.kubeflow.org/v1alpha1.: .* installs Kubeflow Trai",
+            r"no TrainJob .trainer.kubeflow.org/v1alpha1.: ask its administrator to install Kubeflow Trai",
         ),
         (
             f"POST {JOBS}",
@@ -160,7 +169,7 @@ def test_an_input_that_followers_cannot_read_is_named(address: str, tmp_path: Pa
             r"runtimePatches\"; Kubeflow Trainer 2.2 or newer",
         ),
         (f"POST {JOBS}", 500, "etcd", r"the Kubernetes API answers 500 \(etcd\); run again"),
-        (f"GET {PODS}", 403, "forbidden", r"service account may not list pods in retrieval: .*docs/production.md"),
+        (f"GET {PODS}", 403, FORBIDDEN, r"service account may not list pods in retrieval: .*docs/production.md"),
     ],
 )
 def test_what_the_cluster_refuses_is_one_line(
@@ -231,9 +240,27 @@ def test_the_trainjob_is_deleted_in_every_case(
 
 def test_a_trainjob_of_an_earlier_attempt_is_deleted_first(api: KubernetesApi, context: Context) -> None:
     for name, key in (("old", "k" * 20), ("other", "x")):
-        api.jobs[name] = {"metadata": {"name": name, "labels": {TRAINING: key}}}
+        api.jobs[name] = {"metadata": {"name": name, "labels": {TRAINING: key, "pipeline/runid": "run-0"}}}
+    api.jobs["others"] = {"metadata": {"name": "others", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-1"}}}
     with met(context) as block, block:
-        assert set(api.jobs) == {"other", api.created[0]["metadata"]["name"]}
+        assert set(api.jobs) == {"other", "others", api.created[0]["metadata"]["name"]}
+
+
+def test_pods_of_an_earlier_attempt_do_not_join(
+    api: KubernetesApi, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.jobs["old"] = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
+    api.pods["old"] = [{"metadata": {"name": "pod"}}]
+    Timer(1.5, api.pods.clear).start()
+    with met(context) as block, block:
+        assert not api.pods
+    monkeypatch.setattr(trainer_api, "GONE_SECONDS", 0.1)
+    api.jobs["old"] = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
+    api.pods["old"] = [{"metadata": {"name": "pod"}}]
+    with pytest.raises(
+        UserError, match=r"pods of TrainJob old, of an earlier attempt, do not end; .* kubectl delete pods"
+    ):
+        led(context).__enter__()
 
 
 def test_a_trainjob_that_cannot_be_deleted_is_named(
@@ -279,6 +306,7 @@ def node(state: dict[str, Any], **before: dict[str, Any]) -> dict[str, Any]:
             False,
         ),
         ([], ["Failed"], "it failed: why: what", False),
+        ([], ["Complete"], "it is complete, although the training is not", False),
     ],
 )
 def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[str], cause: str, waits: bool) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.runs.nodes import LeaderLost
+from gnn_encoder.runs.nodes import LeaderLost, NoLeader
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.storage import Transfer, get_folder
 
 RANKS = ("PET_NODE_RANK", "JOB_COMPLETION_INDEX")
 """Environment variables with the pod's number from 0: of Trainer's torch runtimes, and of Kubernetes' indexed jobs."""
-LONGEST = 2000
-"""Kubernetes keeps 4,096 bytes of a termination message."""
+LONGEST = 4096
+"""Bytes that Kubernetes keeps of a termination message."""
 
 
 def follow(given: dict[str, Any]) -> None:
@@ -47,14 +47,15 @@ def main(text: str) -> int:
     given = json.loads(text)
     try:
         follow(given)
-    except LeaderLost as error:
-        # Not a failure of this pod: Kubernetes would start it again and keep its GPUs, but the leader's next attempt
-        # has a TrainJob of its own.
-        print(f"{error}", file=sys.stderr)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+        if isinstance(cause, LeaderLost | NoLeader):
+            # Not a failure of this pod: Kubernetes would start it again and keep its GPUs, but the leader's next
+            # attempt has a TrainJob of its own.
+            print(f"{cause}", file=sys.stderr)
+            return 0
         with suppress(OSError):
-            Path(given["termination_log"]).write_text(one_line(cause)[:LONGEST], encoding="utf-8")
+            Path(given["termination_log"]).write_bytes(one_line(cause).encode()[:LONGEST])
         if isinstance(error, UserError):
             print(f"{given['step']}: {error}", file=sys.stderr)
             return 2

@@ -55,6 +55,10 @@ class LeaderLost(RuntimeError):
     """The leader is gone, so that no other node can go on."""
 
 
+class NoLeader(UserError):
+    """No leader announced itself in the time in which the nodes have to meet."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where the leader's store is, for one attempt."""
@@ -200,7 +204,7 @@ class Nodes:
             if (now := time.monotonic()) > deadline:
                 where = f" at {place.host}:{place.port}" if place else ""
                 what = f"{self.name(self.number)} found no leader{where} within {limit:,.0f} s"
-                raise UserError(_late(what, meeting))
+                raise NoLeader(_late(what, meeting))
             if now - printed >= LINE_SECONDS:
                 printed = now
                 print(f"{self.title}: {self.name(self.number)} waits for the leader", file=sys.stderr)

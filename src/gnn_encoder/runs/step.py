@@ -114,14 +114,14 @@ def _run(
             if together:
                 from gnn_encoder.runs.nodes import gathered  # imports torch
 
-                crew = {}
+                started = {}
                 if (runtime := os.environ.get(TRAINER)) and node == 0:
-                    found = {i: addresses.get(i, "") for i in inputs}
-                    training = Training(name, call, key, nodes, found, tuple(outputs))
-                    crew = {"others": partial(training.followers, runtime)}
-                others = stack.enter_context(
-                    gathered(context, node, nodes, **crew)
-                )  # ends after the outputs are complete
+                    training = Training(
+                        name, call, key, nodes, {i: addresses.get(i, "") for i in inputs}, tuple(outputs)
+                    )
+                    started = {"others": partial(training.followers, runtime)}
+                # The block ends after the outputs are complete.
+                others = stack.enter_context(gathered(context, node, nodes, **started))
             read = tuple(folders.values())
             schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}

@@ -17,28 +17,25 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from gnn_encoder.errors import UserError, printable
-from gnn_encoder.runs.trainer_api import GROUP, TRAINER, TRAINING, VERSION, Api, Unreachable
+from gnn_encoder.errors import UserError, one_line, printable
+from gnn_encoder.runs.trainer_api import GROUP, RUN, TRAINER, TRAINING, VERSION, Api, Unreachable
 from gnn_encoder.settings.pipeline import StepArguments
+from gnn_encoder.settings.step_needs import ISTIO, KFP_MOUNTS, RESERVED
 from gnn_encoder.storage.s3 import SCHEME, is_remote
 
 NODE = "node"
 """Name that Kubeflow Trainer requires of a runtime's job, and of the container in it, that trains."""
-RUN = "pipeline/runid"
-"""KFP's label of all pods of a run, which a NetworkPolicy can name."""
-OWNED = ("pipeline/", "pipelines.kubeflow.org/", "workflows.argoproj.io/")
-"""Prefixes of labels by which KFP and Argo find the pods of steps. A follower must not be taken for one."""
 QUEUES = "kueue.x-k8s.io/"
 """Prefix of Kueue's labels. They belong to the TrainJob, which Kueue admits as a whole."""
 NOT_PASSED_ON = ("ARGO_", "KFP_", "PET_", TRAINER)
 """Prefixes of the leader's variables that followers do not get. Trainer sets and reserves PET_*."""
-LEADERS_MOUNTS = ("/gcs/", "/minio/", "/s3/", "/kfp-launcher/", "/var/run/argo/", "/var/run/secrets/kubernetes.io/")
+LEADERS_MOUNTS = (*(f"{mount}/" for mount in KFP_MOUNTS), "/var/run/argo/", "/var/run/secrets/kubernetes.io/")
 """Where KFP, Argo and Kubernetes mount volumes of their own."""
 STUCK = (
     "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError", "CreateContainerError",
     "RunContainerError",
 )  # fmt: skip
-"""Kubernetes' reasons why a container waits that waiting does not mend."""
+"""Kubernetes' reasons why a container waits that do not go away by waiting."""
 POLL_SECONDS = 5.0
 END_SECONDS = 60.0
 """How long followers may take to exit after a training, and to close their runs in MLflow; then their pods end."""
@@ -79,7 +76,7 @@ class Training:
         api = Api(self.title)
         name = f"{self.step.replace('_', '-')}-{uuid4().hex[:8]}"
         body = train_job(name, runtime, self, api.own_pod())
-        api.delete_of_training(self.key[:20])  # of an attempt whose leader was killed
+        api.delete_earlier(body["metadata"]["labels"])  # of an attempt whose leader was killed
         stopped = threading.Event()
         watch = threading.Thread(
             target=_watch, args=(api, name, self.count, ring, stopped), name="TrainJob", daemon=True
@@ -103,12 +100,13 @@ def train_job(name: str, runtime: str, training: Training, pod: Mapping[str, Any
     (main,) = (container for container in spec["containers"] if container["name"] == "main")
     mounts = [each for each in main.get("volumeMounts", []) if not f"{each['mountPath']}/".startswith(LEADERS_MOUNTS)]
     mounted = {each["name"] for each in mounts}
-    labels = {key: value for key, value in about.get("labels", {}).items() if not key.startswith(OWNED)}
+    # KFP and Argo find the pods of steps by the reserved labels: a follower must not be taken for one.
+    labels = {key: value for key, value in about.get("labels", {}).items() if not key.startswith(RESERVED)}
     queue = {key: value for key, value in labels.items() if key.startswith(QUEUES) and "pod-group" not in key}
     plain = {key: value for key, value in labels.items() if not key.startswith(QUEUES)}
     # Without a proxy, as KFP's pods: the leader could not reach a follower behind one, nor a follower the leader.
-    plain |= {RUN: about["labels"][RUN]} if RUN in about.get("labels", {}) else {}
-    plain |= {"sidecar.istio.io/inject": "false"}
+    run = {RUN: about["labels"][RUN]} if RUN in about.get("labels", {}) else {}
+    plain |= run | {ISTIO: "false"}
     container = {"name": NODE, "volumeMounts": mounts, "securityContext": main.get("securityContext")}
     pod_patch = {
         "serviceAccountName": spec.get("serviceAccountName"),
@@ -121,7 +119,7 @@ def train_job(name: str, runtime: str, training: Training, pod: Mapping[str, Any
         "containers": [{key: value for key, value in container.items() if value}],
     }
     template = {
-        "metadata": {"labels": plain, "annotations": {"sidecar.istio.io/inject": "false"}},
+        "metadata": {"labels": plain, "annotations": {ISTIO: "false"}},
         "spec": {key: value for key, value in pod_patch.items() if value},
     }
     follower = {
@@ -146,7 +144,7 @@ def train_job(name: str, runtime: str, training: Training, pod: Mapping[str, Any
         "kind": "TrainJob",
         "metadata": {
             "name": name,
-            "labels": {TRAINING: training.key[:20], **queue},
+            "labels": {TRAINING: training.key[:20], **run, **queue},
             "ownerReferences": [owner],  # Kubernetes deletes the TrainJob with the leader's pod at the latest
         },
         "spec": {
@@ -179,8 +177,8 @@ def _watch(api: Api, name: str, count: int, ring: Callable[[Exception], None], s
             cause, waits = trouble(api.job(name), api.pods_of(name), count)
         except Unreachable:
             continue  # the training needs the API only again at its end
-        except UserError as error:
-            cause, waits = str(error), False
+        except Exception as error:  # without this watch the leader would wait in vain
+            cause, waits = one_line(error), False
         waiting_since = waiting_since if waits else time.monotonic()
         if not cause and time.monotonic() - waiting_since > PODLESS_SECONDS:
             cause = f"it has no pods after {PODLESS_SECONDS:.0f} s"
@@ -194,7 +192,9 @@ def _await_end(api: Api, name: str) -> None:
     """Waits until the followers have ended by themselves. The outputs are complete, so that nothing can fail here."""
     deadline = time.monotonic() + END_SECONDS
     with suppress(UserError):  # a cluster that does not answer: the deletion prints a warning
-        while time.monotonic() < deadline and "Complete" not in _conditions(job := api.job(name)) and job:
+        while (job := api.job(name)) and not {"Complete", "Failed"} & {*_conditions(job)}:
+            if time.monotonic() > deadline:
+                break
             time.sleep(min(1.0, POLL_SECONDS))
 
 
@@ -227,4 +227,6 @@ def trouble(job: Mapping[str, Any], pods: list[dict[str, Any]], count: int) -> t
     conditions = _conditions(job)
     if failed := conditions.get("Failed"):
         return printable(f"it failed: {failed.get('reason', '')}: {failed.get('message', '')}"), False
+    if "Complete" in conditions:
+        return "it is complete, although the training is not", False
     return "", not pods and "Suspended" not in conditions

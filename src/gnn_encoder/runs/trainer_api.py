@@ -6,6 +6,7 @@ The client is Kubernetes' own, which KFP brings. Every error is one line that sa
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,12 @@ OLDEST = "2.2"
 """The first version of Kubeflow Trainer with `runtimePatches`: the pods' volumes, node selectors and users."""
 TRAINING = "gnn-encoder/training"
 """Label of a TrainJob: the key of its training."""
+RUN = "pipeline/runid"
+"""KFP's label of all pods of a run, which a NetworkPolicy can name; of a TrainJob, too."""
+JOBSET = "jobset.sigs.k8s.io/jobset-name"
+"""Label of a TrainJob's pods: its name."""
+GONE_SECONDS = 120.0
+"""How long the pods of a deleted TrainJob may take to end."""
 TIMEOUT = (10, 30)
 """Seconds to connect to the Kubernetes API, and to read its answer."""
 RULE = "docs/production.md has the rule, under Kubeflow Trainer"
@@ -41,15 +48,19 @@ class Api:
                 config.load_incluster_config(client_configuration=settings)
                 self.namespace = NAMESPACE.read_text("utf-8").strip()
         except (config.ConfigException, OSError) as error:
-            raise UserError(f"no Kubernetes API for a TrainJob ({one_line(error)}): unset {TRAINER}") from None
+            raise UserError(
+                f"no Kubernetes API for a TrainJob ({one_line(error)}): leave trainer out of the cluster file"
+            ) from None
         self._client = client.ApiClient(settings)
         self._pods, self._jobs = client.CoreV1Api(self._client), client.CustomObjectsApi(self._client)
         self._place = (GROUP, VERSION, self.namespace, PLURAL)
 
     def own_pod(self) -> dict[str, Any]:
         """Returns the pod of this process."""
+        if not (name := os.environ.get("KFP_POD_NAME")):
+            raise UserError(f"KFP_POD_NAME is not set in {self.title}'s pod, as KFP sets it: leave trainer out")
         with self._errors("get pods"):
-            pod = self._pods.read_namespaced_pod(os.environ["KFP_POD_NAME"], self.namespace, _request_timeout=TIMEOUT)
+            pod = self._pods.read_namespaced_pod(name, self.namespace, _request_timeout=TIMEOUT)
             return dict(self._client.sanitize_for_serialization(pod))
 
     def create(self, body: Mapping[str, Any]) -> None:
@@ -68,14 +79,24 @@ class Api:
                 how = f"kubectl delete trainjob -n {self.namespace} {name}"
                 print(f"warning: TrainJob {name} was not deleted ({_said(error)}): {how}", file=sys.stderr)
 
-    def delete_of_training(self, key: str) -> None:
-        """Deletes the TrainJobs of earlier attempts, so that their followers do not join."""
+    def delete_earlier(self, labels: Mapping[str, str]) -> None:
+        """Deletes the TrainJobs of earlier attempts and waits until their pods are gone, so that none joins.
+
+        Raises UserError if pods are still there after `GONE_SECONDS`.
+        """
+        selector = ",".join(f"{key}={labels[key]}" for key in (TRAINING, RUN) if key in labels)
         with self._errors("list trainjobs"):
             found = self._jobs.list_namespaced_custom_object(
-                *self._place, label_selector=f"{TRAINING}={key}", _request_timeout=TIMEOUT
+                *self._place, label_selector=selector, _request_timeout=TIMEOUT
             )
-        for job in found["items"]:
-            self.delete(job["metadata"]["name"])
+        deadline = time.monotonic() + GONE_SECONDS
+        for name in [job["metadata"]["name"] for job in found["items"]]:
+            self.delete(name)
+            while self.pods_of(name):
+                if time.monotonic() > deadline:
+                    how = f"kubectl delete pods -n {self.namespace} -l {JOBSET}={name}"
+                    raise UserError(f"pods of TrainJob {name}, of an earlier attempt, do not end; run again, or {how}")
+                time.sleep(1.0)
 
     def job(self, name: str) -> dict[str, Any]:
         """Returns a TrainJob; empty if there is none."""
@@ -92,8 +113,9 @@ class Api:
     def pods_of(self, name: str) -> list[dict[str, Any]]:
         """Returns the pods of a TrainJob, whose JobSet has its name."""
         with self._errors("list pods"):
-            selector = f"jobset.sigs.k8s.io/jobset-name={name}"
-            found = self._pods.list_namespaced_pod(self.namespace, label_selector=selector, _request_timeout=TIMEOUT)
+            found = self._pods.list_namespaced_pod(
+                self.namespace, label_selector=f"{JOBSET}={name}", _request_timeout=TIMEOUT
+            )
             return list(self._client.sanitize_for_serialization(found.items))
 
     @contextmanager
@@ -111,15 +133,15 @@ class Api:
 
     def _refuse(self, error: Any, right: str) -> NoReturn:
         said = _said(error)
-        if error.status == 404 and right.endswith("trainjobs"):
+        if error.status == 404 and right.endswith("trainjobs") and "namespaces" not in said:
             raise UserError(
-                f"this cluster has no TrainJob ({GROUP}/{VERSION}): its administrator installs Kubeflow Trainer "
-                f"{OLDEST} or newer; or leave trainer out of the cluster file"
+                f"this cluster has no TrainJob ({GROUP}/{VERSION}): ask its administrator to install Kubeflow Trainer "
+                f"{OLDEST} or newer, or leave trainer out of the cluster file"
             ) from None
-        if error.status in (401, 403) and "admission webhook" not in said:
+        if error.status == 401 or (error.status == 403 and " cannot " in said):
             raise UserError(
-                f"the step's service account may not {right} in {self.namespace}: the cluster's administrator grants "
-                f"it ({RULE})"
+                f"the step's service account may not {right} in {self.namespace}: ask the cluster's administrator to "
+                f"grant it ({RULE})"
             ) from None
         if error.status == 429 or error.status >= 500:
             raise Unreachable(f"the Kubernetes API answers {error.status} ({said}); run again") from None

@@ -12,11 +12,14 @@ from pydantic import BeforeValidator, Field
 
 from gnn_encoder.settings.calls import CLUSTER_STEPS
 from gnn_encoder.settings.kubernetes import Count, Name, Positive, Section
+from gnn_encoder.settings.pipeline import ON_NODES
 from gnn_encoder.settings.step_needs import StepNeeds
 from gnn_encoder.settings.values import known_names
 
 LIKE = {"encode_nodes": "encode_corpus", "index_bm25": "bm25_retrieve"}
 """Step → another whose section it has if it has none of its own, because one step once did the work of both."""
+POD_GROUP = "kueue.x-k8s.io/pod-group-name"
+"""Label of pods that Kueue admits together."""
 
 
 class Images(Section):
@@ -83,6 +86,9 @@ class Cluster(Section):
     def _problems(self) -> Iterator[str]:
         if self.trainer and self.pipeline_root.startswith("gs://"):
             yield "trainer: the pods of a TrainJob read s3:// and minio:// addresses, not a pipeline_root at gs://"
+        for step in ON_NODES if self.trainer else ():
+            if POD_GROUP in {*self.defaults.labels, *self.steps.get(step, StepNeeds()).labels}:
+                yield f"trainer: {step} has the label {POD_GROUP}, but its leader is its only pod: delete the label"
         for step in self.steps:
             if step not in CLUSTER_STEPS:
                 yield f"unknown step {step!r}: {known_names(step, CLUSTER_STEPS)}"
