@@ -70,6 +70,11 @@ def test_mistakes_are_named(study: list[str], own: list[str], words: str) -> Non
         variants(Settings(), study, own)
 
 
+def test_a_use_of_labels_is_no_mode_of_all_variants() -> None:
+    with pytest.raises(UserError, match="mode = sum: choose frozen or joint; the study labels"):
+        variants(parse_settings({"try_variant": {"mode": "sum"}}), ["parts"], [])
+
+
 def test_a_variants_graph_is_set_where_the_pipelines_is() -> None:
     with pytest.raises(UserError, match=r"unknown setting try_variant\.neighbors"):
         parse_settings({"try_variant": {"neighbors": 3}})

@@ -27,7 +27,7 @@ from typing import Self
 
 import numpy as np
 
-from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, ROWS, AddedLabels, Changes
+from gnn_encoder.artifacts.added_labels import ADDED_LABELS, CHANGED, PAIRS, ROWS, AddedLabels, Changes
 from gnn_encoder.artifacts.arrays import VECTORS, read_rows
 from gnn_encoder.artifacts.dataset import CORPUS, Dataset, PassageTable
 from gnn_encoder.artifacts.folder import README, Artifact, Draft, FileFacts, read_manifest
@@ -187,6 +187,7 @@ class Bundle(Artifact):
         card.pop("changed", None)
         if added.changes:
             card["changed"] = {"rows": f"{ADDED}/{ROWS}", "vectors": f"{ADDED}/{CHANGED}"}
+            card["changed"] |= {"labels": f"{ADDED}/{PAIRS}"} if added.changes.pairs else {}
         (draft / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
         added.write(draft / ADDED)
         self._pass_on(draft)

@@ -221,7 +221,9 @@ def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, flo
     train = facts.queries["train"]
     longer = float((facts.passage_tokens > size.length).mean())
     drawn = f", {size.queries:,} of them drawn, which is what fits" if size.queries < train else ""
-    stop = f"until {PATIENCE} epochs gain nothing on dev, at most {size.epochs}" if size.epochs > 1 else "one epoch"
+    stop = "one epoch, or none if dev is better without"
+    if size.epochs > 1:
+        stop = f"until {PATIENCE} epochs gain nothing on dev, at most {size.epochs}"
     edges = "labelled and retrieved edges" if _scores_edges(facts, rates, size, budget) else "labelled edges"
     if facts.shared < REPEATED:
         edges = "retrieved edges: hardly a passage has two training queries"

@@ -61,6 +61,8 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
 
     A user's variant has the form `NAME: step.setting=value step.setting=value`.
     """
+    if (mode := settings.try_variant.mode) in LABEL_SYSTEMS:
+        raise UserError(f"try_variant.mode = {mode}: choose frozen or joint; the study labels has this use of labels")
     wanted: dict[str, dict[str, Any]] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
         if study not in STUDIES:
