@@ -20,9 +20,8 @@ from gnn_encoder.training.loop import parameter_groups, trainable_attention
 
 TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
 UNLIKELY, TRIES = 12, 3
-"""A model encodes about four times as many tokens as it trains on, with AMX eight times as many. Where it is more than
-so many times as many, another program had the machine meanwhile, and both are measured again, up to so many times in
-all."""
+"""A model encodes about four times as many tokens a second as it trains on, with AMX eight times as many. A ratio above
+`UNLIKELY` shows that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
 LENGTH = 128
 """Tokens to which the measured passages are cut."""
 
