@@ -14,16 +14,17 @@ def bundle_dual_encoder(
     bm25_index: Input[Artifact],
     bundle: Output[Model],
     passage_vectors: Input[Artifact] = None,
+    recommendation: Input[Artifact] = None,
 ) -> None:
     """Make a bundle of a dual encoder's vectors as they are."""
     from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 
-    inputs = {"passage_vectors": passage_vectors.path} if passage_vectors else {}
+    optional = {"passage_vectors": passage_vectors, "recommendation": recommendation}
     bundle_dual_encoder(
         arguments,
         dataset=dataset.path,
         dual_encoder=dual_encoder.path,
         bm25_index=bm25_index.path,
         bundle=bundle.path,
-        **inputs,
+        **{name: artifact.path for name, artifact in optional.items() if artifact},
     )

@@ -10,6 +10,7 @@ from components.image import IMAGE
 def choose_bundle(
     arguments: str,
     dataset: Input[Dataset],
+    dpr: Input[Model],
     dual_encoder: Input[Model],
     converged: Input[Model],
     query_sum: Input[Model],
@@ -25,7 +26,7 @@ def choose_bundle(
     from gnn_encoder.steps.choose_bundle import choose_bundle
 
     made_in_a_run = {"recommendation": recommendation, "evaluation": evaluation, "graph": graph}
-    bundles = (dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder)
+    bundles = (dpr, dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder)
     choose_bundle(
         arguments,
         dataset=dataset.path,

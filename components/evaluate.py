@@ -23,6 +23,7 @@ def evaluate(
     query_clusters: Input[Artifact] = None,
     gnn_encoder: Input[Artifact] = None,
     reranked: Input[Artifact] = None,
+    dpr_fused: Input[Artifact] = None,
     dual_encoder_fused: Input[Artifact] = None,
     converged_fused: Input[Artifact] = None,
     query_sum_fused: Input[Artifact] = None,
@@ -43,7 +44,7 @@ def evaluate(
 
     runs = (
         bm25, untrained, dpr, dual_encoder, converged, query_sum, query_memory, query_clusters, gnn_encoder, reranked,
-        dual_encoder_fused, converged_fused, query_sum_fused, query_memory_fused, query_clusters_fused,
+        dpr_fused, dual_encoder_fused, converged_fused, query_sum_fused, query_memory_fused, query_clusters_fused,
         gnn_encoder_fused, dual_encoder_fused_by_rank, gnn_encoder_fused_by_rank, *(rerankers or ()),
         *(propagated_rerankers or ()), *(generated_rerankers or ()), *(evaluated_rerankers or ()),
         *(distilled_rerankers or ()), *(document_rerankers or ()),

@@ -15,6 +15,7 @@ class Foundation:
     dataset: Any
     bm25_index: Any
     bm25_run: Any
+    dpr: Any
     dpr_run: Any
     cross_encoder: Any
     pair_scores: Any
@@ -109,6 +110,7 @@ def lay_foundation(
         dataset,
         bm25_index,
         bm25_run,
+        dpr,
         dpr_run,
         cross_encoder,
         pair_scores,

@@ -54,6 +54,7 @@ def train(
     rank_gnn_encoder: str,
     rerank: list,
     merge_rerank: str,
+    fuse_dpr: str,
     fuse_dual_encoder: str,
     fuse_converged: str,
     fuse_query_sum: str,
@@ -62,6 +63,7 @@ def train(
     fuse_gnn_encoder: str,
     evaluate: str,
     recommend: str,
+    bundle_dpr: str,
     choose_bundle: str,
     measure_latency: str,
     report: str,
@@ -188,6 +190,7 @@ def train(
             arguments=arguments, dataset=dataset, first_run=graphed, scorer=base.cross_encoder
         ).output
     reranked = components.merge(arguments=merge_rerank, parts=dsl.Collected(hits), dataset=dataset).output
+    dpr_fused = components.fuse(arguments=fuse_dpr, dataset=dataset, lexical_run=bm25, dense_run=dpr).outputs
     plain_fused = components.fuse(
         arguments=fuse_dual_encoder, dataset=dataset, lexical_run=bm25, dense_run=plain
     ).outputs
@@ -220,6 +223,7 @@ def train(
         **ranked,
         gnn_encoder=graphed,
         reranked=reranked,
+        dpr_fused=dpr_fused["convex_run"],
         dual_encoder_fused=plain_fused["convex_run"],
         converged_fused=converged_fused,
         **fused,
@@ -228,12 +232,20 @@ def train(
         gnn_encoder_fused_by_rank=graphed_fused["reciprocal_run"],
     ).output
     recommendation = components.recommend(arguments=recommend, dataset=dataset, evaluation=evaluation).output
+    dpr_bundle = components.bundle_dual_encoder(
+        arguments=bundle_dpr,
+        dataset=dataset,
+        dual_encoder=base.dpr,
+        bm25_index=bm25_index,
+        recommendation=recommendation,
+    ).output
     chosen_bundle = components.choose_bundle(
         arguments=choose_bundle,
         dataset=dataset,
         recommendation=recommendation,
         evaluation=evaluation,
         graph=graph,
+        dpr=dpr_bundle,
         dual_encoder=plain_bundle,
         converged=converged_bundle,
         **by_labels,

@@ -22,16 +22,18 @@ def update(
     encode_corpus: str,
     bundle_dual_encoder: str,
     bundle_converged: str,
+    bundle_dpr: str,
     choose_bundle: str,
     dual_encoder: str,
     cross_encoder: str,
     gnn_encoder: str,
     converged: str,
+    dpr: str,
 ) -> None:
     """A new bundle without training: new and changed passages, new queries, deletions."""
     dataset = components.ingest(arguments=ingest).output
     bm25_index = components.index_bm25(arguments=index_bm25, dataset=dataset).output
-    addresses = {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder, "converged": converged}
+    addresses = {"dual": dual_encoder, "cross": cross_encoder, "gnn": gnn_encoder, "converged": converged, "dpr": dpr}
     models = {name: dsl.importer(artifact_uri=uri, artifact_class=dsl.Model).output for name, uri in addresses.items()}
     built = components.build_graph(
         arguments=build_graph, dataset=dataset, dual_encoder=models["dual"], cross_encoder=models["cross"]
@@ -74,8 +76,9 @@ def update(
         passage_vectors=built["passage_vectors"],
         bm25_index=bm25_index,
     ).output
-    bundles["converged"] = components.bundle_dual_encoder(
-        arguments=bundle_converged, dataset=dataset, dual_encoder=models["converged"], bm25_index=bm25_index
-    ).output
+    for name, arguments in {"converged": bundle_converged, "dpr": bundle_dpr}.items():
+        bundles[name] = components.bundle_dual_encoder(
+            arguments=arguments, dataset=dataset, dual_encoder=models[name], bm25_index=bm25_index
+        ).output
     # The same system as before.
     components.choose_bundle(arguments=choose_bundle, dataset=dataset, **bundles)

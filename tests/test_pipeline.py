@@ -34,7 +34,7 @@ from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings
 from gnn_encoder.settings.studies import STUDIES
-from gnn_encoder.settings.systems import CONVERGED, GNN_ENCODER, QUERY_CLUSTERS
+from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS
 
 pytestmark = pytest.mark.timeout(400)
 TITLES = titles(Settings())
@@ -457,6 +457,26 @@ def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trai
     removed = Bundle.read(latest / "bundle")
     assert removed.changes and removed.vectors.shape == before.vectors.shape
     np.testing.assert_allclose(removed.vectors, before.vectors, rtol=ROUNDED, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_recommended_dpr_is_bundled_and_updated(trained: Trained) -> None:
+    latest, root = trained.root / "latest", ("--root", str(trained.root))
+    assert not (latest / "dpr").exists()
+    first = "recommend.order=[DPR, Dual encoder]"
+    outcome = trained.run("--set", first, "--set", "recommend.margin=1.0", "--set", "recommend.significance=0.0")
+    assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
+    before = Bundle.read((latest / "bundle").resolve())
+    assert before.system == DPR and (latest / place_of(DPR)).is_dir() and (latest / "dpr").is_dir()
+    question = "what is the old river"
+    found = Retriever.load(str(latest / "bundle"), trained.root).search(question)
+    assert gnn_encoder("update", *root) == 0
+    after = Bundle.read(latest / "bundle")
+    assert after.path.resolve() != before.path and after.system == DPR
+    np.testing.assert_array_equal(after.vectors, before.vectors)
+    assert Retriever.load(str(latest / "bundle"), trained.root).search(question) == found
+    assert trained.run().status == "FINISHED"
+    assert not (latest / "dpr").exists() and not (latest / place_of(DPR)).exists()
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """What a run recommends, and the bundle that it chooses, on figures and bundles written by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from gnn_encoder.retrieval.search import Searcher, fused_run, served_run
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.measures import ALL
 from gnn_encoder.settings.outcome import BundleDualEncoder, ChooseBundle, Evaluate, Recommend
+from gnn_encoder.settings.systems import DPR
 from gnn_encoder.steps.bundle_dual_encoder import bundle_dual_encoder
 from gnn_encoder.steps.choose_bundle import choose_bundle
 from gnn_encoder.steps.recommend import recommend
@@ -47,6 +48,7 @@ def write_evaluation(
     means: dict[str, float],
     bundles: Sequence[Path] = (),
     splits: tuple[str, ...] = ("dev",),
+    records: Mapping[str, Record] = {},
 ) -> Path:
     """An evaluation in which each system has its mean, up to 0.1 more or less for a query."""
     generator, parts = np.random.default_rng(1), []
@@ -71,7 +73,7 @@ def write_evaluation(
         draft.manifest.inputs = {"dataset": dataset.manifest.digest}
         draft.manifest.settings = Evaluate(permutations=200).model_dump(mode="json")
         ranked = {f"rank: {path.name}": Record(inputs={"bundle": read_manifest(path).digest}) for path in bundles}
-        write_history(draft.path, ranked)
+        write_history(draft.path, {**ranked, **records})
     return path
 
 
@@ -262,6 +264,31 @@ def test_a_system_without_a_bundle_and_a_bundle_that_was_not_ranked_are_refused(
     paths = {"recommendation": tmp_path / "recommendation", "chosen_bundle": tmp_path / "bundle"}
     with pytest.raises(UserError, match="is not about"):
         choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=[plain], **paths)
+
+
+def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
+    plain: Path, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    """DPR is ranked without a bundle."""
+    made = {"dataset": tiny_dataset.path, "dual_encoder": plain.with_name("dual_encoder")}
+    made["bm25_index"] = plain.with_name("bm25_index")
+    for name, mean in {"other": 0.5, "own": 0.7}.items():
+        folder = tmp_path / name
+        means, record = {PLAIN: 0.6, DPR: mean}, Record(inputs={"dpr": read_manifest(made["dual_encoder"]).digest})
+        advice(folder, tiny_dataset, means, Recommend(), records={"dense_retrieve": record})
+        paths = {"recommendation": folder / "recommendation", "bundle": folder / "dpr"}
+        bundle_dual_encoder(BundleDualEncoder(system=DPR), **made, **paths)
+    assert not read_manifest(tmp_path / "other" / "dpr").files
+    bundles = [tmp_path / "own" / "dpr", plain]
+    paths = {"recommendation": tmp_path / "own" / "recommendation", "chosen_bundle": tmp_path / "bundle"}
+    choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=bundles, **paths)
+    bundle = Bundle.read(tmp_path / "bundle")
+    assert bundle.serving == Serving(DPR, None) and len(bundle.vectors) == len(tiny_dataset.passages)
+    # Of another DPR than the one that was ranked.
+    advice(tmp_path / "strange", tiny_dataset, {PLAIN: 0.6, DPR: 0.7}, Recommend())
+    paths = {"recommendation": tmp_path / "strange" / "recommendation", "chosen_bundle": tmp_path / "none"}
+    with pytest.raises(UserError, match="is not about"):
+        choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=bundles, **paths)
 
 
 @pytest.mark.parametrize("means", [{FUSED: 0.9}, {"BM25": 0.9}, {PLAIN: 0.9}], ids=["both", "words", "vectors"])

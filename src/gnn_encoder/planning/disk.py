@@ -20,7 +20,7 @@ from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.shared import SMOLLM2
-from gnn_encoder.settings.systems import DUAL_ENCODER
+from gnn_encoder.settings.systems import DPR, DUAL_ENCODER
 
 FP32, FP16 = 4, 2
 ARTIFACT = 90_000
@@ -128,7 +128,7 @@ class _Forecast:
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.asked + 16 * (self.m + self.n), 0),
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
+            "bundle_dual_encoder": self._plain_bundle,
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
             "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
             "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
@@ -235,6 +235,11 @@ class _Forecast:
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
                  "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
         return float(self.m * index)
+
+    def _plain_bundle(self, own: Any) -> tuple[float, float]:
+        """M_de's vectors are there, and DPR's are kept only if it is recommended: the disk must have room for them."""
+        size = self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER)
+        return (0, size) if own.system == DPR else (size, 0)
 
     def _postings(self) -> float:
         """BM25's postings and vocabulary."""

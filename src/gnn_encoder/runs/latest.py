@@ -15,11 +15,13 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import CONVERGED
+from gnn_encoder.settings.systems import CONVERGED, DPR
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
 CONVERGED_MODEL = "converged"
 """Name of the converged dual encoder in `latest/`, and its parameter in an update."""
+DPR_MODEL = "dpr"
+"""Name of DPR in `latest/`, if it is recommended, and its parameter in an update."""
 KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them, and to the bundle
 of each system."""
@@ -79,17 +81,19 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
     outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])  # an update keeps the graph's shape
     outputs.setdefault("encoding", outputs[ENCODING])  # of a single task it is the task's
-    if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
-        if read_manifest(trained).files:
-            outputs[CONVERGED_MODEL] = trained
-        else:
-            (root / "latest" / CONVERGED_MODEL).unlink(missing_ok=True)
+    needed = []
+    if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):  # of a training, not of an update
+        outputs[CONVERGED_MODEL] = trained
+        needed += [CONVERGED_MODEL] if read_manifest(trained).files else []
+        needed += [DPR_MODEL] if place_of(DPR) in made else []
+        for name in {CONVERGED_MODEL, DPR_MODEL}.difference(needed):
+            (root / "latest" / name).unlink(missing_ok=True)
     labels = _labels_to_keep(root, outcome)
     # A bundle of an earlier run would be of other models.
     for link in (root / "latest" / BUNDLES).glob("*"):
         if link.is_symlink() and f"{BUNDLES}/{link.name}" not in made:
             link.unlink()
-    for name in [name for name in (*KEPT, CONVERGED_MODEL, *made) if name in outputs]:
+    for name in [name for name in (*KEPT, *needed, *made) if name in outputs]:
         outputs[name] = linked(root, name, outputs[name])
     if labels is not None:
         _keep_labels(root, labels)

@@ -11,7 +11,7 @@ import yaml
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.arrays import read_vectors, vector_type
-from gnn_encoder.artifacts.finished_run import graph_bundle, labelled_bundle, place_of
+from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError, expanded
@@ -20,7 +20,7 @@ from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.containers import Containers, check_engine
-from gnn_encoder.runs.latest import CONVERGED_MODEL, MODELS, kept_labels, with_added_labels, with_latest
+from gnn_encoder.runs.latest import CONVERGED_MODEL, DPR_MODEL, MODELS, kept_labels, with_added_labels, with_latest
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
 from gnn_encoder.runs.supervision import Show
@@ -38,6 +38,7 @@ from gnn_encoder.settings.pipeline import (
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import variants, with_seeds
+from gnn_encoder.settings.systems import DPR, DUAL_ENCODER
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
@@ -171,6 +172,12 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     converged = since / CONVERGED_MODEL
     tree["train_converged"] = {"epochs": int(converged.exists())}  # whether its bundle is asked for
     models[CONVERGED_MODEL] = str(converged.resolve()) if converged.exists() else models["dual_encoder"]
+    # DPR's bundle is made if it is the one that is served.
+    served = (DPR,) if Bundle.read(since / BUNDLE).system == DPR else ()
+    tree["recommend"] = {"order": [DUAL_ENCODER, *served]}
+    dpr = since / (DPR_MODEL if served else "dual_encoder")
+    read_manifest(dpr, "model")
+    models[DPR_MODEL] = str(dpr.resolve())
     root = writable(root)
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))

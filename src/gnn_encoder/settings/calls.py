@@ -7,7 +7,7 @@ from gnn_encoder.settings import graph, labels, outcome
 from gnn_encoder.settings.outcome import Fuse, Rank
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, SHARDED, Call, Settings, StepArguments, choice
 from gnn_encoder.settings.reranking_calls import reranking_calls
-from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
+from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DPR, DUAL_ENCODER, GNN_ENCODER, UNTRAINED
 from gnn_encoder.settings.tasks import shared_calls
 from gnn_encoder.settings.values import StepSettings
 
@@ -80,7 +80,11 @@ def bundling_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of a pipeline: call} of the steps that make bundles of dual encoders as they are."""
     shared, asked = {**settings.encode_corpus.speed, **_bundled(settings)}, settings.train_converged.epochs > 0
     shared["vector_type"] = settings.build_graph.vector_type
-    systems = {"bundle_dual_encoder": (DUAL_ENCODER, True), "bundle_converged": (CONVERGED, asked)}
+    systems = {
+        "bundle_dual_encoder": (DUAL_ENCODER, True),
+        "bundle_converged": (CONVERGED, asked),
+        "bundle_dpr": (DPR, DPR in settings.recommend.order),
+    }
     return {
         name: Call("bundle_dual_encoder", outcome.BundleDualEncoder(system=system, **shared), system, is_asked)
         for name, (system, is_asked) in systems.items()
@@ -109,6 +113,7 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, given)
     judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25}
     bundled = bundling_calls(settings)
+    bundle_dpr = bundled.pop("bundle_dpr")
     further, asked = settings.train_converged.of(dual_encoder), bundled["bundle_converged"].asked
     return {
         **shared_calls("train_dual_encoder", further, asked, "train_converged", CONVERGED),
@@ -119,12 +124,14 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         **ranked,
         "rank_gnn_encoder": Call("rank", Rank(system=GNN_ENCODER, depth=depth, **speed), GNN_ENCODER),
         **shared_calls("rerank", rerank, asked=evaluate.rerank_depth > 0),
+        "fuse_dpr": Call("fuse", fuse, DPR, bundle_dpr.asked),
         "fuse_dual_encoder": Call("fuse", fuse, DUAL_ENCODER),
         "fuse_converged": Call("fuse", fuse, CONVERGED, asked),
         **fused,
         "fuse_gnn_encoder": Call("fuse", fuse, GNN_ENCODER),
         "evaluate": Call("evaluate", evaluate.model_copy(update={"rerank_shards": 1})),
         "recommend": Call("recommend", settings.recommend.model_copy(update=judged)),
+        "bundle_dpr": bundle_dpr,
         "choose_bundle": Call("choose_bundle", settings.choose_bundle),
         "measure_latency": Call("measure_latency", outcome.MeasureLatency()),
         "report": Call("report", outcome.Report(**speed)),

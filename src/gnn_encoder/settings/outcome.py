@@ -9,6 +9,7 @@ from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measure
 from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
 from gnn_encoder.settings.systems import (
     CONVERGED,
+    DPR,
     DUAL_ENCODER,
     GNN_ENCODER,
     LEXICAL,
@@ -65,7 +66,11 @@ class EncodeCorpus(Inference, IndexKind):
 
 
 class BundleDualEncoder(Inference, IndexKind):
-    """Makes a bundle of a dual encoder's vectors as they are. The index is as in `encode_corpus`."""
+    """Makes a bundle of a dual encoder's vectors as they are. The index is as in `encode_corpus`.
+
+    DPR's bundle is made after the recommendation, and only if it is what the run recommends, because nothing else needs
+    DPR's vectors.
+    """
 
     system: str = DUAL_ENCODER
     """Name of the system in every table."""
@@ -150,11 +155,12 @@ class Recommend(StepSettings):
     """Recommends a system by its dev figures (`gnn_encoder.evaluation.recommendation` states the rule)."""
 
     order: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        LEXICAL, DUAL_ENCODER, CONVERGED, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
+        LEXICAL, DPR, DUAL_ENCODER, CONVERGED, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
     )  # fmt: skip
     """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
     its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`
-    must be among them. A system in this list and in no bundle of the run cannot be served."""
+    must be among them. A system in this list and in no bundle of the run cannot be served. DPR stands before
+    the dual encoder: a search costs the same, and a training less."""
     margin: Annotated[float, Field(ge=0.0)] = 0.005
     """A simpler system may be this far below the best one, and below `evaluate.baseline` in a stratum: the smallest
     gain of interest, as `promote.smallest_effect`. A larger margin prefers simple systems more: with 0.01, 400 dev

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gnn_encoder.artifacts import Bundle, Dataset, Draft
+from gnn_encoder.artifacts import Bundle, Dataset, Draft, Recommended
 from gnn_encoder.artifacts.arrays import STORED, VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import INDEX, QUERY_ENCODER
 from gnn_encoder.inference.encoding import encode_passages
@@ -21,8 +21,14 @@ def bundle_dual_encoder(
     bm25_index: Path,
     bundle: Draft,
     passage_vectors: Path | None = None,
+    recommendation: Path | None = None,
 ) -> Metrics:
-    """Takes the dual encoder's vectors of the passages if they are given, otherwise encodes the passages."""
+    """Takes the dual encoder's vectors of the passages if they are given, otherwise encodes the passages.
+
+    With a recommendation of another system, the bundle has no files.
+    """
+    if recommendation and Recommended.read(recommendation).facts["dense"] != settings.system:
+        return {"headline": "not recommended"}
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
     m, encoded = len(data.passages), {}
     if passage_vectors:

@@ -55,8 +55,10 @@ def choose_bundle(
         reranker, remark = _reranker(former, data)
     bundle = _of_system(system, bundles)
     if recommendation:
-        ranked = {record.inputs.get("bundle") for record in read_history(recommendation).values()}
-        if bundle.manifest.digest not in ranked:
+        records = read_history(recommendation).values()
+        ranked = {record.inputs[name] for record in records for name in ("bundle", "dpr") if name in record.inputs}
+        # DPR was ranked before its bundle was made.
+        if ranked.isdisjoint((bundle.manifest.digest, bundle.manifest.inputs.get("dual_encoder"))):
             raise UserError(
                 f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
             )

@@ -17,6 +17,7 @@ from gnn_encoder.retrieval.exact import CHUNK, search
 from gnn_encoder.retrieval.first_stage import search_splits
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import DenseRetrieve
+from gnn_encoder.settings.systems import DPR
 
 
 @step(dpr_run="run")
@@ -39,5 +40,5 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
         return scores, np.where(found < 0, found, found + share.start)
 
     run = search_splits(data, search_dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
-    run.write(dpr_run, "DPR")
+    run.write(dpr_run, DPR)
     return hit_figures("dense_retrieve", data, run, len(rows), encoding_rate, whole=settings.shards == 1)
