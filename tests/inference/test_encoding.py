@@ -15,6 +15,7 @@ from gnn_encoder.inference.encoding import (
     encode_passages,
     encode_texts,
     inference_copy,
+    inference_dtype,
 )
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, TextEncoder
@@ -26,6 +27,25 @@ TEXTS = ["the old river", "a", "what is the bright copper garden about and in th
 @pytest.fixture(scope="module", params=["cls", "mean"])
 def encoder(request, tiny_backbone) -> TextEncoder:
     return TextEncoder.from_backbone(str(tiny_backbone), pooling=request.param, normalize="yes", max_length=24).eval()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU decides")
+@pytest.mark.parametrize(
+    ("capabilities", "fast"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False}, False),
+        ({"architecture": "arm64"}, False),
+    ],
+)
+def test_bf16_is_used_where_it_is_fast(
+    capabilities: dict[str, bool | str], fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert inference_dtype("auto") is (torch.bfloat16 if fast else torch.float32)
+    assert inference_dtype("bf16") is torch.bfloat16
 
 
 def one_by_one(encoder: TextEncoder, texts: list[str]) -> np.ndarray:

@@ -56,11 +56,16 @@ def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.nd
 
 
 def native_bf16() -> bool:
-    """Whether the hardware supports bf16 matrix products natively (emulated products are slower than fp32)."""
+    """Whether the hardware computes matrix products in bf16 faster than in fp32.
+
+    Emulated products are slower. So are those of Intel's AVX-512 without AMX, which virtual machines may hide: 163
+    GFLOP/s against 281 (Emerald Rapids, two cores, torch 2.13), and a MiniLM encodes 5,500 tokens a second against
+    8,800. With AMX bf16 is several times as fast, and AMD's AVX-512 is about twice as fast.
+    """
     if torch.cuda.is_available():
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    probe: Callable[[], bool] | None = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(probe and probe())
+    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(has.get("amx_bf16") or (has.get("avx512_bf16") and "Intel" not in has.get("cpu_name", "")))
 
 
 def inference_dtype(precision: str) -> torch.dtype:

@@ -26,7 +26,7 @@ class Inference(StepSettings):
     """Settings of every step that encodes or scores texts."""
 
     precision: Precision = "auto"
-    """`auto`: bf16 where the hardware computes in it natively, else fp32."""
+    """`auto`: bf16 where the hardware computes faster in it, else fp32."""
     tokens_per_batch: PositiveInt = 4096
     """Tokens in a batch. Smaller batches are padded to this number. Another number changes the last bits of vectors."""
 
@@ -93,7 +93,7 @@ class Optimization(StepSettings):
     """Rate of every dropout layer in the model. `backbone`: as the backbone's config says (0.1 for BERT and BART). 0
     trains up to 1.9 times as fast on a CPU, because fused attention on a CPU has no dropout."""
     precision: Precision = "auto"
-    """`auto`: bf16 autocast where the hardware computes in bf16 natively, else fp32."""
+    """`auto`: bf16 autocast where the hardware computes faster in bf16, else fp32."""
     seed: Count = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
