@@ -1,30 +1,29 @@
-"""Steps of a training with checkpoints to a slow store, against the same training without checkpoints.
+"""Steps of a training with checkpoints to a slow store: those while a state is written or sent against all others.
 
 The state, parameters and two moments of each, has `--megabytes`. The store is a process on this machine that takes
-`--rate` MB/s over all connections and keeps nothing. Both sides train the same steps and take turns, ABBA. The delay
-is the difference of the sides' mean seconds a step, so it has all that checkpoints cost: copies, and the time of the
-cores in the threads that write and send. Other work on the machine disturbs it, but hardly the processor time of this
-process, of which the table has the mean a step, too. The end of a training, which waits for the store, is not
-measured.
+`--rate` MB/s over all connections and keeps nothing. A step is busy from the copy of a state until the store has it.
+The delay is the seconds of the busy steps beyond as many of the mean of the others, before and after: it has all that a
+checkpoint costs, copies, and the time of the cores in the threads that write and send, and the machine's own changes
+of speed matter little. The end of a training, which waits for the store, is not measured.
 
-    python benchmarks/checkpoints.py [--megabytes 2600] [--rate 20] [--every 60] [--steps 150] [--rounds 2]
+    python benchmarks/checkpoints.py [--megabytes 2600] [--rate 20] [--every 60] [--steps 600]
 """
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import numpy as np
 import torch
 from common import show
 from torch import nn
@@ -34,7 +33,7 @@ from gnn_encoder.settings.shared import Optimization
 from gnn_encoder.storage.checkpoint_store import Checkpoints
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
-from gnn_encoder.training.checkpoint import Saver
+from gnn_encoder.training.checkpoint import Position, Saver
 from gnn_encoder.training.loop import Objective, fit
 
 WIDTH, CHUNK, FIRST = 2048, 2**18, 3
@@ -63,47 +62,47 @@ class Batches:
 
 
 class Measured:
-    """Seconds of each step, and of each call in which a state is copied, of one side in all rounds."""
+    """When each step began, and the processor seconds of all threads until then; when states were copied and sent."""
 
     def __init__(self) -> None:
-        self.steps: list[float] = []
-        self.copies: list[float] = []
-        self.processor = 0.0
-        """Processor seconds of all threads."""
-        self.sent = 0
+        self.began: list[float] = []
+        self.used: list[float] = []
+        self.copies: dict[int, tuple[float, float]] = {}
+        """Number of steps → when the copy of the state after them began and ended."""
+        self.sent: dict[int, float] = {}
+        """Number of steps → when the store had the state."""
         self._checkpoints: Checkpoints | None = None
 
-    def train(self, key: str, every: float, options: argparse.Namespace) -> None:
-        """Train `--steps` steps, with a checkpoint every so many seconds."""
+    def train(self, options: argparse.Namespace) -> None:
+        """Train `--steps` steps, with a checkpoint every `--every` seconds."""
         torch.manual_seed(0)
         layers = round(options.megabytes * 1e6 / 12 / WIDTH**2)
         net = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers)])
-        began, used, save, send = [], [], Saver.save, Checkpoints._send
+        save, send = Saver.save, Checkpoints._send
 
         def loss(batch: torch.Tensor) -> torch.Tensor:
-            began.append(time.perf_counter())
-            used.append(time.process_time())
-            if len(began) > FIRST + options.steps:
+            self.began.append(time.perf_counter())
+            self.used.append(time.process_time())
+            if len(self.began) > FIRST + options.steps:
                 raise Over
             result: torch.Tensor = net(batch.to(device())).square().mean()
             return result
 
-        def saving(saver: Saver, *given: Any) -> None:
+        def saving(saver: Saver, position: Position, kept: Any) -> None:
             self._checkpoints, since = saver._checkpoints, time.perf_counter()
-            save(saver, *given)
-            self.copies.append(time.perf_counter() - since)
+            save(saver, position, kept)
+            self.copies[position.step] = since, time.perf_counter()
 
-        def sending(*given: Any) -> None:
-            send(*given)
-            self.sent += len(began) <= FIRST + options.steps
+        def sending(checkpoints: Checkpoints, snapshot: Path, steps: int) -> None:
+            send(checkpoints, snapshot, steps)
+            self.sent[steps] = time.perf_counter()
 
         Saver.save, Checkpoints._send = saving, sending  # type: ignore[method-assign, assignment]
         try:
-            settings = Optimization(epochs=1, learning_rate=1e-5, checkpoint_seconds=every, precision="fp32")
-            fit(Objective(net, Batches(options.rows), loss), settings, Context("train", StepLog(), key))
+            settings = Optimization(epochs=1, learning_rate=1e-5, checkpoint_seconds=options.every, precision="fp32")
+            fit(Objective(net, Batches(options.rows), loss), settings, Context("train", StepLog(), "training"))
         except Over:
-            self.steps += [after - before for before, after in pairwise(began[FIRST:])]
-            self.processor += used[-1] - used[FIRST]
+            pass
         finally:
             Saver.save, Checkpoints._send = save, send  # type: ignore[method-assign]
 
@@ -112,6 +111,14 @@ class Measured:
         if self._checkpoints:
             self._checkpoints.finish()
             self._checkpoints.drop()
+
+    def busy(self) -> np.ndarray:
+        """Whether a state was copied, written or sent in each measured step, bool [steps]."""
+        began, ended = np.array(self.began[FIRST:-1]), np.array(self.began[FIRST + 1 :])
+        found = np.zeros(len(began), dtype=bool)
+        for number, (since, _) in self.copies.items():
+            found |= (ended > since) & (began < self.sent.get(number, inf))
+        return found
 
 
 class Store(BaseHTTPRequestHandler):
@@ -192,10 +199,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=2600)
     parser.add_argument("--rate", type=float, default=20.0)
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints")
-    parser.add_argument("--steps", type=int, default=150, help="of each side in each round")
-    parser.add_argument("--rows", type=int, default=128, help="of a batch: more rows, longer steps")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints, at least")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--rows", type=int, default=64, help="of a batch: more rows, longer steps")
     options = parser.parse_args()
     receiver, sender = get_context("spawn").Pipe(duplex=False)
     rate = get_context("spawn").Value("d", options.rate * 1e6)
@@ -205,31 +211,27 @@ def main() -> None:
         "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "here", "GNN_ENCODER_S3_ADDRESSING": "path",
         CHECKPOINTS: "s3://bucket/checkpoints",
     }  # fmt: skip
-    sides = {"without checkpoints": (1e9, Measured()), "with checkpoints": (options.every, Measured())}
+    measured = Measured()
     with tempfile.TemporaryDirectory() as folder:
         tempfile.tempdir = folder  # checkpoints of this machine
-        for number in range(options.rounds):
-            for name, (every, measured) in list(sides.items())[:: -1 if number % 2 else 1]:  # ABBA
-                measured.train(f"{name}-{number}", every, options)
-                rate.value = inf  # what is not sent yet would disturb the other side
-                measured.finish()
-                rate.value = options.rate * 1e6
-    plain, saved = (measured for _, measured in sides.values())
-    means = [statistics.fmean(each.steps) for each in (plain, saved)]
-    rows = [
-        (name, f"{len(each.steps)}", f"{mean:.3f}", f"{max(each.steps):.2f}", f"{len(each.copies)}, {each.sent}",
-         f"{statistics.fmean(each.copies):.3f}" if each.copies else "", f"{each.processor / len(each.steps):.3f}")
-        for (name, (_, each)), mean in zip(sides.items(), means, strict=True)
-    ]  # fmt: skip
-    headings = ("", "steps", "seconds a step", "longest", "states copied, sent", "seconds a copy", "processor seconds")
-    title = f"{options.megabytes} MB every {options.every:.0f} s to a store of {options.rate:.0f} MB/s"
-    delay, more = sum(saved.steps) - means[0] * len(saved.steps), saved.processor / plain.processor - 1
+        measured.train(options)
+        busy, sent = measured.busy(), len(measured.sent)
+        rate.value = inf
+        measured.finish()
+    steps, used = np.diff(measured.began[FIRST:]), np.diff(measured.used[FIRST:])
+    rows = []
+    for name, some in (("no checkpoint is written", ~busy), ("one is written or sent", busy)):
+        if some.any():
+            figures = steps[some].mean(), steps[some].max(), used[some].mean()
+            rows.append((name, f"{some.sum()}", *(f"{value:.3f}" for value in figures)))
+    delay = float(steps[busy].sum() - busy.sum() * steps[~busy].mean())
+    copies = sum(until - since for since, until in measured.copies.values())
+    title = f"{options.megabytes} MB at least {options.every:.0f} s apart to a store of {options.rate:.0f} MB/s"
     caption = (
-        f"Steps are delayed by {100 * (means[1] / means[0] - 1):.1f} %, {delay:.1f} s in all; the copies take "
-        f"{100 * sum(saved.copies) / sum(saved.steps):.2f} %, {sum(saved.copies):.1f} s. "
-        f"Processor time is {100 * more:.1f} % more."
+        f"{len(measured.copies)} states copied, {sent} sent. Steps are delayed by {delay:.1f} s in all, "
+        f"{100 * delay / (steps.sum() - delay):.1f} %; the copies take {copies:.1f} s of that."
     )
-    show(title, headings, rows, caption)
+    show(title, ("while", "steps", "seconds a step", "longest", "processor seconds"), rows, caption)
 
 
 if __name__ == "__main__":
