@@ -11,4 +11,9 @@ def train_query_generator(arguments: str, dataset: Input[Dataset], query_generat
     """Train a seq2seq to write the query of a passage."""
     from gnn_encoder.steps.train_query_generator import train_query_generator
 
-    train_query_generator(arguments, dataset=dataset.path, query_generator=query_generator.path)
+    train_query_generator(
+        arguments,
+        addresses={"dataset": dataset.uri},
+        dataset=dataset.path,
+        query_generator=query_generator.path,
+    )

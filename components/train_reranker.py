@@ -19,12 +19,12 @@ def train_reranker(
     """Train a re-ranker on the first stage's hits, and on the training set's further triples."""
     from gnn_encoder.steps.train_reranker import train_reranker
 
+    optional = {"training_set": training_set, "pair_scores": pair_scores, "document_graph": document_graph}
+    inputs = {"dataset": dataset, "first_run": first_run}
+    inputs |= {name: artifact for name, artifact in optional.items() if artifact}
     train_reranker(
         arguments,
-        dataset=dataset.path,
-        first_run=first_run.path,
+        addresses={name: artifact.uri for name, artifact in inputs.items()},
+        **{name: artifact.path for name, artifact in inputs.items()},
         reranker=reranker.path,
-        **({"training_set": training_set.path} if training_set else {}),
-        **({"pair_scores": pair_scores.path} if pair_scores else {}),
-        **({"document_graph": document_graph.path} if document_graph else {}),
     )

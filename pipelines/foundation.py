@@ -39,7 +39,8 @@ def lay_foundation(
     merge_train_cross_encoder: str,
     score_candidates: list,
     merge_score_candidates: str,
-    train_query_generator: str,
+    train_query_generator: list,
+    merge_train_query_generator: str,
     generate_queries: list,
     merge_generate_queries: str,
     select_training_set: str,
@@ -79,7 +80,11 @@ def lay_foundation(
     ).output
 
     # Generated queries, and the training set, selected by these queries and the scores (SS-BERT 3, RocketQA).
-    query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
+    with dsl.ParallelFor(train_query_generator) as arguments:
+        writer = components.train_query_generator(arguments=arguments, dataset=dataset).output
+    query_generator = components.merge(
+        arguments=merge_train_query_generator, parts=dsl.Collected(writer), dataset=dataset
+    ).output
     with dsl.ParallelFor(generate_queries) as arguments:
         written = components.generate_queries(
             arguments=arguments, dataset=dataset, candidates=pair_scores, query_generator=query_generator

@@ -23,7 +23,8 @@ def rerank(
     merge_bm25_retrieve: str,
     first_stage: str,
     systems: list,
-    train_query_generator: str,
+    train_query_generator: list,
+    merge_train_query_generator: str,
     generate_queries: list,
     merge_generate_queries: str,
     generated_systems: list,
@@ -54,7 +55,11 @@ def rerank(
         ).output
 
     # A query for each negative says how hard the negative is, and is a new query that the negative answers.
-    query_generator = components.train_query_generator(arguments=train_query_generator, dataset=dataset).output
+    with dsl.ParallelFor(train_query_generator) as arguments:
+        writer = components.train_query_generator(arguments=arguments, dataset=dataset).output
+    query_generator = components.merge(
+        arguments=merge_train_query_generator, parts=dsl.Collected(writer), dataset=dataset
+    ).output
     with dsl.ParallelFor(generate_queries) as arguments:
         written = components.generate_queries(
             arguments=arguments, dataset=dataset, candidates=first_run, query_generator=query_generator

@@ -82,6 +82,10 @@ def test_the_library_imports_without_kfp() -> None:
             ["run", "--preset", "quickstart", "--set", "train_gnn.nodes=2"],
             "train_gnn.nodes = 2: nodes are pods of a cluster; on this machine set train_gnn.processes instead",
         ),
+        (
+            ["rerank", "--systems", "ss_bert_h", "--preset", "quickstart", "--set", "train_query_generator.nodes=2"],
+            "train_query_generator.nodes = 2: nodes are pods of a cluster",
+        ),
         (["run", "--preset", "quickstart", "--set", "shared.backbone=/no/model"], "/no/model"),
         (["data", "check", "no/such/folder"], "no/such/folder"),
         (["run", "--preset", "quickstart", "--memory", "6g"], "--memory limits containers: add --runner docker"),

@@ -276,7 +276,7 @@ def test_the_loop_of_a_training_has_the_leader_alone_where_a_trainjob_has_the_ot
     assert {name: each["env"] for name, each in containers.items() if "env" in each} == {
         name: [{"name": TRAINER, "value": "TrainingRuntime/mine"}] for name in trainings
     }
-    assert len(trainings) == 5
+    assert len(trainings) == 6
     assert len(arguments["train_gnn"]) == 3 and package_arguments(arguments, plain) == arguments
     with pytest.raises(ValueError, match="read s3:// and minio:// addresses, not a pipeline_root at gs://"):
         Cluster.model_validate({"trainer": {}, "pipeline_root": "gs://bucket"})

@@ -23,11 +23,13 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.runs import nodes
+from gnn_encoder.runs.reranking import every_reranking_call
 from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.shared import Merge
-from gnn_encoder.settings.tasks import by_parameter
+from gnn_encoder.settings.tasks import by_parameter, node_label, training_label
 from gnn_encoder.steps.merge import merge
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
@@ -139,6 +141,24 @@ def test_the_pipeline_has_a_task_for_each_node() -> None:
     assert tasks == {"train_gnn": ["0 node 1 of 3", "1 node 2 of 3", "2 node 3 of 3"]}
     assert "merge_train_gnn" in several
     assert [(call.settings.node, call.label) for _, call in of_train_gnn(alone)] == [(None, "")]
+
+
+def test_the_rerank_pipeline_has_a_task_for_each_node_of_its_query_generator() -> None:
+    settings = Settings(train_query_generator=TrainQueryGenerator(nodes=2))
+    given = {
+        system: by_parameter({name: call.label for name, call in every_reranking_call(settings, [system]).items()})
+        for system in ("colbert", "ss_bert_h")
+    }
+    tasks = {system: labels["train_query_generator"] for system, labels in given.items()}
+    assert tasks == {"colbert": [""], "ss_bert_h": ["node 1 of 2", "node 2 of 2"]}, "only one needs the generator"
+    assert given["ss_bert_h"]["merge_train_query_generator"] == "train_query_generator"
+
+
+def test_nodes_have_the_label_of_their_training() -> None:
+    for whole in ("", "ColBERT", "SS-BERT(h), node"):
+        second = node_label(whole, 1, 12)
+        assert training_label(second) == training_label(whole) == whole and second.endswith("node 2 of 12")
+        assert node_label(node_label(whole, 0, 12), 1, 12) == second
 
 
 @pytest.fixture(params=["folder", "store"])

@@ -1,4 +1,4 @@
-"""Every training of the training pipeline on two machines, against one machine."""
+"""Every training of the pipelines on two machines, against one machine."""
 
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ LENGTHS = {"query_length": 16, "passage_length": 24}
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "train_dpr": ("", LENGTHS, ("bm25_run",)),
     "train_cross_encoder": ("", {"pair_length": 40}, ("bm25_run", "dpr_run")),
+    "train_query_generator": ("", LENGTHS, ()),
     "train_dual_encoder": ("", {**LENGTHS, "start_from": "dpr"}, ("training_set", "start")),
     "train_converged": (
         CONVERGED,
@@ -50,9 +51,9 @@ def test_two_nodes_train_what_one_trains(
     with slow_store(monkeypatch):
         machines = {}
         for nodes in (1, 2):
-            settings: Any = STEP_SETTINGS[step].model_validate(
-                {**TRAINED, **own, "backbone": str(tiny_backbone), "nodes": nodes}
-            )
+            kind = STEP_SETTINGS[step]
+            values = {**TRAINED, "backbone": str(tiny_backbone), "generator": str(tiny_backbone), **own, "nodes": nodes}
+            settings: Any = kind.model_validate({k: v for k, v in values.items() if k in kind.model_fields})
             calls = shared_calls(step, settings, parameter=parameter, label=label)
             machines[nodes] = machines_for(tmp_path / str(nodes), inputs, calls, "s3://bucket/checkpoints")
         train_apart(machines[1][0], machines[2])

@@ -5,19 +5,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from rouge_score.rouge_scorer import RougeScorer
 from safetensors.numpy import load_file
 from saved_states import wait_for_each
+from torch import multiprocessing
 
 from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
-from gnn_encoder.inference.generation import generate, passage_ids, query_ids
+from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
+from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.steps import train_query_generator as module
-from gnn_encoder.steps.train_query_generator import rouge, split_pairs, token_parts, train_query_generator
+from gnn_encoder.steps.train_query_generator import (
+    rouge,
+    split_pairs,
+    token_loss,
+    token_parts,
+    train_query_generator,
+)
 from gnn_encoder.tracking.context import CHECKPOINTS
 from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.prefetch import batches_of
+from gnn_encoder.training.ranks import average_gradients
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +67,59 @@ def test_a_batch_in_parts_has_the_same_gradient(tmp_path: Path, tiny_dataset: Da
         np.testing.assert_allclose(one[name], whole[name], atol=2e-5)
         np.testing.assert_allclose(some[name], whole[name], atol=2e-5)
     assert max(abs(start[name] - whole[name]).max() for name in start) > 5e-3, "the control"
+
+
+BATCHES = (np.arange(9), np.array([11]))
+"""The second has no row for the second of two processes."""
+
+
+def new_generator(folder: Path) -> tuple[QueryGenerator, Tokens, Tokens]:
+    """A model, and passages and queries of which the later ones are longer."""
+    model = QueryGenerator.from_pretrained(str(folder), 20, 20)
+    passages = passage_ids(model, ["the old river " * (1 + i // 3) for i in range(12)])
+    return model, passages, query_ids(model, ["what is the river " * (1 + i // 2) for i in range(12)])
+
+
+def share_a_batch(rank: int, folder: Path, generator: Path) -> None:
+    """One of two processes: the mean loss and gradient of each batch."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    for number, rows in enumerate(BATCHES):
+        model, passages, queries = new_generator(generator)
+        total, parameters = 0.0, list(model.parameters())
+        for part in token_parts(model, passages, queries, rows, 40, shared=True):
+            value = token_loss(model, passages, queries, *part)
+            value.backward()
+            total += value.item()
+        mean = average_gradients(parameters, total)
+        torch.save((mean, total, [p.grad for p in parameters]), folder / f"{number}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_the_shares_of_two_processes_have_the_loss_and_gradient_of_the_whole_batch(
+    tmp_path: Path, tiny_seq2seq: Path
+) -> None:
+    """Against the mean over a batch's tokens that transformers computes."""
+    multiprocessing.spawn(share_a_batch, (tmp_path, tiny_seq2seq), nprocs=2)
+    for number, rows in enumerate(BATCHES):
+        (mean, first, gradients), (other, second, same) = (torch.load(tmp_path / f"{number}-{r}.pt") for r in (0, 1))
+        assert mean == other and mean == pytest.approx((first + second) / 2)
+        model, passages, queries = new_generator(tiny_seq2seq)
+
+        def whole(chosen: np.ndarray) -> torch.Tensor:
+            ids, mask, labels = pair_batch(model, passages, queries, chosen)  # noqa: B023 (called in the loop alone)
+            return model.model(input_ids=ids, attention_mask=mask, labels=labels).loss  # noqa: B023
+
+        loss = whole(rows)
+        loss.backward()
+        assert mean == pytest.approx(loss.item(), rel=1e-5)
+        for parameter, gradient, equal in zip(model.parameters(), gradients, same, strict=True):
+            assert torch.equal(gradient, equal)
+            torch.testing.assert_close(gradient, parameter.grad, atol=1e-6, rtol=1e-4)
+        if len(rows) > 1:  # control: the mean of the shares' own means weighs tokens unequally
+            assert abs((whole(rows[::2]) + whole(rows[1::2])).item() / 2 - mean) > 1e-4
+        else:
+            assert second == 0.0 and first == pytest.approx(2 * mean)
 
 
 def test_the_separator_counts_in_the_token_budget(tiny_causal: Path) -> None:

@@ -5,7 +5,6 @@
 
 import json
 import os
-import re
 import sys
 import tempfile
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.runs.nodes import LeaderLost, NoLeader
 from gnn_encoder.settings.pipeline import StepArguments
+from gnn_encoder.settings.tasks import node_label
 from gnn_encoder.storage import Transfer, get_folder
 
 RANKS = ("PET_NODE_RANK", "JOB_COMPLETION_INDEX")
@@ -29,9 +29,7 @@ def follow(given: dict[str, Any]) -> None:
     number = 1 + _rank()
     call = StepArguments.model_validate(given["arguments"])
     settings, count = {**call.settings, "node": number}, call.settings["nodes"]
-    call = call.model_copy(
-        update={"settings": settings, "label": re.sub(r"node 1 of \d+$", f"node {number + 1} of {count}", call.label)}
-    )
+    call = call.model_copy(update={"settings": settings, "label": node_label(call.label, number, count)})
     step = getattr(import_module(f"gnn_encoder.steps.{given['step']}"), given["step"])
     with tempfile.TemporaryDirectory(prefix="follower-") as folder:
         inputs = {name: Path(folder, "inputs", name) for name in given["inputs"]}

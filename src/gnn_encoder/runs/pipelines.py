@@ -25,16 +25,10 @@ from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.provenance import step_arguments
 from gnn_encoder.runs.supervision import Show
 from gnn_encoder.settings.bm25 import IndexBm25
+from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
-from gnn_encoder.settings.pipeline import (
-    FOUNDATION,
-    ON_NODES,
-    PIPELINES,
-    Settings,
-    StepArguments,
-    choice,
-)
+from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Call, Settings, StepArguments, choice
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import variants, with_seeds
@@ -100,7 +94,7 @@ class Training:
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
     """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check_nodes(settings, PIPELINES["train"])
+    check_nodes(calls(settings, PIPELINES["train"]).values())
     root = writable(root)
     return Training(preset, with_added_labels(settings, root), root)
 
@@ -116,7 +110,7 @@ def automatic(
 
     given, root = [*overrides, *dataset_override(dataset)], writable(root)
     settings = load_settings(str(planned(given, budget, root, show)), given)
-    _check_nodes(settings, PIPELINES["train"])
+    check_nodes(calls(settings, PIPELINES["train"]).values())
     return Training(AUTO, with_added_labels(settings, root), root)
 
 
@@ -199,7 +193,7 @@ def ablate(
 ) -> Outcome:
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    _check_nodes(settings, FOUNDATION)
+    check_nodes(calls(settings, FOUNDATION).values())
     tried = variants(settings, studies, own)
     wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
     settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})
@@ -217,10 +211,10 @@ def ablate(
     return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, show)
 
 
-def _check_nodes(settings: Settings, steps: Iterable[str]) -> None:
+def check_nodes(made: Iterable[Call]) -> None:
     """Raises UserError for a training on several nodes: kfp.local runs the tasks of a loop one after the other."""
-    for step in [step for step in steps if step in ON_NODES]:
-        if (nodes := getattr(settings, step).nodes) > 1:
+    for step, nodes in ((call.step, getattr(call.settings, "nodes", 1)) for call in made if call.asked):
+        if nodes > 1:
             raise UserError(
                 f"{step}.nodes = {nodes}: nodes are pods of a cluster; on this machine set {step}.processes instead"
             )

@@ -7,11 +7,11 @@ from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.latest import linked
 from gnn_encoder.runs.local_run import Outcome, run_pipeline
-from gnn_encoder.runs.pipelines import dataset_override, dated, params_of, path_override, writable
+from gnn_encoder.runs.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
 from gnn_encoder.runs.provenance import call_arguments
 from gnn_encoder.runs.supervision import Show
 from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES, SHARDED, Call, Settings
+from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, SHARDED, Call, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_calls import reranking_calls, reranking_loops, studied_systems
 from gnn_encoder.settings.reranking_systems import system_names
@@ -39,6 +39,7 @@ def rerank(
     settings = settings.model_copy(
         update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
     )
+    check_nodes(every_reranking_call(settings, names, study).values())
     root = writable(root)
     bundle = settings.first_stage.bundle
     arguments = reranking_arguments(settings, names, study)
@@ -82,5 +83,6 @@ def reranking_arguments(
         loop: [{step: made[f"{step}.{name}"] for step in steps if f"{step}.{name}" in made} for name in looped]
         for loop, looped in reranking_loops(settings, systems).items()
     }
-    once = {name: call for name, call in made.items() if "." not in name or name.partition(".")[0] in SHARDED}
+    shared = (*SHARDED, *ON_NODES)
+    once = {name: call for name, call in made.items() if "." not in name or name.partition(".")[0] in shared}
     return {**by_parameter(once), **loops, "bundle": settings.first_stage.bundle}

@@ -109,7 +109,7 @@ class ScoreCandidates(Inference, Sharded):
     """Candidates per training query, from DPR and BM25 in turn by rank. Labelled positives are always among them."""
 
 
-class TrainQueryGenerator(Optimization):
+class TrainQueryGenerator(Optimization, OnNodes):
     """Positive passage → query (SS-BERT: BART-base, 5 epochs, batch 64, dropout 0.1)."""
 
     generator: str = "facebook/bart-base"

@@ -38,7 +38,7 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
     both = {"selection": True, "augmentation": True, "selection_mix": "equal"}
     generate = settings.generate_queries.model_copy(update=negatives)
     found = {
-        "train_query_generator": Call("train_query_generator", settings.train_query_generator, asked=asked),
+        **shared_calls("train_query_generator", settings.train_query_generator, asked),
         **shared_calls("generate_queries", generate, asked),
         "build_document_graph": Call(
             "build_document_graph", documents.BuildDocumentGraph(), asked=loops["document_systems"] != [NOTHING]

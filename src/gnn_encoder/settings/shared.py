@@ -101,6 +101,10 @@ class Optimization(StepSettings):
     workers: Annotated[Count, Field(le=1024)] = 0
     """Processes that prepare batches, for each process that trains. 0: one thread. The number does not change the
     batches. More processes help if a GPU waits for the sampling of neighbours."""
+    processes: Annotated[PositiveInt, Field(le=1024)] | Literal["auto"] = 1
+    """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each reads its
+    share of a batch. In-batch negatives come from the whole batch, over all devices. `auto`: 1, but 2 for a re-ranker
+    in documents on several CPU cores, which one process does not keep busy (LiM, two cores: 4.4 and 2.9 s a step)."""
 
 
 class MeasuredTraining(Optimization):
@@ -111,10 +115,6 @@ class MeasuredTraining(Optimization):
     keep: Literal["last", "best"] = "last"
     """The epoch whose weights are kept. `best`: the first epoch with the highest MRR@10 on these dev queries (BERT-DMN
     5.2 validates by MAP)."""
-    processes: Annotated[PositiveInt, Field(le=1024)] | Literal["auto"] = 1
-    """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each reads its
-    share of a batch. In-batch negatives come from the whole batch, over all devices. `auto`: 1, but 2 for a re-ranker
-    in documents on several CPU cores, which one process does not keep busy (LiM, two cores: 4.4 and 2.9 s a step)."""
 
 
 class WatchedTraining(MeasuredTraining):

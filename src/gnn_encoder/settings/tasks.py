@@ -1,10 +1,22 @@
 """Calls of steps whose work several tasks share, or whose training several pods share."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.shared import Merge, OnNodes, Sharded
+
+
+def training_label(label: str) -> str:
+    """Returns the label, or the title, of a training, given that of a node (`node_label`)."""
+    return re.sub(r"(^|: |, )node \d+ of \d+$", "", label)
+
+
+def node_label(label: str, number: int, count: int) -> str:
+    """Returns the label of node `number` (from 0) of `count`, given that of the training or of a node."""
+    whole = training_label(label)
+    return f"{whole}{', ' if whole else ''}node {number + 1} of {count}"
 
 
 def shared_calls(
@@ -17,13 +29,15 @@ def shared_calls(
     """
     name = parameter or step
     if isinstance(settings, Sharded):
-        count, number, task = settings.shards, "shard", ""
+        count, number = settings.shards, "shard"
     else:
-        count, number, task = settings.nodes, "node", f"{label}, node " if label else "node "
+        count, number = settings.nodes, "node"
     found = {f"{name}.0": Call(step, settings, label, asked)}
     if asked and count > 1:
-        tasks = (settings.model_copy(update={number: i}) for i in range(count))
-        found = {f"{name}.{i}": Call(step, own, f"{task}{i + 1} of {count}") for i, own in enumerate(tasks)}
+        labels = [f"{i + 1} of {count}" if number == "shard" else node_label(label, i, count) for i in range(count)]
+        found = {
+            f"{name}.{i}": Call(step, settings.model_copy(update={number: i}), own) for i, own in enumerate(labels)
+        }
     return {**found, f"merge_{name}": Call("merge", Merge(), name, asked)}
 
 

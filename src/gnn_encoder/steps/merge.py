@@ -7,7 +7,6 @@ of that output, and the same digest. Of the pods that trained a model together, 
 artifact is the leader's. The other pods' outputs are absent if a TrainJob of Kubeflow Trainer had them.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +30,7 @@ from gnn_encoder.report.study import first_words_of
 from gnn_encoder.retrieval.first_stage import join_runs
 from gnn_encoder.runs.step import OF_INPUT, Context, Metrics, step
 from gnn_encoder.settings.shared import Merge
-
-OF_NODE = r"(: |, )node 1 of \d+$"
-"""How the title of a leader's record ends (`settings.tasks.shared_calls`); the rest is the title of the training."""
+from gnn_encoder.settings.tasks import training_label
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, m
     if trained:
         records = [context.history.pop(part.title, Record()) for part in ordered]
         title = ordered[0].title or ordered[0].manifest.step
-        context.history[re.sub(OF_NODE, "", title)] = records[0]
+        context.history[training_label(title)] = records[0]
         return {"parts": len(ordered), "headline": "the leader's model"}
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]

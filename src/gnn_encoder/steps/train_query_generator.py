@@ -22,6 +22,7 @@ from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.training.batches import ShuffledBatches
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.loop import Objective, fit
+from gnn_encoder.training.ranks import alone, own_share, world_size
 
 
 @step(query_generator="model")
@@ -46,10 +47,10 @@ def train_query_generator(
     seen = passage_ids(model, data.passages.take(held_out.passage).full_texts())
     wanted = query_ids(model, questions)
 
-    def parts(rows: np.ndarray) -> list[tuple[np.ndarray, int]]:
-        return token_parts(model, passages, queries, rows, settings.tokens_per_pass)
+    def parts(rows: np.ndarray) -> list[tuple[np.ndarray, float]]:
+        return token_parts(model, passages, queries, rows, settings.tokens_per_pass, shared=True)
 
-    def loss(part: tuple[np.ndarray, int]) -> Tensor:
+    def loss(part: tuple[np.ndarray, float]) -> Tensor:
         return token_loss(model, passages, queries, *part)
 
     def measure() -> dict[str, float]:
@@ -61,9 +62,10 @@ def train_query_generator(
     plan = ShuffledBatches(len(queries), settings.batch_size, settings.seed)
     result = fit(Objective(model, plan, loss, parts=parts, measure=measure), settings, context)
     model.save(query_generator.path)
-    figures = measure()
     writing = context.progress("writing held-out queries", len(seen), "queries")
-    written = generate(model, seen, precision=settings.precision, progress=writing)
+    with alone():
+        figures = measure()
+        written = generate(model, seen, precision=settings.precision, progress=writing)
     figures |= rouge(questions, written)
     quality = f"ROUGE-L {figures['rougeL']:.1f}" if "rougeL" in figures else f"loss {result['final_loss']:.3f}"
     return {
@@ -76,15 +78,26 @@ def train_query_generator(
 
 
 def token_parts(
-    model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray, tokens_per_pass: int
-) -> list[tuple[np.ndarray, int]]:
-    """Returns some pairs in length-sorted parts, each with the number of query tokens of all of these pairs."""
-    tokens = int(queries.lengths[rows].sum())
+    model: QueryGenerator,
+    passages: Tokens,
+    queries: Tokens,
+    rows: np.ndarray,
+    tokens_per_pass: int,
+    shared: bool = False,
+) -> list[tuple[np.ndarray, float]]:
+    """Returns some pairs in length-sorted parts, each with the number of query tokens of all of these pairs.
+
+    `shared`: the parts are of this process's share (`ranks`), with the number of tokens that each process has in the
+    mean, so that the mean of the processes' losses is the loss of all pairs.
+    """
+    tokens = float(queries.lengths[rows].sum())
+    if shared:
+        rows, tokens = own_share(rows), tokens / world_size()
     lengths = passages.lengths[rows] + len(model.prompt) + queries.lengths[rows]
     return [(rows[part], tokens) for part in passes(lengths, tokens_per_pass)]
 
 
-def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray, tokens: int) -> Tensor:
+def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: np.ndarray, tokens: float) -> Tensor:
     """Returns the cross-entropy (nats) of the queries of some pairs, divided by `tokens`: a part of a batch's mean."""
     losses: Tensor = model(*pair_batch(model, passages, queries, rows))  # [b]
     return losses.sum() / tokens

@@ -45,7 +45,8 @@ class Objective:
     model: nn.Module
     plan: BatchPlan
     loss: Callable[[Any], Tensor]
-    """Mean loss of a batch of the plan, or of one of its parts, divided by the size of the batch."""
+    """Mean loss of a batch of the plan, or of one of its parts, divided by the size of the batch. If several processes
+    train together, the mean over the processes counts."""
     groups: list[dict[str, Any]] | None = None
     """AdamW's parameter groups; None: `parameter_groups` of the model at the settings' learning rate."""
     measure: Callable[[], dict[str, float]] | None = None
@@ -202,7 +203,7 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
                             )
                         value.backward()
                         total += value.item()
-                    average_gradients(parameters)
+                    total = average_gradients(parameters, total)
                     norm = nn.utils.clip_grad_norm_(parameters, settings.max_gradient_norm)
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=True)

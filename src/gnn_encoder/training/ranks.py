@@ -5,7 +5,9 @@ processes; re-rankers share scores in the place of vectors. Every process comput
 work, over the whole batch. The gradient of a gathered vector goes back to the process that encoded the vector,
 multiplied by the number of processes. The mean over the processes is then the sum of all texts' gradients. The GNN's
 gradient is the same in every process, and so is its mean. So the result is the gradient of one process with the same
-global batch. Without a process group these functions do nothing.
+global batch. Texts whose losses do not depend on each other, a query generator's, need no gathering: each process has
+the loss of its share (`own_share`), and the mean over the processes is the batch's loss, as it is the batch's gradient.
+Without a process group these functions do nothing.
 """
 
 import os
@@ -149,6 +151,11 @@ def shared(embed: Callable[[np.ndarray], Tensor], rows: np.ndarray, none: Tensor
     return gathered[torch.from_numpy(order).to(gathered.device)]
 
 
+def own_share(rows: np.ndarray) -> np.ndarray:
+    """Returns the process's share of `rows` [b], which are equal in all processes; it may be empty."""
+    return rows[dist.get_rank() :: world_size()] if dist.is_initialized() else rows
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """In the block, the leader works while the other processes wait: on a CPU it has the threads of its machine's."""
@@ -161,18 +168,22 @@ def alone() -> Iterator[None]:
         torch.set_num_threads(own)
 
 
-def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Replaces each gradient by its mean over the processes. A missing gradient counts as zero, unless it is missing in
-    all processes: AdamW does not change a parameter without a gradient, but decays a parameter with a zero gradient.
+def average_gradients(parameters: Iterable[torch.nn.Parameter], loss: float) -> float:
+    """Replaces each gradient by its mean over the processes; returns the mean of their losses.
+
+    A missing gradient counts as zero, unless it is missing in all processes: AdamW does not change a parameter without
+    a gradient, but decays a parameter with a zero gradient.
     """
     if world_size() == 1:
-        return
+        return loss
     parameters = list(parameters)
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    used = gradients[0].new_tensor([p.grad is not None for p in parameters])
-    flat = torch.cat([used, *(gradient.flatten() for gradient in gradients)])
+    facts = gradients[0].new_tensor([loss, *(p.grad is not None for p in parameters)])
+    flat = torch.cat([facts, *(gradient.flatten() for gradient in gradients)])
     dist.all_reduce(flat)
     flat /= world_size()
-    used, *means = flat.split([len(parameters), *(p.numel() for p in parameters)])
-    for parameter, mean, exists in zip(parameters, means, used.tolist(), strict=True):
+    facts, *means = flat.split([len(facts), *(p.numel() for p in parameters)])
+    mean_loss, *used = facts.tolist()
+    for parameter, mean, exists in zip(parameters, means, used, strict=True):
         parameter.grad = mean.view_as(parameter).clone() if exists else None
+    return float(mean_loss)
