@@ -25,7 +25,7 @@ SETTINGS = {
 }  # fmt: skip
 OUTPUT = {
     "train_dpr": "dpr", "train_cross_encoder": "cross_encoder", "train_dual_encoder": "dual_encoder",
-    "train_gnn": "gnn_encoder", "train_query_generator": "query_generator",
+    "train_gnn": "gnn_encoder", "train_query_generator": "query_generator", "train_reranker": "reranker",
 }  # fmt: skip
 """Step → its output."""
 PROGRAM = Path(__file__).parent / "node_training.py"

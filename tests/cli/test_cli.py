@@ -83,6 +83,10 @@ def test_the_library_imports_without_kfp() -> None:
             "train_gnn.nodes = 2: nodes are pods of a cluster; on this machine set train_gnn.processes instead",
         ),
         (
+            ["rerank", "--preset", "quickstart", "--set", "train_reranker.nodes=2"],
+            "train_reranker.nodes = 2: nodes are pods of a cluster; on this machine set train_reranker.processes",
+        ),
+        (
             ["rerank", "--systems", "ss_bert_h", "--preset", "quickstart", "--set", "train_query_generator.nodes=2"],
             "train_query_generator.nodes = 2: nodes are pods of a cluster",
         ),

@@ -12,10 +12,14 @@ from tiny_graph import write_gnn_inputs
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.settings.calls import STEP_SETTINGS
+from gnn_encoder.settings.documents import BuildDocumentGraph
 from gnn_encoder.settings.graph import BuildGraph
+from gnn_encoder.settings.pipeline import Call
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.shared import Merge
 from gnn_encoder.settings.systems import CONVERGED
-from gnn_encoder.settings.tasks import shared_calls
+from gnn_encoder.settings.tasks import node_label, shared_calls
+from gnn_encoder.steps.build_document_graph import build_document_graph
 from gnn_encoder.steps.merge import merge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -36,6 +40,12 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
 }
 """Parameter of the pipeline → the label of its call, settings, and inputs besides the dataset."""
+RERANKERS: dict[str, dict[str, Any]] = {
+    "cross_encoder": {"pair_length": 40},
+    "colbert": {"in_batch_negatives": True},
+    "lim": {"in_batch_negatives": True, "graph_dropout": 0.0, "document_negatives": 0.0, "graph_heads": 4},
+}
+"""System → its settings."""
 
 
 @pytest.mark.parametrize("parameter", CASES)
@@ -62,3 +72,32 @@ def test_two_nodes_train_what_one_trains(
     assert read_manifest(tmp_path / "merged").files == read_manifest(parts[0]).files
     whole = f"{step}: {label}" if label else step
     assert [title for title in read_history(tmp_path / "merged") if title.startswith("train_")] == [whole]
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+def test_two_nodes_train_the_re_ranker_that_one_trains(
+    name: str, tiny_documents: Dataset, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lim` with as many processes: a passage that another process reads is in the cache of the epoch's start."""
+    graph, run = tmp_path / "document_graph", write_first_run(tiny_documents, tmp_path / "first_run")
+    inputs = {"dataset": tiny_documents.path, "first_run": run}
+    if name == "lim":
+        build_document_graph(BuildDocumentGraph(), dataset=tiny_documents.path, document_graph=graph)
+        inputs |= {"document_graph": graph}
+    values = {**TRAINED, **LENGTHS, **RERANKERS[name], "backbone": str(tiny_backbone), "token_width": 16}
+    # A small ε would make whole steps of gradients that are zero but for rounding.
+    values |= {"head_learning_rate": 1e-3, "adam_epsilon": 1e-4, "keep": "last"}
+    counts = {"processes": 1, "nodes": 2}, {"processes": 2 if name == "lim" else 1, "nodes": 1}
+    several, alone = (TrainReranker.model_validate({**values, **count}).for_system(name) for count in counts)
+    together = {
+        f"{node}": Call("train_reranker", several.model_copy(update={"node": node}), label)
+        for node, label in enumerate(("A", node_label("A", 1, 2)))
+    }
+    with slow_store(monkeypatch):
+        single = machines_for(
+            tmp_path / "1", inputs, {"0": Call("train_reranker", alone, "A")}, "s3://bucket/checkpoints"
+        )
+        machines = machines_for(tmp_path / "2", inputs, together, "s3://bucket/checkpoints")
+        train_apart(single[0], machines)
+    titles = [title for title in read_history(machines[0].out) if title.startswith("train_")]
+    assert titles == ["train_reranker: A"]

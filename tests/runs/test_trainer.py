@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import write_first_run
 from kubernetes_api import JOBS, LEADER, PODS, KubernetesApi, check_train_job, leaders_pod
-from node_machines import LOST, Machine, machines_of, train_apart
+from node_machines import LOST, Machine, machines_for, machines_of, train_apart
 from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 
@@ -25,7 +26,8 @@ from gnn_encoder.runs import nodes, trainer, trainer_api
 from gnn_encoder.runs.trainer import Training, train_job, trouble
 from gnn_encoder.runs.trainer_api import TRAINER, TRAINING
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.pipeline import StepArguments
+from gnn_encoder.settings.pipeline import Call, StepArguments
+from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
@@ -352,8 +354,14 @@ def leader_of(
     monkeypatch: pytest.MonkeyPatch,
     **settings: Any,
 ) -> Machine:
-    """The leader of a training, whose inputs are in the store as KFP's launcher puts them there: without an index."""
-    leader, *_ = machines_of(folder, inputs, count, ROOT, **settings)
+    """The leader of a training."""
+    return with_stored_inputs(machines_of(folder, inputs, count, ROOT, **settings)[0], inputs, store, monkeypatch)
+
+
+def with_stored_inputs(
+    leader: Machine, inputs: dict[str, Path], store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> Machine:
+    """A leader whose inputs are in the store as KFP's launcher puts them there: without an index."""
     for name, path in inputs.items():
         files = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
         store.objects |= {f"run/{name}/{file}": content for file, content in files.items()}
@@ -374,6 +382,27 @@ def test_a_leader_and_a_trainjob_train_what_one_trains(
     assert len(api.created) == 1 and not api.jobs
     assert not [key for key in store.objects if not key.startswith("run/")], "no checkpoints and no announcement"
     assert not list((tmp_path / "cluster" / "follower").glob("follower-*")), "the followers' inputs are deleted"
+
+
+@pytest.mark.slow
+def test_a_re_ranker_and_its_followers_train_what_one_trains(
+    tiny_dataset: Dataset, tiny_backbone: Path, store: SlowStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inputs = {"dataset": tiny_dataset.path, "first_run": write_first_run(tiny_dataset, tmp_path / "first_run")}
+    values = {
+        "epochs": 1, "batch_size": 6, "learning_rate": 1e-3, "head_learning_rate": 1e-3, "precision": "fp32",
+        "dropout": 0.0, "dev_queries": 0, "keep": "last", "adam_epsilon": 1e-4, "backbone": str(tiny_backbone),
+    }  # fmt: skip
+    made = {}
+    for count in (1, 2):
+        settings = TrainReranker.model_validate({**values, "nodes": count}).for_system("colbert")
+        made[str(count)] = Call("train_reranker", settings, "ColBERT")
+    alone, leader = machines_for(tmp_path / "machines", inputs, made, ROOT)
+    with_stored_inputs(leader, inputs, store, monkeypatch)
+    with cluster(monkeypatch, tmp_path / "cluster", starts=True) as api:
+        train_apart(alone, [leader])
+        assert [process.returncode for process in api.processes] == [0]
+    assert [job["spec"]["trainer"]["numNodes"] for job in api.created] == [1] and not api.jobs
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ def test_a_pipelines_settings_are_those_of_the_steps_in_its_file(name: str) -> N
     assert {launch.step_of(task) for task in compiled} == steps
 
 
-def test_every_training_on_nodes_is_a_list_of_tasks() -> None:
+def test_every_training_on_nodes_is_known() -> None:
     sections = {name for name, section in Settings() if isinstance(section, OnNodes)}
     assert sections - {"try_variant"} == set(ON_NODES)
 

@@ -96,6 +96,23 @@ def test_settings_that_contradict_each_other_are_refused_at_once(settings: dict[
         TrainReranker.model_validate(settings)
 
 
+def test_the_leader_of_a_re_ranker_on_nodes_is_its_task() -> None:
+    settings = Settings(
+        train_reranker=TrainReranker(nodes=2, systems={"bert_dmn_lite": {"nodes": 1}, "dmn": {"nodes": 4}})
+    )
+    made = reranking_calls(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
+    given = {name: (call.settings.nodes, call.settings.node) for name, call in made.items() if name[:6] == "train."}
+    assert given.items() >= {
+        "train.colbert": (2, 0), "train.bert_dmn_lite": (1, None), "train.dmn": (4, 0)
+    }.items()  # fmt: skip
+    teacher, same = made["teacher.colbert_distilled"], made["train.cross_encoder"]
+    assert teacher.settings == same.settings and teacher.label == "Teacher of ColBERT, distilled"
+    with pytest.raises(UserError, match="train_reranker of bert_dmn_lite: nodes = 2 needs a full re-ranker"):
+        TrainReranker(nodes=2).for_system("bert_dmn_lite")
+    with pytest.raises(ValidationError, match=r"systems\.dmn cannot have node"):
+        TrainReranker(systems={"dmn": {"node": 1}})
+
+
 def test_a_general_setting_that_a_system_cannot_have_is_the_users_error() -> None:
     for settings, name in (({"loss": "pointwise"}, "k_nrm"), ({"redraw_negatives": True}, "bert_dmn_lite")):
         chosen = TrainReranker.model_validate(settings)

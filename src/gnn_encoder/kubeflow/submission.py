@@ -21,7 +21,7 @@ from gnn_encoder.runs.reranking import every_reranking_call, reranking_arguments
 from gnn_encoder.settings.calls import CLUSTER_STEPS, ON_CLUSTERS, calls
 from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
-from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, Call, Settings, StepArguments
+from gnn_encoder.settings.pipeline import BY_TRAINER, ORIGIN, PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
 from gnn_encoder.storage import is_remote
@@ -148,7 +148,13 @@ def _check(settings: Settings, made: Mapping[str, Call], cluster: Cluster) -> No
         processes, gpu = getattr(values, "processes", 1), cluster.needs(step).gpu
         if gpu and processes != "auto" and processes > gpu.count:
             raise UserError(f"{step}.processes = {processes}: the cluster file gives the step {gpu.count} GPU(s)")
-        if (nodes := getattr(values, "nodes", 1)) > 1 and CHECKPOINTS not in cluster.needs(step).variables:
+        nodes = getattr(values, "nodes", 1)
+        if nodes > 1 and step in BY_TRAINER and not cluster.trainer:
+            raise UserError(
+                f"{step}.nodes = {nodes}: only Kubeflow Trainer starts the nodes of a re-ranker: set trainer in the "
+                f"cluster file, or {step}.processes instead"
+            )
+        if nodes > 1 and CHECKPOINTS not in cluster.needs(step).variables:
             raise UserError(
                 f"{step}.nodes = {nodes}: the nodes meet where the checkpoints are: name a store that all pods see, in "
                 f"the cluster file under defaults.environment.{CHECKPOINTS}"

@@ -27,6 +27,7 @@ from gnn_encoder.runs.trainer import Training
 from gnn_encoder.runs.trainer_api import TRAINER
 from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.pipeline import StepArguments
+from gnn_encoder.settings.tasks import training_label
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
@@ -102,7 +103,9 @@ def _run(
     nodes: int = getattr(settings, "nodes", 1)
     node: Any = getattr(settings, "node", None)  # None: the settings are not of one of several nodes
     together = call.asked and nodes > 1 and node is not None
-    same = {"settings": {**call.settings, "node": 0}, "label": ""} if together else {}  # in all nodes of a training
+    same: dict[str, Any] = {}  # in all nodes of a training
+    if together:
+        same = {"settings": {**call.settings, "node": 0}, "label": training_label(call.label)}
     key = digest_of({"arguments": call.model_dump() | same, "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:

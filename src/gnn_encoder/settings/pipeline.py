@@ -130,8 +130,12 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 """Pipeline → its steps, in order. The settings of a pipeline are the settings of its steps."""
 SHARDED = tuple(step for step, section in Settings() if isinstance(section, Sharded))
 """Steps whose work several tasks can share (`Sharded`)."""
-ON_NODES = ("train_dpr", "train_cross_encoder", "train_query_generator", "train_dual_encoder", "train_gnn")
+ON_NODES = (
+    "train_dpr", "train_cross_encoder", "train_query_generator", "train_dual_encoder", "train_gnn", "train_reranker",
+)  # fmt: skip
 """Trainings that several pods can share (`OnNodes`); `train_converged` is one of `train_dual_encoder`."""
+BY_TRAINER = ("train_reranker",)
+"""Those whose tasks are in a loop over systems: only a TrainJob can have their other pods."""
 NOTHING = "nothing"
 """The entry of a loop without systems, whose steps are not asked for. kfp.local collects nothing from an empty loop."""
 ORIGIN = ("run.data", "run.settings", "run.code")

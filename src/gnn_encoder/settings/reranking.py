@@ -18,7 +18,7 @@ from gnn_encoder.settings.reranking_systems import (
     WORD_KINDS,
     RerankerKind,
 )
-from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, TokenVectorType
+from gnn_encoder.settings.shared import Distillation, Inference, MeasuredTraining, OnNodes, TokenVectorType
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings, known_names
 
 Weight = Annotated[float, Field(ge=0.0, strict=True)]
@@ -39,7 +39,7 @@ class BundleReranker(StepSettings):
     """Adds the chosen re-ranker to the bundle of the first stage."""
 
 
-class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
+class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     """A re-ranker, trained on positives and negatives. All kinds have the same training pairs.
 
     The papers differ: BERT-DMN warms up over 1,000 steps, here `warmup` is a share of all steps; SS-BERT trains ColBERT
@@ -187,6 +187,8 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
             yield f"lite = true needs one of {', '.join(PAIR_KINDS)}, not {self.kind}"
         if self.lite and self.redraw_negatives:
             yield "redraw_negatives = true needs a full re-ranker: a lite one keeps what it reads"
+        if self.lite and self.nodes > 1:
+            yield f"nodes = {self.nodes} needs a full re-ranker: set nodes to 1 for a lite one, in its entry of systems"
 
     def _problems_of(self, name: str, own: Mapping[str, Any]) -> Iterator[str]:
         if name not in SYSTEMS:
@@ -195,7 +197,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
         if evaluates:
             yield f"systems.{name} trains nothing: set systems.{evaluates}"
         chosen = self.model_copy(update={**own, "kind": kind, "lite": False, **changes})
-        if fixed := {"kind", "lite", *changes, *chosen._unused} & set(own):
+        if fixed := {"kind", "lite", "node", *changes, *chosen._unused} & set(own):
             yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"
         try:
             type(self).model_validate({**self.model_dump(exclude={"systems"}), **own})
@@ -239,7 +241,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork):
         chosen = chosen.model_copy(update={each: type(self).model_fields[each].default for each in chosen._unused})
         for problem in chosen._problems():
             raise UserError(f"train_reranker of {name}: {problem}")
-        return chosen
+        return chosen.model_copy(update={"node": 0}) if chosen.nodes > 1 else chosen
 
     def teacher(self) -> "TrainReranker":
         """Returns the settings of the cross-encoder whose scores are learned; as a rule those of that system."""

@@ -79,6 +79,8 @@ def reranking_calls(settings: Settings, systems: Sequence[str], study: str = "")
             teacher = settings.train_reranker.teacher()
             shared = teacher == settings.train_reranker.for_system("cross_encoder")  # so is its result
             label = SYSTEMS["cross_encoder"].title if shared else "Teacher"
+            if teacher.nodes > 1:  # trainings of one label would meet in one place
+                label = f"Teacher of {title}"
             found[f"teacher.{name}"] = Call("train_reranker", teacher, label)
             found[f"score.{name}"] = Call("score_candidates", settings.score_candidates)
         if name in loops["document_systems"]:

@@ -42,6 +42,7 @@ from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.embed import passes
 from gnn_encoder.training.pairs import PairBatch
 from gnn_encoder.training.passage_cache import PassageCache
+from gnn_encoder.training.ranks import to_every_machine
 from gnn_encoder.training.rerankers import Reranker, new_reranker
 
 OFFSETS = "offsets.npy"
@@ -201,6 +202,7 @@ class TokenCache(PassageCache):
         """As in `PassageCache`."""
         super().advance(version, folder, progress)
         if len(self._offsets) == 1:
+            to_every_machine(device(), folder / OFFSETS)
             self._offsets = np.load(folder / OFFSETS)
 
     def of(self, nodes: np.ndarray) -> TokenMatrices:

@@ -204,6 +204,15 @@ def test_what_pods_cannot_reach_is_refused(
         (["--set", f"shared.backbone={tiny_backbone}", "--set", "train_gnn.heads=4"], "lies on this machine"),
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
         (["--set", "train_gnn.nodes=2"], "train_gnn.nodes = 2: the nodes meet where the checkpoints are: name a store"),
+        (
+            ["--pipeline", "rerank", "--systems", "colbert", "--set", "train_reranker.nodes=2"],
+            "train_reranker.nodes = 2: only Kubeflow Trainer starts the nodes of a re-ranker: set trainer in the "
+            "cluster file, or train_reranker.processes instead",
+        ),
+        (
+            ["--pipeline", "rerank", "--systems", "bert_dmn_lite", "--set", "train_reranker.nodes=2"],
+            "train_reranker of bert_dmn_lite: nodes = 2 needs a full re-ranker",
+        ),
     ]:
         assert submit(monkeypatch, host, *more) == 2
         told = capsys.readouterr().err
@@ -220,6 +229,24 @@ def test_of_a_training_with_a_trainjob_the_leader_alone_is_sent(
     plain, led = (sent["runtime_config"]["parameters"] for sent in server.seen("POST", ".*/runs"))
     assert [json.loads(task)["label"] for task in plain["train_gnn"]] == [f"node {i} of 3" for i in (1, 2, 3)]
     assert led == plain | {"train_gnn": plain["train_gnn"][:1]}
+
+
+def test_of_a_re_ranker_with_nodes_the_leader_is_sent(
+    server: KfpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = "defaults: {environment: {GNN_ENCODER_CHECKPOINTS: s3://bucket/checkpoints}}\ntrainer: {}\n"
+    (tmp_path / "trainer.yaml").write_text(IMAGES + needs, "utf-8")
+    rerank = ["--pipeline", "rerank", "--systems", "colbert,ss_bert_h", "--cluster", "trainer.yaml"]
+    nodes = ["--set", "train_reranker.nodes=3", "--set", "train_query_generator.nodes=2"]
+    assert submit(monkeypatch, server.url, *rerank, *nodes) == 0
+    (sent,) = server.seen("POST", ".*/runs")
+    given = sent["runtime_config"]["parameters"]
+    for loop, title in (("systems", "ColBERT"), ("generated_systems", "SS-BERT(h)")):
+        ((entry,), trained) = given[loop], json.loads(given[loop][0]["train"])
+        assert (trained["label"], trained["settings"]["nodes"], trained["settings"]["node"]) == (title, 3, 0)
+        assert "node" not in json.loads(entry["rerank"])["settings"]
+    (leader,) = map(json.loads, given["train_query_generator"])
+    assert (leader["label"], leader["settings"]["node"]) == ("node 1 of 2", 0)
 
 
 def test_a_dry_run_asks_nobody(
