@@ -116,8 +116,11 @@ class Measured:
         """Whether a state was copied, written or sent in each measured step, bool [steps]."""
         began, ended = np.array(self.began[FIRST:-1]), np.array(self.began[FIRST + 1 :])
         found = np.zeros(len(began), dtype=bool)
-        for number, (since, _) in self.copies.items():
-            found |= (ended > since) & (began < self.sent.get(number, inf))
+        for number, (since, _) in self.copies.items():  # of states that wait, only the last is sent
+            until = min((when for steps, when in self.sent.items() if steps >= number), default=inf)
+            found |= (ended > since) & (began < until)
+        if found.all():
+            raise SystemExit("no step without a checkpoint to compare with: give more --steps")
         return found
 
 

@@ -274,8 +274,7 @@ def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
     made["bm25_index"] = plain.with_name("bm25_index")
     for name, mean in {"other": 0.5, "own": 0.7}.items():
         folder = tmp_path / name
-        means, record = {PLAIN: 0.6, DPR: mean}, Record(inputs={"dpr": read_manifest(made["dual_encoder"]).digest})
-        advice(folder, tiny_dataset, means, Recommend(), records={"dense_retrieve": record})
+        advice(folder, tiny_dataset, {PLAIN: 0.6, DPR: mean}, Recommend())
         paths = {"recommendation": folder / "recommendation", "bundle": folder / "dpr"}
         bundle_dual_encoder(BundleDualEncoder(system=DPR), **made, **paths)
     assert not read_manifest(tmp_path / "other" / "dpr").files
@@ -284,11 +283,21 @@ def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
     choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=bundles, **paths)
     bundle = Bundle.read(tmp_path / "bundle")
     assert bundle.serving == Serving(DPR, None) and len(bundle.vectors) == len(tiny_dataset.passages)
-    # Of another DPR than the one that was ranked.
-    advice(tmp_path / "strange", tiny_dataset, {PLAIN: 0.6, DPR: 0.7}, Recommend())
+    assert "comes from its own text alone" in (bundle.path / README).read_text("utf-8")
+    # Made for another recommendation.
+    advice(tmp_path / "strange", tiny_dataset, {PLAIN: 0.6, DPR: 0.8}, Recommend())
     paths = {"recommendation": tmp_path / "strange" / "recommendation", "chosen_bundle": tmp_path / "none"}
     with pytest.raises(UserError, match="is not about"):
         choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=bundles, **paths)
+
+
+def test_a_dual_encoder_that_is_dpr_is_recommended_once(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    """No epoch after DPR was better on dev, so both are one model; the dual encoder's bundle is there."""
+    dpr = {"dense_retrieve": Record(inputs={"dpr": "a"})}
+    for name, digest, system in (("same", "a", PLAIN), ("others", "b", DPR)):
+        records = {**dpr, "bundle_dual_encoder: Dual encoder": Record(inputs={"dual_encoder": digest})}
+        facts = advice(tmp_path / name, tiny_dataset, {PLAIN: 0.6, DPR: 0.6}, Recommend(), records=records)
+        assert facts["system"] == system
 
 
 @pytest.mark.parametrize("means", [{FUSED: 0.9}, {"BM25": 0.9}, {PLAIN: 0.9}], ids=["both", "words", "vectors"])

@@ -69,7 +69,7 @@ def native_bf16() -> bool:
 
 
 def inference_dtype(precision: str) -> torch.dtype:
-    """The type of weights for inference. `auto`: bf16 if the hardware supports it natively, otherwise fp32."""
+    """The type of weights for inference. `auto`: bf16 where it is faster (`native_bf16`), otherwise fp32."""
     return torch.bfloat16 if precision == "bf16" or (precision == "auto" and native_bf16()) else torch.float32
 
 

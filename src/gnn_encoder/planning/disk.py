@@ -6,7 +6,7 @@ forecast is of a run without anything to reuse.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2, sqrt
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ OPTIMIZED = 3
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
+OF_DPR = f"bundle_dual_encoder: {DPR}"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
 plots."""
@@ -83,7 +84,13 @@ def run_space(settings: Settings, size: DataSize) -> list[Space]:
     """
     forecast = _Forecast(settings, size)
     steps = [forecast.of(call) for call in forecast.calls if call.asked]
-    return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()))]
+    reserve = 0  # DPR's bundle is kept if it is recommended
+    for place, step in enumerate(steps):
+        if step.title == OF_DPR:
+            reserve = step.meanwhile
+        elif reserve:
+            steps[place] = replace(step, meanwhile=step.meanwhile + reserve)
+    return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()), reserve)]
 
 
 def needed(spaces: Sequence[Space]) -> int:
@@ -237,7 +244,7 @@ class _Forecast:
         return float(self.m * index)
 
     def _plain_bundle(self, own: Any) -> tuple[float, float]:
-        """M_de's vectors are there, and DPR's are kept only if it is recommended: the disk must have room for them."""
+        """M_de's vectors are there. DPR's are kept if it is recommended (`run_space`)."""
         size = self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER)
         return (0, size) if own.system == DPR else (size, 0)
 

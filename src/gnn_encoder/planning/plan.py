@@ -26,7 +26,8 @@ MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
 STARTS = 60.0
 """Seconds for the starts of all steps, BM25, ranking, evaluation and report of a small data set."""
 ENCODINGS = 4
-"""Times that the corpus is encoded: untrained, by DPR, by M_de, and with the graph."""
+"""Times that the corpus is encoded: untrained, by DPR, by M_de, and with the graph. `RESERVE` has to be enough for a
+run that recommends DPR and encodes it once more."""
 POOL, CANDIDATES, NEIGHBORS, QUERIES_OF_PASSAGE = 1000, 8, 10, 3
 TRIAL_SECONDS = 0.004
 """Seconds for each example, epoch and variant with frozen encoders."""

@@ -25,11 +25,19 @@ from gnn_encoder.promotion.gate import against_baseline
 from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.presets import NUMBERS
 from gnn_encoder.settings.shared import MINILM
-from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, QUERY_SUM
+from gnn_encoder.settings.systems import (
+    CONVERGED,
+    DPR,
+    DUAL_ENCODER,
+    GNN_ENCODER,
+    QUERY_CLUSTERS,
+    QUERY_MEMORY,
+    QUERY_SUM,
+)
 
 TEMPLATE = "model_card.md.j2"
 VECTORS = {
-    DUAL_ENCODER: "The vector of a passage comes from its own text alone.",
+    **dict.fromkeys((DPR, DUAL_ENCODER, CONVERGED), "The vector of a passage comes from its own text alone."),
     QUERY_SUM: "The vector of a passage includes the sum of the training queries that are labelled with it.",
     QUERY_MEMORY: "A search also looks up the training queries nearest to the query, and lifts their passages.",
     QUERY_CLUSTERS: "A passage has a vector for each group of the training queries that are labelled with it.",
@@ -73,7 +81,8 @@ class Described:
         `reranker`: whether the bundle has a re-ranker.
         """
         data, history = self.data, self.history
-        training = history.get("train_dual_encoder") or history.get("train_dpr") or Record()
+        trainings = ("train_dpr",) if self.bundle.system == DPR else ("train_dual_encoder", "train_dpr")
+        training = next((history[title] for title in trainings if title in history), Record())
         backbone = str(training.settings.get("backbone", ""))
         hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
         base, licence = BASES.get(backbone, (backbone if hub else "", ""))

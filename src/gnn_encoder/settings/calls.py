@@ -91,6 +91,12 @@ def bundling_calls(settings: Settings) -> dict[str, Call]:
     }
 
 
+def _order(settings: Settings) -> tuple[str, ...]:
+    """Returns the systems that may be recommended. DPR is ranked by an exact search, so its bundle has to have one."""
+    kept = settings.encode_corpus.index == "flat" or settings.evaluate.baseline == DPR
+    return tuple(system for system in settings.recommend.order if kept or system != DPR)
+
+
 def ranking_calls(settings: Settings) -> dict[str, Call]:
     """Returns {parameter of the training pipeline: call} of the steps that rank, compare or show systems, in order.
 
@@ -111,9 +117,9 @@ def ranking_calls(settings: Settings) -> dict[str, Call]:
         given = kind in settings.encode_with_labels.kinds
         ranked[f"rank_query_{kind}"] = Call("rank", Rank(system=system, depth=depth, **speed), system, given)
         fused[f"fuse_query_{kind}"] = Call("fuse", fuse, system, given)
-    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25}
-    bundled = bundling_calls(settings)
-    bundle_dpr = bundled.pop("bundle_dpr")
+    order, bundled = _order(settings), bundling_calls(settings)
+    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
+    bundle_dpr = bundled.pop("bundle_dpr")._replace(asked=DPR in order)
     further, asked = settings.train_converged.of(dual_encoder), bundled["bundle_converged"].asked
     return {
         **shared_calls("train_dual_encoder", further, asked, "train_converged", CONVERGED),

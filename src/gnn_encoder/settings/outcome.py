@@ -160,7 +160,9 @@ class Recommend(StepSettings):
     """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
     its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`
     must be among them. A system in this list and in no bundle of the run cannot be served. DPR stands before
-    the dual encoder: a search costs the same, and a training less."""
+    the dual encoder: a search costs the same, and a training less. It is left out if it is the dual encoder itself
+    (`train_dual_encoder.keep`), or if the index of the bundles is not `flat`, because it is ranked by an exact
+    search."""
     margin: Annotated[float, Field(ge=0.0)] = 0.005
     """A simpler system may be this far below the best one, and below `evaluate.baseline` in a stratum: the smallest
     gain of interest, as `promote.smallest_effect`. A larger margin prefers simple systems more: with 0.01, 400 dev

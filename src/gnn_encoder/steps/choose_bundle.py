@@ -55,10 +55,10 @@ def choose_bundle(
         reranker, remark = _reranker(former, data)
     bundle = _of_system(system, bundles)
     if recommendation:
-        records = read_history(recommendation).values()
-        ranked = {record.inputs[name] for record in records for name in ("bundle", "dpr") if name in record.inputs}
-        # DPR was ranked before its bundle was made.
-        if ranked.isdisjoint((bundle.manifest.digest, bundle.manifest.inputs.get("dual_encoder"))):
+        ranked = {record.inputs.get("bundle") for record in read_history(recommendation).values()}
+        # DPR was ranked before, and its bundle made for this recommendation.
+        made_for = bundle.manifest.inputs.get("recommendation")
+        if bundle.manifest.digest not in ranked and made_for != read_manifest(recommendation).digest:
             raise UserError(
                 f"{recommendation} is not about {bundle.path}: run rank, evaluate and recommend on it first"
             )

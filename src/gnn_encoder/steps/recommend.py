@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Recommended
+from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import mean_name
@@ -20,9 +21,9 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import COLD, WARM
 from gnn_encoder.settings.outcome import Evaluate, Recommend
-from gnn_encoder.settings.systems import LEXICAL
+from gnn_encoder.settings.systems import DPR, DUAL_ENCODER, LEXICAL
 
-DEV = "dev"
+DEV, BUNDLED = "dev", f"bundle_dual_encoder: {DUAL_ENCODER}"
 
 
 @step(recommendation="recommendation")
@@ -38,6 +39,8 @@ def recommend(context: Context, settings: Recommend, dataset: Path, evaluation: 
     metrics = evaluated.metrics
     baseline, measure = metrics["baseline"], settings.measure
     systems = dict(candidates(settings, metrics))
+    if baseline != DPR and _is_dual_encoder(context.history):
+        systems = {system: place for system, place in systems.items() if place[0] != DPR}
     if baseline not in systems:
         raise UserError(f"recommend.order lacks {baseline}, which is evaluate.baseline: add it")
     queries = metrics["queries"].get(DEV, 0)
@@ -79,6 +82,12 @@ def candidates(settings: Recommend, metrics: Mapping[str, Any]) -> Iterator[tupl
         for fused, facts in metrics["fusions"].items() if settings.bm25 else ():
             if fused in present and (facts["method"], facts["dense"]) == (CONVEX, system):
                 yield fused, (system, facts["weight"], facts["tuned_on"])
+
+
+def _is_dual_encoder(history: History) -> bool:
+    """Whether DPR is the dual encoder itself, because no epoch after it was better on dev."""
+    found, bundled = (history.get(title, Record()).inputs for title in ("dense_retrieve", BUNDLED))
+    return "dpr" in found and found["dpr"] == bundled.get("dual_encoder")
 
 
 def _by_rule(settings: Recommend, data: Dataset, evaluated: Evaluation, order: list[str]) -> Recommendation:
