@@ -13,10 +13,10 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(MAKE) -j 2 lint suite
 
-# Four processes with one thread each, on two cores, too: tests wait for processes, servers and time limits, and threads do
-# not speed up imports. The longest files come first (tests/conftest.py), so that no core waits for one at the end.
+# Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports.
+# The longest files come first (tests/conftest.py), so that no core waits for a long file at the end.
 suite: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow

@@ -215,7 +215,11 @@ def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> N
 
 
 def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
-    for overrides, may in (([], True), (["encode_corpus.index=hnsw"], False), (["recommend.order=[Dual encoder]"], False)):
+    for overrides, may in (
+        ([], True),
+        (["encode_corpus.index=hnsw"], False),
+        (["recommend.order=[Dual encoder]"], False),
+    ):
         made = calls(override(*overrides), PIPELINES["train"])
         assert ("DPR" in made["recommend"].settings.order) is may  # type: ignore[attr-defined]
         assert (made["bundle_dpr"].asked, made["fuse_dpr"].asked) == (may, may)
