@@ -46,12 +46,12 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], cap
 
 def machine() -> str:
     """Processor or GPU, threads, and the packages' versions."""
-    from gnn_encoder.inference.encoding import native_bf16
+    from gnn_encoder.inference.encoding import fast_bf16
 
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
     packages = ("torch", "transformers", "sentence-transformers", "torch-geometric", "faiss-cpu", "bm25s", "numpy")
     versions = ", ".join(f"{name} {found}" for name in packages if (found := _version(name)))
-    return f"{where}, {torch.get_num_threads()} threads, native bf16: {native_bf16()}; {versions}"
+    return f"{where}, {torch.get_num_threads()} threads, fast bf16: {fast_bf16()}; {versions}"
 
 
 def _version(package: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from common import documentation, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.encoding import encode_texts, inference_dtype, native_bf16
+from gnn_encoder.inference.encoding import encode_texts, fast_bf16, inference_dtype
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import TextEncoder, device
@@ -53,7 +53,7 @@ def main() -> None:
         "gnn-encoder, auto": lambda: encode_texts(encoder, texts),
         "gnn-encoder, fp32": lambda: encode_texts(encoder, texts, precision="fp32"),
     }
-    if native_bf16():
+    if fast_bf16():
         sides["sentence-transformers, bf16"] = lambda: peer_bf16.encode(texts)
     seconds, results = in_turns(sides, options.rounds)
     vectors = {name: np.asarray(found, dtype=np.float32) for name, found in results.items()}

@@ -21,7 +21,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from gnn_encoder.artifacts import Dataset, KnownPositives, Report, Run
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.significance import paired_randomization
-from gnn_encoder.inference.encoding import native_bf16
+from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.retrieval import exact
 
@@ -48,7 +48,7 @@ def train(model: SentenceTransformer, triples: dict[str, list[str]], options: ar
         arguments = SentenceTransformerTrainingArguments(
             folder, num_train_epochs=options.epochs, per_device_train_batch_size=options.batch,
             learning_rate=options.rate, warmup_steps=0.1, save_strategy="no", report_to="none",
-            bf16=native_bf16(), use_cpu=not torch.cuda.is_available(),
+            bf16=fast_bf16(), use_cpu=not torch.cuda.is_available(),
         )  # fmt: skip
         dataset, loss = datasets.Dataset.from_dict(triples), MultipleNegativesRankingLoss(model)
         SentenceTransformerTrainer(model, arguments, dataset, loss=loss).train()

@@ -17,7 +17,7 @@ import torch
 from common import documentation, in_turns, matmul_rate, show
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.encoding import inference_dtype, native_bf16
+from gnn_encoder.inference.encoding import fast_bf16, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.backbone import resolve_backbone
@@ -75,7 +75,7 @@ def main() -> None:
         floor = flops / matmul_rate(4096, 384, 1536, torch.bfloat16 if bf16 else torch.float32)
         rows.append((name, f"{n * k / taken:.1f}", f"{seconds[default] / taken:.2f}", f"{floor / taken:.0%}"))
     title = f"MiniLM, {n * k:,} pairs, {tokens / n / k:.0f} tokens on average, {LENGTH} at most"
-    show(title, ("side", "pairs/s (median)", "ratio", "of the matrix rate"), rows, f"native bf16: {native_bf16()}")
+    show(title, ("side", "pairs/s (median)", "ratio", "of the matrix rate"), rows, f"fast bf16: {fast_bf16()}")
 
 
 if __name__ == "__main__":

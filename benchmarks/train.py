@@ -20,7 +20,7 @@ import torch
 from common import documentation, show
 
 from gnn_encoder.artifacts import Dataset, TrainingSet
-from gnn_encoder.inference.encoding import native_bf16
+from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.models.backbone import resolve_backbone
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
@@ -91,7 +91,7 @@ def main() -> None:
             "sentence-transformers, fp32": lambda: peer_seconds(triples, o.batch, o.length, False, folder),
             "gnn-encoder, auto": lambda: our_seconds(data, examples, o.batch, o.length),
         }
-        if native_bf16():
+        if fast_bf16():
             sides["sentence-transformers, bf16"] = lambda: peer_seconds(triples, o.batch, o.length, True, folder)
         seconds = {name: min(side() for _ in range(o.rounds)) for name, side in sides.items()}
     best = min(taken for name, taken in seconds.items() if name.startswith("sentence"))

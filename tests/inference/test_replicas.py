@@ -11,7 +11,7 @@ from conftest import WORDS
 from reference_attention import ReferenceAttention
 
 from gnn_encoder.inference import replicas
-from gnn_encoder.inference.encoding import encode_passages, encode_question, encode_texts, native_bf16
+from gnn_encoder.inference.encoding import encode_passages, encode_question, encode_texts, fast_bf16
 from gnn_encoder.inference.replicas import streamed
 from gnn_encoder.inference.scoring import PairTokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens
@@ -97,7 +97,7 @@ def test_token_types_reach_a_packed_pair(tiny_backbone, attention, monkeypatch):
     assert np.abs(scored(model)[1] - right).max() > 1e-3
 
 
-@pytest.mark.parametrize("precision", ["fp32", *(["bf16"] if native_bf16() else [])])
+@pytest.mark.parametrize("precision", ["fp32", *(["bf16"] if fast_bf16() else [])])
 def test_what_is_read_together_does_not_show(tiny_backbone, monkeypatch, precision):
     """To the last bit: of the vectors of texts, and of the scores and vectors of pairs."""
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Graph, drafting, read_manifes
 from gnn_encoder.artifacts.added_labels import new_query_id
 from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.search import ExplainedHit, explain_search
-from gnn_encoder.inference.encoding import native_bf16
+from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.labels.adding import add_labels, remove_labels
 from gnn_encoder.labels.requests import Wanted
 from gnn_encoder.labels.versions import KEPT, Versions
@@ -104,7 +104,7 @@ def old_query(dataset: Dataset, place: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "precision"), [*((kind, "fp32") for kind in KINDS), *([("retrieved", "bf16")] if native_bf16() else [])]
+    ("kind", "precision"), [*((kind, "fp32") for kind in KINDS), *([("retrieved", "bf16")] if fast_bf16() else [])]
 )
 def test_equal_to_an_update(
     kind: str, precision: str, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path

@@ -68,16 +68,6 @@ def test_what_a_step_takes_while_it_runs_counts_once() -> None:
     assert needed([Space("a", 10, 5), Space("b", 20, 5)]) == 35
 
 
-def test_there_is_room_for_dprs_bundle_until_the_run_ends() -> None:
-    size = DataSize.assumed(2_000_000, 100_000)
-    spaces, without = (
-        run_space(load_settings("msmarco", [f"recommend.order=[{order}]"]), size)
-        for order in ("DPR, Dual encoder", "Dual encoder")
-    )
-    more = needed(spaces) - needed(without)
-    assert more - 2_000_000 * 768 * 2 == pytest.approx(sum(s.kept for s in spaces) - sum(s.kept for s in without))
-
-
 def test_models_that_are_here_are_measured_and_others_are_berts(tiny_backbone: Path) -> None:
     weights = (tiny_backbone / "model.safetensors").stat().st_size
     assert weights <= weights_of(str(tiny_backbone)) < weights + 20_000 and width_of(str(tiny_backbone)) == 32

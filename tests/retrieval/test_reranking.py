@@ -88,7 +88,7 @@ def test_search_orders_the_first_hits_by_the_re_ranker(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     # In bf16 a random model's scores are too close to one another.
-    monkeypatch.setattr(encoding, "native_bf16", lambda: False)
+    monkeypatch.setattr(encoding, "fast_bf16", lambda: False)
 
     def found(*options: str) -> tuple[list[str], str]:
         return shown(monkeypatch, capsys, "--bundle", str(bundle), *first, *options)

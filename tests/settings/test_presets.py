@@ -212,6 +212,8 @@ def test_measures_are_a_list_or_a_text_and_promotion_looks_at_one_of_them() -> N
     ).evaluate
     assert of_documents.measures == ("RR@10", "PRES(doc)@100", "R(doc,rel=2)@100", "MAP(D)")
     assert of_documents.test == "t" and Settings().evaluate.test == "randomization"
+    assert override("promote.floors={R@100: 0.02, P@3: 0}").promote.floors == {"R@100": 0.02, "P@3": 0.0}
+    assert override("promote.bundle_store=s3://bucket/models").promote.bundle_store == "s3://bucket/models"
 
 
 def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
@@ -223,8 +225,6 @@ def test_dpr_may_be_recommended_if_its_bundle_searches_exactly() -> None:
         made = calls(override(*overrides), PIPELINES["train"])
         assert ("DPR" in made["recommend"].settings.order) is may  # type: ignore[attr-defined]
         assert (made["bundle_dpr"].asked, made["fuse_dpr"].asked) == (may, may)
-    assert override("promote.floors={R@100: 0.02, P@3: 0}").promote.floors == {"R@100": 0.02, "P@3": 0.0}
-    assert override("promote.bundle_store=s3://bucket/models").promote.bundle_store == "s3://bucket/models"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,9 @@ def test_the_shares_of_two_processes_have_the_loss_and_gradient_of_the_whole_bat
     """Against the mean over a batch's tokens that transformers computes."""
     multiprocessing.spawn(share_a_batch, (tmp_path, tiny_seq2seq), nprocs=2)
     for number, rows in enumerate(BATCHES):
-        (mean, first, gradients), (other, second, same) = (torch.load(tmp_path / f"{number}-{r}.pt") for r in (0, 1))
+        (mean, first, gradients), (other, second, same) = (
+            torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=True) for rank in (0, 1)
+        )
         assert mean == other and mean == pytest.approx((first + second) / 2)
         model, passages, queries = new_generator(tiny_seq2seq)
 

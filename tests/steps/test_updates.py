@@ -11,7 +11,7 @@ from tiny_graph import GRAPH, ROUNDED, encode, write_models
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Encoding, Graph, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.inference.encoding import native_bf16
+from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.outcome import ChooseBundle
@@ -62,7 +62,7 @@ def work(folder: Path) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "stored"), [("fp32", "fp16"), ("fp32", "fp32"), *([("bf16", "fp16")] if native_bf16() else [])]
+    ("precision", "stored"), [("fp32", "fp16"), ("fp32", "fp32"), *([("bf16", "fp16")] if fast_bf16() else [])]
 )
 def test_equal_to_a_run_from_nothing(
     precision: str, stored: str, tiny_dataset: Dataset, today: Path, models: dict[str, Path], tmp_path: Path

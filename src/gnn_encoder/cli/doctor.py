@@ -79,11 +79,11 @@ def _faiss() -> Finding:
 def _torch() -> Iterator[Finding]:
     import torch
 
-    from gnn_encoder.inference.encoding import native_bf16
+    from gnn_encoder.inference.encoding import fast_bf16
 
     correct = torch.equal(torch.eye(3) @ torch.ones(3, 1), torch.ones(3, 1))
     yield Finding("torch", torch.__version__, "" if correct else "install it again: a matrix product is wrong")
-    bf16 = "bf16 in hardware" if native_bf16() else "bf16 is not faster: fp32 is used"
+    bf16 = "bf16 is fast" if fast_bf16() else "bf16 is not faster: fp32 is used"
     yield Finding("processor", f"{platform.machine()}, {torch.get_num_threads()} threads, {bf16}")
     for number in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(number)

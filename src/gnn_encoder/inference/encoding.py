@@ -55,7 +55,7 @@ def budget_batches(lengths: np.ndarray, tokens_per_batch: int) -> Iterator[np.nd
         start += size
 
 
-def native_bf16() -> bool:
+def fast_bf16() -> bool:
     """Whether the hardware computes matrix products in bf16 faster than in fp32.
 
     Emulated products are slower. So are those of Intel's AVX-512 without AMX, which virtual machines may hide: 163
@@ -69,8 +69,8 @@ def native_bf16() -> bool:
 
 
 def inference_dtype(precision: str) -> torch.dtype:
-    """The type of weights for inference. `auto`: bf16 where it is faster (`native_bf16`), otherwise fp32."""
-    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and native_bf16()) else torch.float32
+    """The type of weights for inference. `auto`: bf16 where it is faster (`fast_bf16`), otherwise fp32."""
+    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and fast_bf16()) else torch.float32
 
 
 def autocast(precision: str) -> AbstractContextManager[Any]:

@@ -2,11 +2,12 @@
 
 Arrays are counted exactly. Rankings, postings and texts are counted per row, with the bytes of a row measured on a
 finished run of `obliqa`. A file that an input of its step has, too, takes no space (`artifacts.folder.Draft`). The
-forecast is of a run without anything to reuse.
+forecast is of a run without anything to reuse, and at most: it has the bundle of DPR, which is made only if DPR is
+recommended.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2, sqrt
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.shared import SMOLLM2
-from gnn_encoder.settings.systems import DPR, DUAL_ENCODER
+from gnn_encoder.settings.systems import DUAL_ENCODER
 
 FP32, FP16 = 4, 2
 ARTIFACT = 90_000
@@ -44,7 +45,6 @@ OPTIMIZED = 3
 RANKED = ("bm25_retrieve", "dense_retrieve", "rerank")
 """Steps whose merge writes a table of its own."""
 TOKEN_IDS, IN_MLFLOW = "token ids", "report in MLflow"
-OF_DPR = f"bundle_dual_encoder: {DPR}"
 SMALL, FIGURES, PAGE = 10_000, 150_000, 1_000_000
 """Bytes of an artifact with some figures, such as the decision; of all systems' figures; and of the report's page and
 plots."""
@@ -84,13 +84,7 @@ def run_space(settings: Settings, size: DataSize) -> list[Space]:
     """
     forecast = _Forecast(settings, size)
     steps = [forecast.of(call) for call in forecast.calls if call.asked]
-    reserve = 0  # DPR's bundle is kept if it is recommended
-    for place, step in enumerate(steps):
-        if step.title == OF_DPR:
-            reserve = step.meanwhile
-        elif reserve:
-            steps[place] = replace(step, meanwhile=step.meanwhile + reserve)
-    return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()), reserve)]
+    return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()))]
 
 
 def needed(spaces: Sequence[Space]) -> int:
@@ -135,7 +129,7 @@ class _Forecast:
             "train_gnn": self._gnn,
             "encode_nodes": lambda _: (self.vectors + self.asked + 16 * (self.m + self.n), 0),
             "encode_corpus": self._encoded,
-            "bundle_dual_encoder": self._plain_bundle,
+            "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
             "rerank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), 0),
             "fuse": lambda own: (2 * self.hits(self.judged * min(own.depth, self.m)) + ARTIFACT, 0),
@@ -242,11 +236,6 @@ class _Forecast:
         index = {"flat_fp16": 2 * self.width, "sq8": self.width, "ivf": 2 * self.width + 8,
                  "hnsw": 2 * self.width + 8 * getattr(own, "hnsw_links", 0)}.get(own.index, 0)  # fmt: skip
         return float(self.m * index)
-
-    def _plain_bundle(self, own: Any) -> tuple[float, float]:
-        """M_de's vectors are there. DPR's are kept if it is recommended (`run_space`)."""
-        size = self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER)
-        return (0, size) if own.system == DPR else (size, 0)
 
     def _postings(self) -> float:
         """BM25's postings and vocabulary."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.inference.encoding import autocast, encode_tokens, native_bf16
+from gnn_encoder.inference.encoding import autocast, encode_tokens, fast_bf16
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.dual_encoder import DualEncoder, device
 from gnn_encoder.settings.foundation import TrainDpr
@@ -43,7 +43,7 @@ def machine() -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     threads = torch.get_num_threads()
     cores = f"{threads} core{'s' if threads > 1 else ''}"
-    return f"{cores} {'with' if native_bf16() else 'without'} fast bf16, {memory:.0f} GiB of memory"
+    return f"{cores} {'with' if fast_bf16() else 'without'} fast bf16, {memory:.0f} GiB of memory"
 
 
 def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
