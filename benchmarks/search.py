@@ -4,6 +4,7 @@ of fp16 vectors, of vectors in four parts, and of an index `flat_fp16` in one pa
 The floor is the time of the matrix products alone at the matrix rate measured in the same run.
 
     python benchmarks/search.py [--passages 200000] [--queries 1000] [--k 100] [--width 384] [--rounds 3]
+    python benchmarks/search.py --copies 64     # of each vector, on average: most queries have a tie at the cut-off
 """
 
 import argparse
@@ -26,12 +27,15 @@ PARTS = 4
 def main() -> None:
     """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("passages", 200_000), ("queries", 1000), ("k", 100), ("width", 384), ("rounds", 3)):
+    sizes = {"passages": 200_000, "queries": 1000, "k": 100, "width": 384, "rounds": 3, "copies": 1}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     o = parser.parse_args()
     generator = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        drawn = generator.standard_normal((o.passages, o.width), dtype=np.float32)
+        drawn = generator.standard_normal((o.passages // o.copies, o.width), dtype=np.float32)
+        if o.copies > 1:
+            drawn = drawn[generator.integers(0, len(drawn), o.passages)]
         asked, flat = generator.standard_normal((o.queries, o.width), dtype=np.float32), faiss.IndexFlatIP(o.width)
         flat.add(drawn)
         sides = {"FAISS IndexFlatIP, in memory": lambda: flat.search(asked, o.k)}

@@ -39,7 +39,7 @@ def test_equals_float64_on_random_vectors(n: int, k: int, dtype: type) -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     m=st.integers(0, 90),
-    n=st.integers(1, 25),
+    n=st.integers(1, 150),
     k=st.integers(1, 120),
     chunk=st.integers(1, 100),
     seed=st.integers(0, 99),

@@ -215,9 +215,15 @@ def test_while_a_state_is_written_no_other_is_copied(tmp_path: Path, monkeypatch
     assert len(set(map(tuple, places))) == 1, "the copies have one place in memory"
 
 
-@pytest.mark.parametrize(("share", "states"), [(1e-9, [1, 6]), (math.inf, [1, 2, 3, 3, 4, 5, 6, 6])])
+EVERY_STATE = [1, 2, 3, 3, 4, 5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("writing", "share", "states"),
+    [(checkpoint.WRITING, 1e-9, [6]), (0.0, 1e-9, [1, 6]), (checkpoint.WRITING, math.inf, EVERY_STATE)],
+)
 def test_states_are_rarer_where_writing_would_take_too_large_a_share(
-    share: float, states: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writing: float, share: float, states: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, save = [], Saver.save
 
@@ -226,6 +232,7 @@ def test_states_are_rarer_where_writing_would_take_too_large_a_share(
         save(saver, position, kept)
 
     monkeypatch.setattr(Saver, "save", saving)
+    monkeypatch.setattr(checkpoint, "WRITING", writing)
     wait_for_each(monkeypatch, share)
     Training(tmp_path, monkeypatch).run()
     assert saved == states

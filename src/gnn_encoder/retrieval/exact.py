@@ -27,6 +27,8 @@ CHUNK = 65_536
 FEW, CODES = 20, 16_384
 """From so many queries on FAISS multiplies matrices. For fewer, so many fp16 vectors are copied at a time, a copy that
 stays in the processor's caches."""
+TIED = 64
+"""Queries with a tie at the cut-off that are scored again at a time."""
 QUERIES = 4096
 """Queries with the hits of one chunk in memory at a time."""
 
@@ -109,10 +111,14 @@ def _top(nearest: Callable[..., Hits], block: np.ndarray, queries: np.ndarray, k
     scores, rows = nearest(block, queries, depth)
     if depth <= k:
         return scores, rows
-    for query in np.flatnonzero(scores[:, k - 1] == scores[:, k]):
-        exact = np.asarray(block, np.float32) @ queries[query]
-        best = np.argsort(-exact, kind="stable")[:k]
-        scores[query, :k], rows[query, :k] = exact[best], best
+    tied = np.flatnonzero(scores[:, k - 1] == scores[:, k])
+    for first in range(0, len(tied), TIED):
+        some = tied[first : first + TIED]
+        for query, exact in zip(some, queries[some] @ np.asarray(block, np.float32).T, strict=True):
+            worse = -exact
+            found = np.flatnonzero(worse <= np.partition(worse, k - 1)[k - 1])
+            best = found[np.argsort(worse[found], kind="stable")[:k]]
+            scores[query, :k], rows[query, :k] = exact[best], best
     return scores[:, :k], rows[:, :k]
 
 

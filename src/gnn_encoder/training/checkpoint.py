@@ -39,6 +39,9 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 SHARE = 0.005
 """Largest share of the cores' time in which states are written, if the training runs on these cores and not on a GPU. A
 state of 2.6 GB takes 2 to 8 s of a core, so with two cores 4 to 13 minutes lie between two states."""
+WRITING = 2.5e-9
+"""Processor seconds a byte that the first state is taken to need, so that a short training keeps to `SHARE` as well: two
+cores write its first state of 2.6 GB after 11 minutes."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,14 @@ class Saver:
             UserError: the state before could not be written. The state before that is kept.
         """
         if self._work is None:
-            self._work = self._thread.submit(self._reserve, self._tensors())
-            return True
-        if not self._work.done():
+            tensors = self._tensors()
+            self._work = self._thread.submit(self._reserve, tensors)
+            if not any(tensor.is_cuda for tensor in tensors.values()):
+                self._rest(WRITING * sum(tensor.nbytes for tensor in tensors.values()))
+        elif not self._work.done():
             return False
-        self._work.result()
+        else:
+            self._work.result()
         return time.monotonic() >= self._next
 
     def save(self, position: Position, kept: Mapping[str, Tensor]) -> None:
@@ -183,7 +189,11 @@ class Saver:
                 discard(file)
         self._checkpoints.keep(state.position.step)
         if not state.copied:
-            self._next = time.monotonic() + (time.thread_time() - began) / (SHARE * self._cores)
+            self._rest(time.thread_time() - began)
+
+    def _rest(self, processor_seconds: float) -> None:
+        """Lets no state be saved until so much work is `SHARE` of the cores' time."""
+        self._next = time.monotonic() + processor_seconds / (SHARE * self._cores)
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str] | None = None, taken: int = 0) -> None:
