@@ -40,7 +40,7 @@ SHARE = 0.005
 """Largest share of the cores' time in which states are written, if the training runs on these cores and not on a GPU. A
 state of 2.6 GB takes 2 to 8 s of a core, so with two cores 4 to 13 minutes lie between two states."""
 WRITING = 2.5e-9
-"""Processor seconds a byte that the first state is taken to need, so that a short training keeps to `SHARE` as well: two
+"""Processor seconds a byte that the first state is taken to need, so that short trainings keep to `SHARE` as well: two
 cores write its first state of 2.6 GB after 11 minutes."""
 
 
