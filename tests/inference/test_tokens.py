@@ -13,6 +13,7 @@ from gnn_encoder.inference import tokens as module
 from gnn_encoder.inference.tokens import passage_tokens
 from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.tracking.context import TOKENS
+from gnn_encoder.tracking.progress import Progress
 
 
 def test_made_once_and_mapped(
@@ -61,5 +62,12 @@ def test_without_a_folder_it_is_this_process_own(
 ) -> None:
     monkeypatch.delenv(TOKENS, raising=False)
     tokenizer = load_tokenizer(str(tiny_backbone))
-    tokens = passage_tokens(tokenizer, tiny_dataset.passages, 8)
+    shown: list[Progress] = []
+
+    def progress(stage: str, total: int, unit: str) -> Progress:
+        shown.append(Progress("train_dpr", stage, total, unit))
+        return shown[-1]
+
+    tokens = passage_tokens(tokenizer, tiny_dataset.passages, 8, progress=progress)
     assert len(tokens) == 100 and not Path(str(tokens.ids.filename)).exists()
+    assert [(each.stage, each.done, each.total) for each in shown] == [("tokenizing", 100, 100)]

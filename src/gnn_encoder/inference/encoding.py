@@ -9,6 +9,7 @@ vector on a CPU is the same in every batch.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -191,7 +192,9 @@ def encode_passages(
     first: the passage row of the first vector in `out`, for an array of a part of the passages.
     """
     rows = np.arange(len(passages)) if rows is None else rows
-    tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length)
+    encoding = options.get("progress")
+    tokenizing = partial(Progress, encoding.step) if encoding else None
+    tokens, places = tokens_at(encoder.tokenizer, passages, rows, encoder.max_length, progress=tokenizing)
     for start in range(0, len(rows), SHARD):
         part = slice(start, start + SHARD)
         vectors = np.empty((len(rows[part]), encoder.width), np.float32)

@@ -21,6 +21,7 @@ from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.errors import UserError
 from gnn_encoder.tracking.context import TOKENS
+from gnn_encoder.tracking.progress import NewProgress
 
 SHARD = 65_536
 """Texts tokenized together."""
@@ -102,16 +103,26 @@ class Tokens:
         return ids, mask.astype(np.int64)
 
 
-def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int, titles: bool = True) -> Tokens:
+def passage_tokens(
+    tokenizer: Any,
+    passages: PassageTable,
+    max_length: int,
+    titles: bool = True,
+    progress: NewProgress | None = None,
+) -> Tokens:
     """All passages with special tokens, cut to `max_length`; ids int32 are memory-mapped.
 
     A passage is its title and text; without `titles`, its text alone. The file is cached in the folder
     `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
     """
+
+    def write(folder: Path) -> None:
+        _write(folder, tokenizer, passages, max_length, titles, progress)
+
     root = os.environ.get(TOKENS)
     if not root:
         with tempfile.TemporaryDirectory() as name:
-            _write(Path(name), tokenizer, passages, max_length, titles)
+            write(Path(name))
             return _read(Path(name))
     key = {"passages": passages.digest, "tokenizer": _digest(tokenizer), "max_length": max_length, "titles": titles}
     folder = Path(root) / digest_of(key)[:20]
@@ -122,7 +133,7 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int, titl
         Path(root).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=root) as own:
             with drafting(Path(own) / folder.name, "tokens") as draft:
-                _write(draft.path, tokenizer, passages, max_length, titles)
+                write(draft.path)
             try:
                 draft.target.rename(folder)
             except OSError:
@@ -132,14 +143,19 @@ def passage_tokens(tokenizer: Any, passages: PassageTable, max_length: int, titl
 
 
 def tokens_at(
-    tokenizer: Any, passages: PassageTable, rows: np.ndarray, max_length: int, titles: bool = True
+    tokenizer: Any,
+    passages: PassageTable,
+    rows: np.ndarray,
+    max_length: int,
+    titles: bool = True,
+    progress: NewProgress | None = None,
 ) -> tuple[Tokens, np.ndarray]:
     """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row.
 
-    `titles` as in `passage_tokens`.
+    `titles` and `progress` as in `passage_tokens`.
     """
     if len(rows) > len(passages) // FEW:
-        return passage_tokens(tokenizer, passages, max_length, titles), rows
+        return passage_tokens(tokenizer, passages, max_length, titles, progress), rows
     shards = (rows[start : start + SHARD] for start in range(0, len(rows), SHARD))
     parts = [Tokens.of(tokenizer, _texts(passages.take(shard), titles), max_length) for shard in shards]
     return Tokens.join(parts), np.arange(len(rows))
@@ -149,13 +165,18 @@ def _texts(passages: Passages, titles: bool) -> list[str]:
     return passages.full_texts() if titles else passages.texts
 
 
-def _write(folder: Path, tokenizer: Any, passages: PassageTable, max_length: int, titles: bool) -> None:
+def _write(
+    folder: Path, tokenizer: Any, passages: PassageTable, max_length: int, titles: bool, progress: NewProgress | None
+) -> None:
     lengths = [np.zeros(0, np.int64)]
+    counted = progress("tokenizing", len(passages), "passages") if progress else None
     with (folder / IDS).open("wb") as file:
         for batch in passages.stream():
             part = Tokens.of(tokenizer, _texts(batch, titles), max_length)
             part.ids.tofile(file)
             lengths.append(part.lengths)
+            if counted:
+                counted.advance(len(part))
     np.save(folder / OFFSETS, _offsets(np.concatenate(lengths)), allow_pickle=False)
 
 

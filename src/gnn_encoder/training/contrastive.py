@@ -46,7 +46,9 @@ def train_contrastive(
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
     queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
-    passages = passage_tokens(passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length)
+    passages = passage_tokens(
+        passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length, progress=context.progress
+    )
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)
     scale = loss_scale(settings.score_scale, passage_encoder.normalize)
