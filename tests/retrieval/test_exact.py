@@ -58,6 +58,20 @@ def test_ties_go_to_the_lower_row_whatever_the_chunks(
     np.testing.assert_array_equal(scores, expected_scores)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("n", [1, 100])
+def test_copies_of_a_vector_tie_over_all_chunks(n: int, dtype: type) -> None:
+    # Sums that are not exact: a score whose last bits are another program's would part copies in two chunks.
+    rng = np.random.default_rng(5)
+    different, queries = rng.normal(size=(40, 96)).astype(dtype), rng.normal(size=(n, 96)).astype(np.float32)
+    vectors = different[rng.integers(0, 40, 1000)]
+    scores, rows = exact.search(vectors, queries, 50, chunk=256)
+    exactly = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    expected = np.stack([np.lexsort((np.arange(1000), -np.round(each, 9)))[:50] for each in exactly])
+    np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(exactly, expected, axis=1), rtol=0, atol=1e-4)
+
+
 def test_faiss_alone_does_not_order_ties() -> None:
     """The control: without the second look the same data come out in another order."""
     vectors = np.random.default_rng(0).integers(-1, 2, (90, 4)).astype(np.float32)
