@@ -6,7 +6,7 @@ The delay is the seconds of the busy steps beyond as many of the mean of the oth
 checkpoint costs, copies, and the time of the cores in the threads that write and send, and the machine's own changes
 of speed matter little. The end of a training, which waits for the store, is not measured.
 
-    python benchmarks/checkpoints.py [--megabytes 2600] [--rate 20] [--every 60] [--steps 600]
+    python benchmarks/checkpoints.py [--megabytes 2600] [--rate 20] [--every 60] [--steps 1150]
 """
 
 import argparse
@@ -119,8 +119,8 @@ class Measured:
         for number, (since, _) in self.copies.items():  # of states that wait, only the last is sent
             until = min((when for steps, when in self.sent.items() if steps >= number), default=inf)
             found |= (ended > since) & (began < until)
-        if found.all():
-            raise SystemExit("no step without a checkpoint to compare with: give more --steps")
+        if found.all() or not found.any():
+            raise SystemExit(f"{'every' if found.all() else 'no'} step has a checkpoint: give more --steps to compare")
         return found
 
 
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=2600)
     parser.add_argument("--rate", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between two checkpoints, at least")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1150, help="enough for a first state, which waits for its share")
     parser.add_argument("--rows", type=int, default=64, help="of a batch: more rows, longer steps")
     options = parser.parse_args()
     receiver, sender = get_context("spawn").Pipe(duplex=False)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from safetensors.torch import save_file
@@ -15,7 +16,7 @@ from gnn_encoder.training.checkpoint import Saver
 
 def wait_for_each(monkeypatch: pytest.MonkeyPatch, share: float = math.inf) -> None:
     """Where a state is due, training waits until the state before is written; only `share` makes states rarer."""
-    ready = Saver.ready
+    begin, ready = Saver.__init__, Saver.ready
 
     def waiting(saver: Saver) -> bool:
         ready(saver)
@@ -23,7 +24,11 @@ def wait_for_each(monkeypatch: pytest.MonkeyPatch, share: float = math.inf) -> N
         wait([saver._work])
         return ready(saver)
 
-    monkeypatch.setattr(checkpoint, "SHARE", share)
+    def sharing(saver: Saver, *given: Any) -> None:
+        begin(saver, *given)
+        saver._share = share
+
+    monkeypatch.setattr(Saver, "__init__", sharing)
     monkeypatch.setattr(Saver, "ready", waiting)
 
 

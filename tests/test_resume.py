@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SETTINGS = [
     "ingest.max_passages=250", "train_query_generator.max_pairs=40", "generate_queries.max_passages=20",
-    "shared.checkpoint_seconds=1",
+    "shared.checkpoint_seconds=1", "shared.checkpoint_share=1",
 ]  # fmt: skip
 
 
@@ -57,5 +57,6 @@ def test_a_run_killed_twice_ends_as_an_undisturbed_one(tmp_path: Path, monkeypat
     subprocess.run(command(killed), check=True)
     logs = "".join(path.read_text() for path in killed.glob("logs/*.log"))
     for step in ("train_dual_encoder", "train_gnn"):
-        assert re.search(rf"{step}: training .*resumed at", logs)
+        (done, total), *_ = re.findall(rf"{step}: training ([\d,]+)/([\d,]+) steps, .*resumed at", logs)
+        assert int(done.replace(",", "")) < int(total.replace(",", "")), "it was killed in the middle"
     assert figures(killed) == pytest.approx(figures(tmp_path / "whole"), abs=1e-3)

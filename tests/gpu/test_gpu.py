@@ -158,7 +158,7 @@ def test_a_state_is_copied_in_the_order_of_the_work(
     net = torch.nn.Linear(4000, 4000, bias=False).to(GPU)
     weights = torch.randn(8000, 8000, device=GPU)
     checkpoints = Checkpoints(str(tmp_path), "key")
-    with Saver(checkpoints, net, torch.optim.AdamW(net.parameters()), {}) as saver, torch.no_grad():
+    with Saver(checkpoints, net, torch.optim.AdamW(net.parameters()), {}, share=1.0) as saver, torch.no_grad():
         saver.ready()
         for value in (1.0, 2.0):
             for _ in range(100):

@@ -256,7 +256,7 @@ def test_how_far_a_state_is(tmp_path: Path) -> None:
     assert checkpoint.steps_done(tmp_path) == -1
     model = torch.nn.Linear(2, 2)
     checkpoints = Checkpoints(str(tmp_path), "key")
-    with Saver(checkpoints, model, torch.optim.AdamW(model.parameters()), {}) as saver:
+    with Saver(checkpoints, model, torch.optim.AdamW(model.parameters()), {}, share=1.0) as saver:
         saver.save(Position(step=7), {})
     assert checkpoint.steps_done(checkpoints.folder) == 7
 

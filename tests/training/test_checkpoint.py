@@ -238,6 +238,14 @@ def test_states_are_rarer_where_writing_would_take_too_large_a_share(
     assert saved == states
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_training_that_is_resumed_may_save_at_once(resumed: bool, tmp_path: Path) -> None:
+    net = model()
+    given = (Checkpoints(str(tmp_path), "key"), net, torch.optim.AdamW(net.parameters()), {})
+    with Saver(*given, share=1e-9, resumed=resumed) as saver:
+        assert saver.ready() is resumed
+
+
 @pytest.mark.parametrize("at", ["the next state", "the end", "an interruption"])
 def test_an_error_of_the_thread_reaches_the_user(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -276,7 +284,7 @@ def test_vectors_that_a_state_needs_stay_although_it_is_written_later(
         return sorted(path.name for path in checkpoints.folder.glob("passages-*"))
 
     left(1)
-    with Saver(checkpoints, net, torch.optim.AdamW(net.parameters()), {}) as saver:
+    with Saver(checkpoints, net, torch.optim.AdamW(net.parameters()), {}, share=1.0) as saver:
         with slow_disk(monkeypatch):
             saver.save(Position(step=1), {})
             left(2)

@@ -152,7 +152,7 @@ def tokens_at(
 ) -> tuple[Tokens, np.ndarray]:
     """Tokens of all passages, or only of `rows` [r] if these are few, and the index [r] in the tokens of each row.
 
-    `titles` and `progress` as in `passage_tokens`.
+    `titles` as in `passage_tokens`; `progress` as well, where all are read.
     """
     if len(rows) > len(passages) // FEW:
         return passage_tokens(tokenizer, passages, max_length, titles, progress), rows

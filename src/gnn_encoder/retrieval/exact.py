@@ -1,9 +1,9 @@
 """Exact inner-product search by FAISS, over arrays larger than memory, with ties in a defined order.
 
 The vectors are read in chunks, so memory never holds a whole memory-mapped corpus. Hits are ordered by score; hits with
-equal fp32 scores are ordered by passage row. If several passages of a chunk have the score at the cut-off, FAISS keeps
-arbitrary ones, so NumPy looks for all of them. Scores are always FAISS's. Passages with equal exact scores but other
-last bits of the fp32 sums are no tie; the last bit depends on the BLAS, on the chunk and on the number of queries.
+equal fp32 scores are ordered by passage row. If several passages have the score at the cut-off, FAISS keeps arbitrary
+ones, so these queries are scored again in NumPy. Passages with equal exact scores but different last bits of the fp32
+sums are no tie; the last bit depends on the BLAS, on the chunk and on the number of queries.
 
 Sums of fp16 vectors are fp32, too. For a few queries FAISS reads fp16 codes as they are, which needs no torch: loading
 it would take longer than the search. For many, torch widens each chunk, seven times as fast as NumPy.
@@ -27,8 +27,6 @@ CHUNK = 65_536
 FEW, CODES = 20, 16_384
 """From so many queries on FAISS multiplies matrices. For fewer, so many fp16 vectors are copied at a time, a copy that
 stays in the processor's caches."""
-TIED = 64
-"""Queries with a tie at the cut-off whose passages NumPy scores at a time."""
 QUERIES = 4096
 """Queries with the hits of one chunk in memory at a time."""
 
@@ -59,9 +57,11 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
             block = _widened(block, wide[: len(block)])
         for first in range(0, len(queries), QUERIES):
             some = slice(first, first + QUERIES)
-            asked = np.ascontiguousarray(queries[some], dtype=np.float32)
-            more_scores, more_rows = _top(nearest, block, asked, k, scores[some, -1])
-            scores[some], rows[some] = merge(scores[some], rows[some], more_scores, more_rows + start)
+            more_scores, more_rows = _top(nearest, block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
+            missing = more_rows < 0  # where products are NaN
+            more_scores[missing] = -np.inf
+            found = np.where(missing, -1, more_rows + start)
+            scores[some], rows[some] = merge(scores[some], rows[some], more_scores, found)
         if progress:
             progress.advance(len(block))
     return scores, rows
@@ -106,24 +106,20 @@ def _by_codes(codes: faiss.IndexScalarQuantizer, block: np.ndarray, queries: np.
     return scores, rows
 
 
-def _top(nearest: Callable[..., Hits], block: np.ndarray, queries: np.ndarray, k: int, worst: np.ndarray) -> Hits:
-    """The best min(k, b) of a block [b, d], in any order; at the cut-off the lower row of a tie is kept.
-
-    Not so where k hits of lower rows are at least as good: `worst` [n] is the score of each query's k-th hit before.
-    """
+def _top(nearest: Callable[..., Hits], block: np.ndarray, queries: np.ndarray, k: int) -> Hits:
+    """The best min(k, b) of a block [b, d], in any order; at the cut-off the lower row of a tie is kept."""
     depth = min(k + 1, len(block))
     scores, rows = nearest(block, queries, depth)
     if depth <= k:
         return scores, rows
-    tied = np.flatnonzero((scores[:, k - 1] == scores[:, k]) & (scores[:, k - 1] > worst))
-    for first in range(0, len(tied), TIED):
-        some = tied[first : first + TIED]
-        for query, exact in zip(some, queries[some] @ np.asarray(block, np.float32).T, strict=True):
-            equal = scores[query] == scores[query, k]
-            better = rows[query, ~equal]
-            found = exact[rows[query, equal]]
-            group = np.flatnonzero((exact >= found.min()) & (exact <= found.max()))
-            rows[query, len(better) : k] = np.setdiff1d(group, better)[: k - len(better)]
+    tied = np.flatnonzero((scores[:, k - 1] == scores[:, k]) & (rows[:, k] >= 0))
+    wide = np.asarray(block, np.float32) if len(tied) else block
+    for query in tied:
+        exact = wide @ queries[query]  # of one product for all, copies of a vector may have different last bits
+        worse = -exact
+        near = np.flatnonzero(worse <= np.partition(worse, k - 1)[k - 1])  # sorting all is slow
+        best = near[np.argsort(worse[near], kind="stable")[:k]]
+        scores[query, :k], rows[query, :k] = exact[best], best
     return scores[:, :k], rows[:, :k]
 
 

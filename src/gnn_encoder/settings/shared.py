@@ -97,7 +97,10 @@ class Optimization(StepSettings):
     seed: Count = 0
     checkpoint_seconds: PositiveFloat = 60.0
     """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
-    would take more than 0.5 % of the time of a training on a CPU."""
+    would take more than `checkpoint_share`."""
+    checkpoint_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
+    """Largest share of the cores' time in which checkpoints are written in a training on a CPU. With 1 they are as
+    frequent as writing them allows."""
     workers: Annotated[Count, Field(le=1024)] = 0
     """Processes that prepare batches, for each process that trains. 0: one thread. The number does not change the
     batches. More processes help if a GPU waits for the sampling of neighbours."""

@@ -36,12 +36,9 @@ from gnn_encoder.training.ranks import is_leader
 FILE, KEPT, FROZEN = "checkpoint.safetensors", "kept-{}.safetensors", "frozen.safetensors"
 MODEL, OPTIMIZER = "model.", "optimizer."
 """Prefixes of tensor names in `FILE`."""
-SHARE = 0.005
-"""Largest share of the cores' time in which states are written, if the training runs on these cores and not on a GPU. A
-state of 2.6 GB takes 2 to 8 s of a core, so with two cores 4 to 13 minutes lie between two states."""
 WRITING = 2.5e-9
-"""Processor seconds a byte that the first state is taken to need, so that short trainings keep to `SHARE` as well: two
-cores write its first state of 2.6 GB after 11 minutes."""
+"""Processor seconds a byte that writing a state is taken to need at least: 2 to 8 s were measured for 2.6 GB. With a
+share of 0.5 % two cores write a state of 2.6 GB after 11 minutes, and the next after 11 more."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +80,27 @@ class Saver:
     """Saves the states of one training, for `with`: the end of the block waits until the last state is written.
 
     One copy of a state is in memory, at the same place for all states. The next state is copied after the files of the
-    state before are written, so a slow disk makes states rarer, and not steps slower. So do few cores (`SHARE`).
+    state before are written, so a slow disk makes states rarer, and not steps slower. So do few cores (`share`).
     Training waits for no store (`Checkpoints.keep`).
 
     Args:
         kept: the best epoch's parameters as `load` returned them.
+        share: the largest share of the cores' time in which states are written, if the training runs on these cores
+            and not on a GPU.
+        resumed: the first state may come at once, so that a training that is often killed gets on.
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, model: nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[str, Tensor]
+        self,
+        checkpoints: Checkpoints,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        kept: Mapping[str, Tensor],
+        share: float,
+        resumed: bool = False,
     ) -> None:
         self._checkpoints, self._model, self._optimizer, self._kept = checkpoints, model, optimizer, kept
+        self._share, self._resumed = share, resumed
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._work: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}
@@ -122,8 +129,8 @@ class Saver:
         if self._work is None:
             tensors = self._tensors()
             self._work = self._thread.submit(self._reserve, tensors)
-            if not any(tensor.is_cuda for tensor in tensors.values()):
-                self._rest(WRITING * sum(tensor.nbytes for tensor in tensors.values()))
+            if not self._resumed:
+                self._rest(tensors)
         elif not self._work.done():
             return False
         else:
@@ -188,12 +195,13 @@ class Saver:
             if not state.kept or file != best:
                 discard(file)
         self._checkpoints.keep(state.position.step)
-        if not state.copied:
-            self._rest(time.thread_time() - began)
+        self._rest(state.tensors, time.thread_time() - began)
 
-    def _rest(self, processor_seconds: float) -> None:
-        """Lets no state be saved until so much work is `SHARE` of the cores' time."""
-        self._next = time.monotonic() + processor_seconds / (SHARE * self._cores)
+    def _rest(self, tensors: Mapping[str, Tensor], seconds: float = 0.0) -> None:
+        """Lets no state be saved until writing one, which took `seconds` of a core, is its share of the cores' time."""
+        if not torch.cuda.is_available():
+            least = WRITING * sum(tensor.nbytes for tensor in tensors.values())
+            self._next = time.monotonic() + max(seconds, least) / (self._share * self._cores)
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str] | None = None, taken: int = 0) -> None:

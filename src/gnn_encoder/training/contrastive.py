@@ -20,6 +20,7 @@ from gnn_encoder.training.distillation import Teacher
 from gnn_encoder.training.embed import embed
 from gnn_encoder.training.loop import Objective, fit
 from gnn_encoder.training.losses import contrastive_loss, list_scores, listwise_distillation, loss_scale
+from gnn_encoder.training.ranks import is_leader
 
 
 def new_dual_encoder(settings: TrainDpr | TrainDualEncoder) -> DualEncoder:
@@ -46,8 +47,9 @@ def train_contrastive(
         raise UserError("no training examples: the dataset has no labelled train queries")
     query_encoder, passage_encoder = model.query_encoder, model.passage_encoder
     queries = Tokens.of(query_encoder.tokenizer, examples.query_text, query_encoder.max_length)
+    progress = context.progress if is_leader() else None
     passages = passage_tokens(
-        passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length, progress=context.progress
+        passage_encoder.tokenizer, dataset.passages, passage_encoder.max_length, progress=progress
     )
     known = KnownPositives.of(dataset, "train", examples.query, examples.positive)
     plan = ExampleBatches(examples, settings.batch_size, settings.negatives, known, settings.seed)

@@ -178,7 +178,8 @@ def fit(objective: Objective, settings: Optimization, context: Context) -> dict[
         saver.save(now, kept)
         due = time.monotonic() + settings.checkpoint_seconds
 
-    with checkpoint.Saver(checkpoints, model, optimizer, kept) as saver:
+    resumed = position.step > 0
+    with checkpoint.Saver(checkpoints, model, optimizer, kept, settings.checkpoint_share, resumed) as saver:
         if objective.patience and leads and not step:
             measured(0)
         for epoch in range(position.epoch, settings.epochs):
