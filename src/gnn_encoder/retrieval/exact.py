@@ -43,7 +43,7 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
 
     Returns:
         Scores fp32 [n, k] and passage rows int32 [n, k], best first, ties by ascending row. With k > m the remaining
-        scores are -inf and the remaining rows -1.
+        scores are -inf and the remaining rows -1. A passage whose product is NaN is no hit.
     """
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     rows = np.full((len(queries), k), -1, dtype=np.int32)
@@ -58,7 +58,7 @@ def search(vectors: Rows, queries: np.ndarray, k: int, *, chunk: int = CHUNK, pr
         for first in range(0, len(queries), QUERIES):
             some = slice(first, first + QUERIES)
             more_scores, more_rows = _top(nearest, block, np.ascontiguousarray(queries[some], dtype=np.float32), k)
-            missing = more_rows < 0  # where products are NaN
+            missing = more_rows < 0  # fewer than k products of the chunk are numbers
             more_scores[missing] = -np.inf
             found = np.where(missing, -1, more_rows + start)
             scores[some], rows[some] = merge(scores[some], rows[some], more_scores, found)
@@ -115,11 +115,12 @@ def _top(nearest: Callable[..., Hits], block: np.ndarray, queries: np.ndarray, k
     tied = np.flatnonzero((scores[:, k - 1] == scores[:, k]) & (rows[:, k] >= 0))
     wide = np.asarray(block, np.float32) if len(tied) else block
     for query in tied:
-        exact = wide @ queries[query]  # of one product for all, copies of a vector may have different last bits
-        worse = -exact
-        near = np.flatnonzero(worse <= np.partition(worse, k - 1)[k - 1])  # sorting all is slow
+        # One product for all these queries would give copies of a vector different last bits on some processors.
+        worse = -(wide @ queries[query])
+        # Sorting the whole block would take as long as the product.
+        near = np.flatnonzero(worse <= np.partition(worse, k - 1)[k - 1])
         best = near[np.argsort(worse[near], kind="stable")[:k]]
-        scores[query, :k], rows[query, :k] = exact[best], best
+        scores[query, :k], rows[query, :k] = -worse[best], best
     return scores[:, :k], rows[:, :k]
 
 

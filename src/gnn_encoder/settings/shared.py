@@ -99,15 +99,16 @@ class Optimization(StepSettings):
     """Seconds between two checkpoints. There is one at the end of each epoch, too. They are rarer where writing them
     would take more than `checkpoint_share`."""
     checkpoint_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
-    """Largest share of the cores' time in which checkpoints are written in a training on a CPU. With 1 they are as
-    frequent as writing them allows."""
+    """Largest share, above 0, of the cores' time in which checkpoints are written, in a training on a CPU. With 1
+    checkpoints are as frequent as writing them allows."""
     workers: Annotated[Count, Field(le=1024)] = 0
     """Processes that prepare batches, for each process that trains. 0: one thread. The number does not change the
     batches. More processes help if a GPU waits for the sampling of neighbours."""
     processes: Annotated[PositiveInt, Field(le=1024)] | Literal["auto"] = 1
     """Processes that train together, each on a GPU of its own, or on a CPU with a share of the cores. Each reads its
-    share of a batch. In-batch negatives come from the whole batch, over all devices. `auto`: 1, but 2 for a re-ranker
-    in documents on several CPU cores, which one process does not keep busy (LiM, two cores: 4.4 and 2.9 s a step)."""
+    share of a batch. In-batch negatives come from the whole batch, over all devices. Untested on several GPUs.
+    `auto`: 1, but 2 for a re-ranker in documents on several CPU cores, which one process does not keep busy (LiM, two
+    cores: 4.4 and 2.9 s a step)."""
 
 
 class MeasuredTraining(Optimization):

@@ -85,9 +85,10 @@ class Saver:
 
     Args:
         kept: the best epoch's parameters as `load` returned them.
-        share: the largest share of the cores' time in which states are written, if the training runs on these cores
-            and not on a GPU.
-        resumed: the first state may come at once, so that a training that is often killed gets on.
+        share: above 0, at most 1: the largest share of the cores' time in which states are written, if the training
+            runs on these cores and not on a GPU.
+        resumed: a state before exists. The first state may come at once, so that a training that is often killed
+            still advances.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Saver:
             self._checkpoints.warn(one_line(failed))
 
     def ready(self) -> bool:
-        """Whether the next state can be saved without a delay by the state before.
+        """Whether the next state can be saved: without a delay by the state before, and within the share of the time.
 
         The first call, when the optimizer has its moments, lets the thread reserve the memory for all states: a copy
         into fresh memory takes twenty times as long.
