@@ -177,7 +177,7 @@ def test_a_lost_answer_says_that_it_may_exist(
 ) -> None:
     from gnn_encoder.kubeflow import server as kubeflow_server
 
-    monkeypatch.setattr(kubeflow_server, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(kubeflow_server, "ANSWER_SECONDS", 1.0)
     with KfpServer(silent=lambda place: place == "POST /apis/v2beta1/recurringruns") as server:
         assert schedule(monkeypatch, server.url, "add", "--every", "24h") == 2
     assert "quickstart may have been created all the same: see gnn-encoder schedule list" in capsys.readouterr().err
