@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from beir_folder import write_beir
+from torch import nn
 from typer.testing import CliRunner
 
 from gnn_encoder.artifacts import Dataset
@@ -108,6 +109,21 @@ def test_rates_are_of_this_machine(tiny_dataset: Dataset, tiny_backbone: Path, m
     monkeypatch.setattr(measuring, "SECONDS", 0.2)
     found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
     assert min(found.encoding, found.training) > 1000 and "memory" in found.machine
+
+
+def test_the_measured_training_has_the_dropout_of_the_planned_ones(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropouts: set[float] = set()
+
+    def look(model: nn.Module, *_: object) -> float:
+        dropouts.update(module.p for module in model.modules() if isinstance(module, nn.Dropout))
+        return 100.0
+
+    monkeypatch.setattr(measuring, "_encoding", look)
+    monkeypatch.setattr(measuring, "_training", look)
+    measure_rates(tiny_dataset, str(tiny_backbone), 0)
+    assert dropouts == {plan_run(facts(), RATES, 3600.0, "minilm").settings["shared"]["dropout"]}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.planning.facts import DataFacts
-from gnn_encoder.planning.rates import Rates
+from gnn_encoder.planning.rates import DROPOUT, Rates
 
 LENGTHS = (256, 192, 160, 128, 96, 64)
 """Tokens to which passages may be cut."""
@@ -190,7 +190,7 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
     return {
         "shared": {
             "negative_below": 0.2, "backbone": backbone, "generator": backbone, "query_length": _query_length(facts),
-            "passage_length": size.length, "dropout": 0.0,
+            "passage_length": size.length, "dropout": DROPOUT,
         },
         "ingest": capped,
         "train_dpr": once,

@@ -16,12 +16,14 @@ from gnn_encoder.settings.foundation import TrainDpr
 from gnn_encoder.tracking.progress import Progress
 from gnn_encoder.training.contrastive import new_dual_encoder
 from gnn_encoder.training.embed import embed
-from gnn_encoder.training.loop import parameter_groups, trainable_attention
+from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_attention
 
 TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
 UNLIKELY, TRIES = 12, 3
-"""A model encodes about four times as many tokens a second as it trains on, with AMX eight times as many. A ratio above
-`UNLIKELY` shows that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
+"""A model encodes three to six times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows that
+another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
+DROPOUT = 0.0
+"""Of the planned trainings, and so of the measured one: with AMX, drawing it takes two fifths of a training."""
 LENGTH = 128
 """Tokens to which the measured passages are cut."""
 
@@ -50,6 +52,7 @@ def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
     """Encodes and trains on some of the data's passages; the trained model is thrown away."""
     settings = TrainDpr(backbone=backbone, passage_length=LENGTH)
     model = new_dual_encoder(settings)
+    set_dropout(model, DROPOUT)
     encoder = model.passage_encoder
     rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
     tokens = Tokens.of(encoder.tokenizer, data.passages.take(rows).full_texts(), LENGTH)
