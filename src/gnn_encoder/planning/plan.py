@@ -33,6 +33,8 @@ TRIAL_SECONDS = 0.004
 """Seconds for each example, epoch and variant with frozen encoders."""
 PER_PASSAGE = 0.002
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
+PER_QUERY = 0.07
+"""Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems."""
 SCORING_SHARE = 0.08
 """Edges of retrieval cost the cross-encoder a pair each; they are tried if that takes at most this share of a run."""
 REPEATED = 0.02
@@ -117,8 +119,9 @@ def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
     needed = sum(_seconds(facts, rates, _Size(shortest, min(train, FEWEST)), budget).values())
     if needed > RESERVE * budget:
         raise UserError(
-            f"{facts.passages:,} passages need about {needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with "
-            f"passages cut to {shortest} tokens: give a larger --budget, a GPU, or a preset"
+            f"{facts.passages:,} passages and {_asked(facts):,} dev and test queries need about "
+            f"{needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with passages cut to {shortest} tokens: give a "
+            "larger --budget, a GPU, or a preset"
         )
     low, high = min(train, FEWEST), train
     while high - low > 1:
@@ -148,7 +151,7 @@ def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict
     tried = len(_variants(facts, rates, size, budget))
     edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
     return {
-        "starts, BM25 and evaluation": STARTS + PER_PASSAGE * facts.passages,
+        "starts, BM25 and evaluation": STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts),
         "encoding the corpus": ENCODINGS * facts.passages * passage / rates.encoding,
         "the dual encoder": (1 + size.epochs) * _epoch(facts, rates, size),
         "the cross-encoder and its scores": 2 * examples * pair / rates.training
@@ -169,6 +172,10 @@ def _variants(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dic
     if _scores_edges(facts, rates, size, budget):
         variants = {**variants, **(BOTH if variants else {}), **RETRIEVED}
     return variants
+
+
+def _asked(facts: DataFacts) -> int:
+    return facts.queries["dev"] + facts.queries["test"]
 
 
 def _query_length(facts: DataFacts) -> int:
