@@ -1,8 +1,10 @@
 """The plan of a run without a preset: it fits the budget, is a valid preset, and is kept for the next start."""
 
 from dataclasses import replace
-from itertools import product
+from functools import partial
+from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.planning import rates as measuring
 from gnn_encoder.planning.auto import budget_seconds, planned
 from gnn_encoder.planning.facts import DataFacts, data_facts
-from gnn_encoder.planning.plan import FEWEST, LENGTHS, PER_QUERY, RESERVE, plan_run
+from gnn_encoder.planning.plan import FEWEST, LENGTHS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -84,13 +86,14 @@ def test_a_machine_twice_as_fast_needs_half_of_the_time_for_texts() -> None:
 
 
 def test_each_query_of_dev_and_test_takes_time_and_leaves_less_for_training() -> None:
-    few, many = (plan_run(replace(facts(), queries={"train": 2_400, "dev": 400, "test": test}), RATES, 1800.0, "minilm")
-                 for test in (500, 8_500))  # fmt: skip
-    part = "starts, BM25 and evaluation"
+    def planned_with(test: int) -> Plan:
+        return plan_run(replace(facts(), queries={"train": 2_400, "dev": 400, "test": test}), RATES, 1800.0, "minilm")
+
+    few, many, part = planned_with(500), planned_with(8_500), "starts, BM25 and evaluation"
     assert many.seconds[part] - few.seconds[part] == pytest.approx(8_000 * PER_QUERY)
     assert many.seconds["the dual encoder"] < few.seconds["the dual encoder"]
     with pytest.raises(UserError, match="13,000 passages and 40,400 dev and test queries need about"):
-        plan_run(replace(facts(), queries={"train": 2_400, "dev": 400, "test": 40_000}), RATES, 1800.0, "minilm")
+        planned_with(40_000)
 
 
 def test_what_the_labels_decide() -> None:
@@ -115,10 +118,19 @@ def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
     assert len(found.passage_tokens) == 100 and found.mean_passage(8) <= 8 < found.mean_passage(64)
 
 
-def test_rates_are_of_this_machine(tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "SECONDS", 0.2)
+def test_rates_are_tokens_over_seconds(
+    tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each look at this clock is a second later. 100 texts are encoded, and batches of 64 trained on, three times after
+    # the first; then the clock is read once more.
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, count())))
+    monkeypatch.setattr(measuring, "SECONDS", 2.5)
     found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
-    assert min(found.encoding, found.training) > 0 and "memory" in found.machine
+    lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
+    assert lengths.min() == lengths.max()
+    assert found.encoding == pytest.approx(3 * 100 * lengths[0] / 4)
+    assert found.training == pytest.approx(3 * 64 * lengths[0] / 4)
+    assert "memory" in found.machine
 
 
 def test_the_measured_training_has_the_dropout_of_the_planned_ones(

@@ -35,7 +35,8 @@ TRIAL_SECONDS = 0.004
 PER_PASSAGE = 0.002
 """Seconds for each passage in steps that do not encode it: BM25 indexes, bundles, propagation, rankings."""
 PER_QUERY = 0.07
-"""Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems."""
+"""Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems, as on
+`obliqa` with two cores."""
 SCORING_SHARE = 0.08
 """Edges of retrieval cost the cross-encoder a pair each; they are tried if that takes at most this share of a run."""
 REPEATED = 0.02
@@ -176,6 +177,7 @@ def _variants(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dic
 
 
 def _asked(facts: DataFacts) -> int:
+    """Number of dev and test queries."""
     return facts.queries["dev"] + facts.queries["test"]
 
 

@@ -20,10 +20,11 @@ from gnn_encoder.training.loop import parameter_groups, set_dropout, trainable_a
 
 TEXTS, SECONDS, WARM_UP = 256, 5.0, 1
 UNLIKELY, TRIES = 12, 3
-"""A model encodes three to six times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows that
-another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
+"""With AMX a model encodes three to four times as many tokens a second as it trains on. A ratio above `UNLIKELY` shows
+that another program had the machine meanwhile. Then both are measured again, at most `TRIES` times."""
 DROPOUT = 0.0
-"""Of the planned trainings, and so of the measured one: with AMX, drawing it takes two fifths of a training."""
+"""Dropout rate of the planned trainings and of the measured one. With AMX a rate of 0.1 takes two fifths of the time
+of a training, because one core draws what is dropped."""
 LENGTH = 128
 """Tokens to which the measured passages are cut."""
 
