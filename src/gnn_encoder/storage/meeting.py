@@ -39,7 +39,10 @@ class Meeting:
         from botocore.exceptions import ClientError
 
         if not self._address:
-            return self._file.read_text("utf-8") if self._file.is_file() else ""
+            try:
+                return self._file.read_text("utf-8")
+            except FileNotFoundError:
+                return ""
         address = self._address
         with store_errors(address):
             try:
