@@ -5,26 +5,26 @@ import sys
 import time
 from pathlib import Path
 
-from gnn_encoder.storage.meeting import Meeting
+from gnn_encoder.storage import meeting as module
 
 LEADER = """
+import sys
 from gnn_encoder.storage.meeting import Meeting
+meeting = Meeting(sys.argv[1], "key")
 while True:
-    Meeting({root!r}, "key").announce("here")
-    Meeting({root!r}, "key").close("here")
+    meeting.announce("here")
+    meeting.close("here")
 """
 
 
 def test_a_text_that_is_removed_during_a_read_is_none(tmp_path: Path) -> None:
-    package, meeting = (
-        str(Path(sys.modules[Meeting.__module__].__file__ or "").parents[2]),
-        Meeting(str(tmp_path), "key"),
-    )
-    leader = subprocess.Popen([sys.executable, "-c", LEADER.format(root=str(tmp_path))], env={"PYTHONPATH": package})
+    package, meeting = str(Path(module.__file__).parents[2]), module.Meeting(str(tmp_path), "key")
+    leader = subprocess.Popen([sys.executable, "-c", LEADER, str(tmp_path)], env={"PYTHONPATH": package})
     try:
         while not meeting.read() and leader.poll() is None:
             time.sleep(0.01)
         found = {meeting.read() for _ in range(50_000)}
+        assert leader.poll() is None, "the leader announced and closed all the time"
     finally:
         leader.kill()
         leader.wait()
