@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gnn_encoder.data.lines import files_digest
 from gnn_encoder.data.validation import Kind, Problems
@@ -169,11 +168,6 @@ def duplicates(values: pa.Array) -> np.ndarray:
     codes = values.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     before = np.maximum.accumulate(np.concatenate([[-1], codes[:-1]]))
     return np.asarray(codes <= before)
-
-
-def blank(texts: pa.ChunkedArray) -> np.ndarray:
-    """bool [n]: texts without a visible character, such as texts of spaces or zero-width spaces."""
-    return np.asarray(~pc.match_substring_regex(texts, r"[^\pZ\p{Cc}\p{Cf}]").to_numpy())
 
 
 def storable(texts: Iterable[str], file: str, line: int, problems: Problems) -> bool:

@@ -1,0 +1,50 @@
+"""When two texts are equal, and when a text is empty: one rule of each, for queries and passages alike.
+
+Published data sets hold one query in several forms: with a byte order mark, a soft hyphen, a zero-width space,
+full-width letters, decomposed accents. A reader sees one text and most tokenizers make the same tokens of them, so a
+test query in another form in train is a leak.
+"""
+
+import re
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt, 16.0); `regex` knows it, `re` does not.
+_DEFAULT_IGNORABLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Control characters that are no white space, and interlinear annotations: BERT's tokenizers leave these out, too.
+_CONTROL = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufff9-\ufffb"
+_INVISIBLE = re.compile(f"[{_DEFAULT_IGNORABLE}{_CONTROL}]")
+_EMPTY_CELL = "\u2800"  # a Braille cell without a dot
+_VISIBLE = f"[^\\pZ\\p{{Cc}}{_EMPTY_CELL}{_DEFAULT_IGNORABLE}\ufff9-\ufffb]"  # in Arrow's expressions (RE2)
+
+
+def folded(text: str) -> str:
+    """The form in which texts are compared.
+
+    Two texts are equal if they differ only in letter case, white space, compatibility forms (NFKC) and characters that
+    nobody sees (Unicode's default ignorable ones, controls). This is Unicode's NFKC_Casefold, with white space and
+    controls left out as well.
+    """
+    visible = _INVISIBLE.sub("", text)
+    if not visible.isascii():
+        # NFKC can make upper-case letters, and case folding can make characters that NFKC composes. A normal form may
+        # hold characters that are to be left out (U+FFA0 is U+1160).
+        visible = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
+        visible = _INVISIBLE.sub("", unicodedata.normalize("NFKC", visible.casefold()))
+    return " ".join(visible.casefold().split())
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has no visible character, such as a text of spaces or zero-width spaces."""
+    return not folded(text).replace(_EMPTY_CELL, "").strip()
+
+
+def blank(texts: pa.ChunkedArray) -> np.ndarray:
+    """bool [n]: texts without a visible character, as `is_blank`."""
+    return np.asarray(~pc.match_substring_regex(texts, _VISIBLE).to_numpy())
