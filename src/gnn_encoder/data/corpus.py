@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import BATCH
+from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, duplicates, storable
-from gnn_encoder.data.texts import blank
 from gnn_encoder.data.validation import Kind, Problems
 
 WORD_SAMPLE = 20_000

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
 from gnn_encoder.artifacts.dataset import BATCH, SPLITS
+from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
-from gnn_encoder.data.texts import blank
 from gnn_encoder.data.twins import recurring, twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
 from gnn_encoder.settings.foundation import Ingest

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.data.texts import folded
+from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.twins import twin_groups
 
 TRAIN, DEV, TEST = range(len(SPLITS))

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gnn_encoder.artifacts.arrays import ranges
-from gnn_encoder.data.texts import folded
+from gnn_encoder.artifacts.texts import folded
 
 WORD = re.compile(r"\w+")
 PAIRS = 2**18

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.data.texts import blank
+from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.errors import UserError, printable
 
 SHOWN = 60

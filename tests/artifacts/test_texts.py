@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import regex
 
-from gnn_encoder.data.texts import blank, folded, is_blank
+from gnn_encoder.artifacts.texts import blank, folded, is_blank
 
 CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
 
