@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gnn_encoder.artifacts.texts import text_lines
 from gnn_encoder.errors import UserError
 
 ADDED_LABELS, ROWS, CHANGED, NODES = "labels.jsonl", "rows.npy", "vectors.npy", "nodes.parquet"
@@ -62,13 +63,12 @@ def read_labels(path: Path) -> list[AddedLabel]:
     """The labels in a file of `write_labels`; raises UserError for another file."""
     labels = []
     try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    try:
-                        labels.append(AddedLabel(**json.loads(line)))
-                    except (ValueError, TypeError, RecursionError):
-                        raise UserError(f"{path} line {number} is no added label: restore the file") from None
+        for number, line in text_lines(path):
+            if line.strip():
+                try:
+                    labels.append(AddedLabel(**json.loads(line)))
+                except (ValueError, TypeError, RecursionError):
+                    raise UserError(f"{path} line {number} is no added label: restore the file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}): name a labels.jsonl of a bundle") from None
     if any(not isinstance(value, str) for label in labels for value in asdict(label).values()):

@@ -4,6 +4,7 @@ corpus.parquet   passage_id, title, text
 queries.parquet  query_id, text, split, answers (list of strings), group (int32, see `Dataset.groups`)
 qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: query, passage (int32)
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
+passage_groups.npy  int32 [m], see `Dataset.passage_groups`, if any passages have one text
 recurring.parquet  query: row numbers of the queries that nearly equal another training query, if any do
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
@@ -29,7 +30,7 @@ from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manife
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
-RECURRING = "recurring.parquet"
+RECURRING, PASSAGE_GROUPS = "recurring.parquet", "passage_groups.npy"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -204,6 +205,16 @@ class Dataset:
         """
         return np.asarray(self.queries.column("group").to_numpy())
 
+    @cached_property
+    def passage_groups(self) -> np.ndarray | None:
+        """Int32 [m], memory-mapped: for each passage the row of the first passage in its group; None: all are alone.
+
+        Passages of equal text form a group, or by `ingest.copy_similarity` of similar text. A passage in the group of a
+        query's positive is no negative of the query.
+        """
+        file = self.path / PASSAGE_GROUPS
+        return np.load(file, mmap_mode="r") if file.is_file() else None
+
     def query_texts(self, rows: np.ndarray) -> list[str]:
         """Texts of the queries at `rows`, in the order of `rows`."""
         return list(self.queries.column("text").take(pa.array(rows)).to_pylist())
@@ -249,6 +260,11 @@ class Dataset:
     def split_qrels(self, split: str) -> Qrels:
         """Labels of one split's queries."""
         return self.qrels.where(np.isin(self.qrels.query, self.query_rows(split)))
+
+
+def write_passage_groups(draft: Draft, groups: np.ndarray) -> None:
+    """Adds `Dataset.passage_groups` to a dataset that `DatasetWriter` wrote."""
+    np.save(draft / PASSAGE_GROUPS, groups, allow_pickle=False)
 
 
 class DatasetWriter:

@@ -7,6 +7,8 @@ test query in another form in train is a leak.
 
 import re
 import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,9 @@ _DEFAULT_IGNORABLE = (
 # Control characters that are no white space, and interlinear annotations: BERT's tokenizers leave these out, too.
 _CONTROL = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufff9-\ufffb"
 _INVISIBLE = re.compile(f"[{_DEFAULT_IGNORABLE}{_CONTROL}]")
+_PLAIN = r"^([!-~]+( [!-~]+)*)?\z"
+"""Texts of visible ASCII characters with single spaces between words: only their letter case is folded."""
+_GRAPHIC = re.compile("[!-~]")
 _EMPTY_CELL = "\u2800"  # a Braille cell without a dot
 _VISIBLE = f"[^\\pZ\\p{{Cc}}{_EMPTY_CELL}{_DEFAULT_IGNORABLE}\ufff9-\ufffb]"  # in Arrow's expressions (RE2)
 
@@ -40,11 +45,39 @@ def folded(text: str) -> str:
     return " ".join(visible.casefold().split())
 
 
+def folded_column(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Each text of a column as `folded`, string [n]; null stays null.
+
+    Arrow folds `_PLAIN` texts 20 times as fast as Python, and Python the rest.
+    """
+    column = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    plain = pc.match_substring_regex(column, _PLAIN)
+    lower = pc.ascii_lower(column)
+    if pc.all(plain, min_count=0).as_py():
+        return lower
+    others = pc.invert(plain)
+    return pc.replace_with_mask(lower, others, pa.array(map(folded, column.filter(others).to_pylist()), column.type))
+
+
 def is_blank(text: str) -> bool:
     """Whether a text has no visible character, such as a text of spaces or zero-width spaces."""
-    return not folded(text).replace(_EMPTY_CELL, "").strip()
+    return not _GRAPHIC.search(text) and not folded(text).replace(_EMPTY_CELL, "").strip()
 
 
 def blank(texts: pa.ChunkedArray) -> np.ndarray:
     """bool [n]: texts without a visible character, as `is_blank`."""
     return np.asarray(~pc.match_substring_regex(texts, _VISIBLE).to_numpy())
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, line without its end) of a UTF-8 file that a person wrote.
+
+    Byte order marks before a line are left out: Windows' editors write one, and joined files have one at each part. A
+    line ends at `\\n`, `\\r\\n` or `\\r`, and not at the other characters of `str.splitlines`, which a text may hold.
+
+    Raises:
+        OSError, UnicodeDecodeError: the file cannot be read.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            yield number, line.removesuffix("\n").lstrip("\ufeff")

@@ -84,6 +84,9 @@ def search(
     else:
         run, _ = fused_run(searcher, question, found, wanted)
         screen.print(f"{words}\n", style="dim")
+    if not len(run.passage):
+        screen.print("no hit: no passage has a word of the question", highlight=False)
+        return
     if rerank:
         run = reranked_hits(searcher.bundle, question, run, depth)
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker\n", style="dim")

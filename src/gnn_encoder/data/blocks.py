@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 import regex
 
-VISIBLE = regex.compile(r"[^\p{Z}\p{Cc}\p{Cf}]")
-"""A text without such a character is blank, as in `rows.blank`."""
 NOT_IN_ANCHORS = regex.compile(r"[^\p{L}\p{M}\p{N}\p{Pc}\- ]")
 
 

@@ -9,7 +9,11 @@ with long ids of parents (`places`).
 
 from collections.abc import Callable
 
+import numpy as np
+
 from gnn_encoder.artifacts import DatasetWriter, Draft
+from gnn_encoder.artifacts.dataset import CORPUS, write_passage_groups
+from gnn_encoder.data.copies import SecondReading, passage_groups
 from gnn_encoder.data.corpus import Corpus
 from gnn_encoder.data.documents import Documents
 from gnn_encoder.data.pool import Pool
@@ -76,4 +80,20 @@ def canonicalize(
     finally:
         if writer:
             writer.close()
+
+    def read_again(reading: SecondReading) -> None:
+        if draft:
+            reading.read(draft / CORPUS)
+        else:
+            Corpus(source, Problems(), reading, skip=repeated)
+
+    groups = passage_groups(corpus.sums, read_again, settings.copy_similarity)
+    if groups is not None:
+        report.copies = int((groups != np.arange(len(groups))).sum())
+        different = f"{len(groups) - report.copies:,} different texts"
+        report.remarks.append(
+            f"{len(groups):,} passages have {different}: a copy of a query's positive is no negative of the query"
+        )
+        if draft:
+            write_passage_groups(draft, groups)
     return report

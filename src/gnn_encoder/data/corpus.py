@@ -10,6 +10,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts import DatasetWriter
 from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.artifacts.texts import blank
+from gnn_encoder.data.copies import SecondReading, Sums
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, duplicates, storable
 from gnn_encoder.data.validation import Kind, Problems
@@ -30,7 +31,7 @@ class Corpus:
         self,
         source: Source,
         problems: Problems,
-        writer: DatasetWriter | None,
+        writer: DatasetWriter | SecondReading | None,
         advance: Callable[[int], None] | None = None,
         skip: np.ndarray | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class Corpus:
         self._pending: list[pa.Table] = []
         self.places = Places()
         self._rows = self._words = self._counted = 0
+        self._sums_of, self._sums = Sums(), [np.empty(0, np.uint64)]
         for rows in source.passages(problems):
             self.file = self.file or rows.file
             self._add(rows)
@@ -47,6 +49,8 @@ class Corpus:
                 advance(rows.work)
         self._flush(last=True)
         self.ids = self.places.ids()
+        self.sums = np.concatenate(self._sums)
+        """uint64 [rows]: of title and text, by `Sums`."""
 
     @property
     def mean_words(self) -> float:
@@ -90,6 +94,7 @@ class Corpus:
             places = places.filter(pa.array(keep)) if places else None
         self.places.add(table["id"].combine_chunks().cast(pa.large_string()), places)
         self._lines.frombytes(lines.tobytes())
+        self._sums.append(self._sums_of.of(table["title"]) + self._sums_of.of(table["text"]))
         if self._counted < WORD_SAMPLE:
             self._words += sum(len(text.split()) for text in table["text"].to_pylist())
             self._counted += len(table)

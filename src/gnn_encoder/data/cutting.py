@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from gnn_encoder.artifacts.texts import is_blank
+
 LOW, HIGH = 60, 100
 SHORTEST_TAIL = 20
 """A last passage with fewer words is joined to the previous passage."""
@@ -23,7 +25,7 @@ def cut(text: str) -> list[str]:
         words += length
     if passages and words < SHORTEST_TAIL:
         current = f"{passages.pop()}\n{current}"
-    return [passage for passage in [*passages, current] if passage.strip()]
+    return [passage for passage in [*passages, current] if not is_blank(passage)]
 
 
 def _pieces(text: str, level: int) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.data.blocks import Block
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -162,9 +163,10 @@ class _Reader(HTMLParser):
         text = "\n".join(lines).strip("\n")
         if level:
             text = PERMALINK.sub("", " ".join(text.split())) or " ".join(" ".join(self._images).split())
-        if level and not text:
+        blank = is_blank(text)
+        if level and blank:
             self.blocks.append(Block(level, "", self._line))  # its anchors are those of the next block
-        elif text.strip():
+        elif not blank:
             self.blocks.append(Block(level, text, self._line, self._names, self._links))
             self._names = []
         self.open = ""

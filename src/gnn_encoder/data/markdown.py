@@ -7,6 +7,7 @@ from functools import cache
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.data.blocks import Block
 from gnn_encoder.data.html import html_blocks
 
@@ -46,8 +47,9 @@ def markdown_blocks(text: str) -> Iterator[Block]:
             names += ANCHOR.findall(token.content)
         for block in found:
             block.anchors[:0] = names
-            names = [] if block.text.strip() else block.anchors
-            if block.level or block.text.strip():
+            blank = is_blank(block.text)
+            names = block.anchors if blank else []
+            if block.level or not blank:
                 yield block
 
 

@@ -26,8 +26,9 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from gnn_encoder.artifacts.folder import digest_of, sha256
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.data.beir import BeirQueries
-from gnn_encoder.data.blocks import VISIBLE, Anchors, Block, anchor
+from gnn_encoder.data.blocks import Anchors, Block, anchor
 from gnn_encoder.data.cutting import cut
 from gnn_encoder.data.html import html_blocks
 from gnn_encoder.data.lines import find
@@ -161,7 +162,7 @@ class _Page:
         # A level may be skipped: the parent is the nearest heading before that has a higher rank.
         while self._around and self._around[-1][0] >= block.level:
             self._around.pop()
-        if not VISIBLE.search(block.text):
+        if is_blank(block.text):
             return  # a heading without text ends the sections before it, and begins none
         given = block.anchors[-1] if block.anchors and self._own_anchors else ""
         own = given if 0 < len(given) <= LONGEST_HEADING else anchor(block.text)
@@ -174,7 +175,7 @@ class _Page:
     def _add_passages(self, block: Block) -> None:
         title, links = " > ".join(title for _, _, title in self._around), block.links
         section = self._around[-1][1] if self._around else ""
-        for text in filter(VISIBLE.search, cut(block.text)):
+        for text in cut(block.text):
             self._counts[section] += 1
             own = f"{section}:{self._counts[section]}"
             passage = f"{self._name}#{self._anchors.unique(own)}" if section else f"{self._name}{own}"

@@ -21,9 +21,10 @@ from array import array
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from gnn_encoder.artifacts.arrays import ranges
-from gnn_encoder.artifacts.texts import folded
+from gnn_encoder.artifacts.texts import folded_column
 
 WORD = re.compile(r"\w+")
 PAIRS = 2**18
@@ -39,15 +40,16 @@ def twin_groups(texts: list[str], similarity: float) -> np.ndarray:
     two ends of a chain may be less similar. With 0, only equal texts are in one group.
     """
     first: dict[str, int] = {}
-    groups = np.fromiter((first.setdefault(folded(text), row) for row, text in enumerate(texts)), np.int32, len(texts))
+    forms = folded_column(pa.array(texts, pa.string())).to_pylist()
+    groups = np.fromiter((first.setdefault(form, row) for row, form in enumerate(forms)), np.int32, len(texts))
     if similarity:
         rows = np.fromiter(first.values(), np.int32, len(first))
-        _, leader, part = np.unique(_components(list(first), similarity), return_index=True, return_inverse=True)
+        _, leader, part = np.unique(components(list(first), similarity), return_index=True, return_inverse=True)
         groups = rows[leader[part]][np.searchsorted(rows, groups)]
     return groups
 
 
-def _components(texts: list[str], similarity: float) -> np.ndarray:
+def components(texts: list[str], similarity: float) -> np.ndarray:
     """The number of each text's connected component, int [n]; pairs that share enough words are connected."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -123,7 +125,8 @@ def recurring(texts: list[str], kind: np.ndarray, kinds: int, similarity: float)
         similarity: texts with at least this Jaccard similarity nearly equal each other; so do equal texts.
     """
     first: dict[str, int] = {}
-    place = np.fromiter((first.setdefault(folded(text), len(first)) for text in texts), np.int64, len(texts))
+    forms = folded_column(pa.array(texts, pa.string())).to_pylist()
+    place = np.fromiter((first.setdefault(form, len(first)) for form in forms), np.int64, len(texts))
     count = np.zeros((len(first), kinds), np.int64)
     np.add.at(count, (place, kind), 1)
     there, near = count > 0, np.zeros(count.shape, bool)

@@ -171,6 +171,8 @@ class DataReport:
     passage_words: float
     """Mean number of words in a passage's text, over the first `canonical.WORD_SAMPLE` passages."""
     query_words: float
+    copies: int = 0
+    """Passages that are a copy of an earlier passage, by `ingest.copy_similarity`."""
     structure: StructureCounts | None = None
     """None: the data have no documents."""
     problems: list[Problem] = field(default_factory=list)
@@ -214,6 +216,7 @@ class DataReport:
             "queries_train_before_draw": self.train_before_draw,
             "queries_dev_before_draw": self.dev_before_draw,
             "isolated_passages": self.isolated_passages,
+            "copied_passages": self.copies,
             "mean_passage_words": self.passage_words,
             "mean_query_words": self.query_words,
             **(self.structure.metrics() if self.structure else {}),

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, GeneratedQueries, KnownPositives, PairScores, Run
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.evaluation.similarity import NAMES, distribution
 from gnn_encoder.retrieval.first_stage import dev_figures
 
@@ -63,7 +64,7 @@ def query_figures(generated: GeneratedQueries, rate: float) -> dict[str, Any]:
     return {
         "queries": len(texts),
         "triples": len(generated.query),
-        "empty_queries": sum(not text for text in texts),
+        "empty_queries": sum(is_blank(text) for text in texts),
         "queries_per_second": rate,
         **dict(zip(NAMES, percent, strict=True)),
         "headline": f"{len(texts):,} queries, {percent[2] + percent[3]:.0f} % of triples alike (0.3 or more)",

@@ -16,6 +16,7 @@ import transformers.models.auto.modeling_auto  # noqa: F401 - else the first mod
 
 from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.added_labels import AddedLabel, AddedLabels, AddedNodes, Changes
+from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.labels.nodes import Edges, FinishedRun, changed_nodes, edges_of
 from gnn_encoder.labels.pairs import LabelledRun, with_pairs
 from gnn_encoder.labels.requests import Wanted
@@ -63,11 +64,15 @@ def remove_labels(path: Path, wanted: Sequence[Wanted]) -> Outcome:
     began = time.perf_counter()
     with Versions.of(path) as versions:
         run = opened(Bundle.read(path))
-        kept = {(label.query, label.passage_id): label for label in run.known.labels}
+        labels = [(folded(label.query), label.passage_id) for label in run.known.labels]
+        staying = set(labels)
         for each in wanted:
-            if kept.pop((each.query.strip(), each.passage_id), None) is None:
+            label = folded(each.query), each.passage_id
+            if label not in staying:
                 raise each.refused("no such label was added: see gnn-encoder labels list")
-        return _changed(run, versions, list(kept.values()), began)
+            staying.remove(label)
+        kept = [known for known, label in zip(run.known.labels, labels, strict=True) if label in staying]
+        return _changed(run, versions, kept, began)
 
 
 def replace_labels(path: Path, labels: Sequence[AddedLabel]) -> Outcome:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gnn_encoder.artifacts import Bundle, Dataset
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.artifacts.texts import blank
+from gnn_encoder.artifacts.texts import folded, folded_column, is_blank, text_lines
 from gnn_encoder.errors import UserError, printable
 
 SHOWN = 60
@@ -45,10 +45,9 @@ def read_wanted(path: Path) -> list[Wanted]:
     A line is a JSON object with `query` and `passage_id`, or a query, a tab and a passage id. Empty lines are skipped.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        wanted = [_of_line(line, f"{path} line {number}") for number, line in text_lines(path) if not is_blank(line)]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}): name a UTF-8 file of labels") from None
-    wanted = [_of_line(line, f"{path} line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
     if not wanted:
         raise UserError(f"{path} holds no label: write a query, a tab and a passage id per line")
     return wanted
@@ -84,21 +83,21 @@ class Known:
         return dict(zip(self.passage_ids.take(pa.array(rows)).to_pylist(), rows.tolist(), strict=True))
 
     def query_rows(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """Returns {text: rows of the queries with the same words in the data}; case and outer blanks do not count."""
-        rows: dict[str, list[int]] = {text: [] for text in texts}
-        folded = _words(pa.array(list(rows), pa.string()))
-        column = _words(self.dataset.queries.column("text"))
-        found = pc.index_in(column, value_set=folded.unique())
-        firsts = folded.unique().to_pylist()
-        by_words: dict[str, list[int]] = {}
-        for row in np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            by_words.setdefault(firsts[found[row].as_py()], []).append(row)
-        for text, words in zip(rows, folded.to_pylist(), strict=True):
-            rows[text] = by_words.get(words, [])
-        return rows
+        """Returns {text: rows of the queries in the data with an equal text (`folded`)}."""
+        forms = {text: folded(text) for text in texts}
+        distinct = list(dict.fromkeys(forms.values()))
+        places = pc.index_in(
+            folded_column(self.dataset.queries.column("text")), value_set=pa.array(distinct, pa.string())
+        )
+        rows: dict[str, list[int]] = {form: [] for form in distinct}
+        for row in np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            rows[distinct[places[row].as_py()]].append(row)
+        return {text: rows[form] for text, form in forms.items()}
 
     def checked(self, wanted: Iterable[Wanted]) -> list[AddedLabel]:
         """Returns the labels that `wanted` asks for, in order.
+
+        A query with a text equal to that of a training query, or of a query with an added label, is that query.
 
         Raises:
             UserError: an empty query, an unknown passage, a label that exists, or the words of a dev or test query.
@@ -109,42 +108,41 @@ class Known:
                 "".join((each.query, each.passage_id)).encode()
             except UnicodeEncodeError:
                 raise each.refused("the label is not UTF-8") from None
-            if blank(pa.chunked_array([[each.query]]))[0]:
+            if is_blank(each.query):
                 raise each.refused("the query is empty: give some words")
         passages, queries = (
             self.passage_rows([w.passage_id for w in wanted]),
             self.query_rows([w.query for w in wanted]),
         )
-        splits, texts = self.dataset.queries.column("split"), self.dataset.queries.column("text")
-        given = {(label.query, label.passage_id) for label in self.labels}
+        splits = self.dataset.queries.column("split")
+        added = {folded(label.query): (label.query_id, label.query) for label in reversed(self.labels)}
+        existing, read = (
+            {(folded(label.query), label.passage_id) for label in some} for some in (self.labels, self.dataset.added)
+        )
         now, labels = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), []
         for each in wanted:
             if each.passage_id not in passages:
                 raise each.refused("the bundle has no such passage")
-            rows = queries[each.query]
+            rows, form = queries[each.query], folded(each.query)
+            label = form, each.passage_id
             for row in rows:
                 if (split := splits[row].as_py()) != SPLITS[0]:
                     raise each.refused(f"a {split} query has these words, and what measures must not train")
-            same = [row for row in rows if texts[row].as_py() == each.query]
-            labelled = np.isin(self.dataset.qrels.query, same) & (
+            labelled = np.isin(self.dataset.qrels.query, rows) & (
                 self.dataset.qrels.passage == passages[each.passage_id]
             )
-            if (each.query, each.passage_id) in given or self._in_data(labelled, each):
+            # A label of the data that was read from a file of added labels may have been removed since.
+            if label in existing or (labelled.any() and label not in read):
                 raise each.refused("this label exists already")
-            given.add((each.query, each.passage_id))
-            labels.append(AddedLabel(self.id_of(same, each.query), each.query, each.passage_id, now))
+            existing.add(label)
+            new = new_query_id(each.query), each.query
+            query_id, query = self._named(rows, each.query) if rows else added.setdefault(form, new)
+            labels.append(AddedLabel(query_id, query, each.passage_id, now))
         return labels
 
-    def _in_data(self, labelled: np.ndarray, wanted: Wanted) -> bool:
-        """Whether one of the dataset's labels is the wanted one, and was not removed from the added labels."""
-        read = any((label.query, label.passage_id) == (wanted.query, wanted.passage_id) for label in self.dataset.added)
-        return bool(labelled.any()) and not read
-
-    def id_of(self, rows: Sequence[int], text: str) -> str:
-        """Returns the id of the first of some queries of the dataset, or a new one."""
-        return str(self.dataset.queries.column("query_id")[rows[0]].as_py()) if len(rows) else new_query_id(text)
-
-
-def _words(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    folded = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    return folded.combine_chunks() if isinstance(folded, pa.ChunkedArray) else folded
+    def _named(self, rows: Sequence[int], text: str) -> tuple[str, str]:
+        """Returns id and text of one of some equal queries of the dataset: of the one with this very text, or the
+        first."""
+        texts = self.dataset.query_texts(np.asarray(rows))
+        place = texts.index(text) if text in texts else 0
+        return str(self.dataset.queries.column("query_id")[rows[place]].as_py()), texts[place]

@@ -29,6 +29,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import pair_keys
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id
+from gnn_encoder.artifacts.texts import folded, is_blank, text_lines
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.labels.adding import with_vectors
@@ -88,13 +89,13 @@ def read_log(path: Path) -> dict[str, float]:
     counts: dict[str, float] = {}
     spelled: dict[str, str] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = list(text_lines(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}): name a UTF-8 file of queries") from None
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         query, tab, count = line.partition("\t")
         query = query.strip()
-        if not query:
+        if is_blank(query):
             continue
         try:
             times = float(count) if tab else 1.0
@@ -102,7 +103,7 @@ def read_log(path: Path) -> dict[str, float]:
             times = float("nan")
         if not 0 < times < np.inf:
             raise UserError(f"{path} line {number}: {count!r} is no count: write a query, a tab and a positive number")
-        name = spelled.setdefault(query.lower(), query)
+        name = spelled.setdefault(folded(query), query)
         counts[name] = counts.get(name, 0.0) + times
     if not counts:
         raise UserError(f"{path} holds no query: write one per line")
@@ -143,8 +144,8 @@ class Suggestions:
         """
         run, value = self._run, self.labelled_value()
         known = run.known.query_rows(list(log))
-        added = {label.query.lower() for label in self._given}
-        texts = [query for query in log if not known[query] and query.lower() not in added]
+        added = {folded(label.query) for label in self._given}
+        texts = [query for query in log if not known[query] and folded(query) not in added]
         if not texts:
             return [], value
         encoder = TextEncoder.load(run.bundle.query_encoder_path)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def reranked(scorer: "Scorer", data: Texts, run: Run, depth: int, **options: Unpack["ReadOptions"]) -> Run:
     """Returns the run with each query's first `depth` hits ordered by the scorer, see `Run.reordered`."""
+    if not len(run.query):
+        return run  # BM25 alone has hits only for words that a passage has
     first = run.rank <= depth
     return run.reordered(depth, scorer.score(data, run.query[first], run.passage[first], **options))
 

@@ -12,6 +12,7 @@ from gnn_encoder.artifacts import Bundle, Report, Run
 from gnn_encoder.artifacts.finished_run import run_folder
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
@@ -118,7 +119,7 @@ class Searcher:
     @staticmethod
     def check(question: str, k: int) -> None:
         """Raises UserError for an empty query, and for k below 1."""
-        if not question.strip():
+        if is_blank(question):
             raise UserError("the question is empty: give some words to search for")
         if k < 1:
             raise UserError(f"{k} passages were asked for: ask for at least 1")

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Lock
 
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
+from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.errors import UserError
 
 MOST = 10_000
@@ -29,7 +30,8 @@ class Feedback:
         """Adds or removes a label; returns how many there are. Raises UserError if the file is full."""
         question = question.strip()
         with self._lock:
-            labels = [each for each in self._labels if (each.query, each.passage_id) != (question, passage_id)]
+            form = folded(question)
+            labels = [label for label in self._labels if label.passage_id != passage_id or folded(label.query) != form]
             if relevant and len(labels) == len(self._labels):
                 if len(labels) >= MOST:
                     raise UserError(f"the file has {MOST:,} labels: train on them, and go on with a new file")

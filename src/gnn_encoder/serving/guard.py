@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse, Response
 
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import one_line
 from gnn_encoder.serving.schema import Problem, SearchRequest
 
@@ -92,7 +93,7 @@ def check_text(text: str, name: str, limits: Limits) -> None:
     """Raises Refused for a text that is too long, has no words, or is not Unicode."""
     if len(text) > limits.characters:
         raise Refused(422, f"{name}: {len(text)} characters; give at most {limits.characters}")
-    if not text.strip():
+    if is_blank(text):
         raise Refused(422, f"{name}: empty; give some words")
     try:
         text.encode()

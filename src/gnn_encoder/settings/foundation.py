@@ -41,6 +41,10 @@ class Ingest(StepSettings):
     """Training queries of equal text share their positives and are masked together. So do training queries whose sets
     of words are at least this similar (Jaccard; `data/twins.py` says what it costs and where it errs). 1: equal sets of
     words. 0: equal texts alone."""
+    copy_similarity: Fraction = 0.0
+    """Passages of equal title and text are copies of each other: no copy of a query's positive is a negative of the
+    query. So are passages whose sets of words are at least this similar (Jaccard), and copies of copies; that holds all
+    texts in memory (`data/copies.py`). 0: equal texts alone."""
     recurrence_similarity: Fraction = 0.8
     """The audit calls a query recurring if its set of words is at least this similar (Jaccard) to that of a training
     query. Nothing is left out; `evaluate` also measures without such test queries. 0: equal texts alone."""

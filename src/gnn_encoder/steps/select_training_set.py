@@ -19,6 +19,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, TrainingSet, pair_keys
 from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
@@ -47,7 +48,7 @@ def select_training_set(
     pairs = read_candidates(candidates, data, settings.negative_depth, settings.seed)
     labels = data.split_qrels("train")
     labelled = labelled_positives(labels)
-    denoised = denoised_positives(pairs, labels, settings.positive_above, data.groups)
+    denoised = denoised_positives(pairs, labels, settings.positive_above, data.groups, data.passage_groups)
     known = KnownPositives.of(data, "train", denoised.query, denoised.passage)
     negatives = hard_negatives(pairs, known, settings.negative_below)
     if len(labelled) + len(denoised) == 0:
@@ -116,10 +117,11 @@ def generated_examples(
     keys = pair_keys(negatives.query, negatives.passage)
     unlike = (triples.similarity < threshold) & np.isin(pair_keys(triples.query, triples.negative), keys)
     unlike &= np.isin(triples.query, labelled.query)
-    texts = np.array(triples.text, dtype=object)[np.searchsorted(triples.passage, triples.negative)]
-    rows = np.flatnonzero(unlike & (texts != ""))
+    place = np.searchsorted(triples.passage, triples.negative)
+    texts, empty = np.array(triples.text, dtype=object), np.array([is_blank(text) for text in triples.text], dtype=bool)
+    rows = np.flatnonzero(unlike & ~empty[place])
     return TrainingSet(
-        texts[rows].tolist(),
+        texts[place[rows]].tolist(),
         np.full(len(rows), -1, dtype=np.int32),
         triples.negative[rows],
         labelled.table(triples.query[rows], width),

@@ -73,12 +73,15 @@ def hard_negatives(pairs: PairScores, known: KnownPositives, below: float) -> Pa
     return _by_score(pairs, (pairs.probability < below) & ~known.contains(pairs.query, pairs.passage))
 
 
-def denoised_positives(pairs: PairScores, labels: Qrels, above: float, groups: np.ndarray) -> Pairs:
+def denoised_positives(
+    pairs: PairScores, labels: Qrels, above: float, groups: np.ndarray, passage_groups: np.ndarray | None = None
+) -> Pairs:
     """Candidates with a probability above `above` and without any label, highest score first.
 
-    A label of one query is also a label of the query's twins (`groups`: `Dataset.groups`).
+    A label of one query is also a label of the query's twins, and of the passage's copies (`groups`, `passage_groups`:
+    as of `Dataset`).
     """
-    judged = KnownPositives(labels.query, labels.passage, groups)  # of any relevance
+    judged = KnownPositives(labels.query, labels.passage, groups, passage_groups)  # of any relevance
     return _by_score(pairs, (pairs.probability > above) & ~judged.contains(pairs.query, pairs.passage))
 
 

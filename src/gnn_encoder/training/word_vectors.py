@@ -116,7 +116,7 @@ def _read(path: Path, vocabulary: dict[str, int]) -> tuple[np.ndarray, np.ndarra
     """Numbers [n] of the vocabulary's words in a text file, GloVe's or word2vec's, and their vectors fp32 [n, e]."""
     rows, vectors, width = [], [], 0
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 width = width or line.rstrip().count(" ")
                 if number == width == 1:

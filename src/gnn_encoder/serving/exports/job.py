@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle
+from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -96,8 +97,9 @@ def questions_of(bundle: Bundle) -> list[str]:
     """Returns texts to ask for: the titles, or the first words, of passages that are evenly spaced over the corpus."""
     rows = np.unique(np.linspace(0, len(bundle.passages) - 1, QUESTIONS).astype(np.int64))
     some = bundle.passages.take(rows)
-    texts = (title or " ".join(text.split()[:12]) for title, text in zip(some.titles, some.texts, strict=True))
-    return [text for text in texts if text.strip()]
+    pairs = zip(some.titles, some.texts, strict=True)
+    texts = (" ".join(text.split()[:12]) if is_blank(title) else title for title, text in pairs)
+    return [text for text in texts if not is_blank(text)]
 
 
 @contextmanager
