@@ -241,7 +241,7 @@ def doctor(
 
     With --preset, also show what a run will write, step by step, before it starts.
     """
-    from gnn_encoder.cli.doctor import check_space, examine, run_space, space_table
+    from gnn_encoder.cli.doctor import check_backbones, check_space, examine, run_space, space_table
 
     if preset is None and (dataset or overrides or passages or queries):
         raise UserError("--dataset, --passages, --queries and --set describe a run: add --preset")
@@ -255,7 +255,7 @@ def doctor(
         settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])
         spaces = run_space(settings, passages, queries)
         Console().print(space_table(spaces), "")
-        findings = itertools.chain(findings, check_space(spaces, root))
+        findings = itertools.chain(findings, [check_backbones(settings)], check_space(spaces, root))
     wrong = 0
     for finding in findings:
         wrong += bool(finding.advice)

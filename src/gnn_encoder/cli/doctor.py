@@ -113,6 +113,18 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
     return disk.run_space(settings, size)
 
 
+def check_backbones(settings: "Settings") -> Finding:
+    """Checks that the pretrained models of a run are read as their publishers meant. No hub is asked."""
+    from gnn_encoder.models.check import check_models
+    from gnn_encoder.settings.calls import calls
+    from gnn_encoder.settings.pipeline import PIPELINES
+
+    try:
+        return Finding("backbones", ", ".join(check_models(calls(settings, PIPELINES["train"]).values())))
+    except UserError as error:
+        return Finding("backbones", "one is refused", one_line(error))
+
+
 def space_table(spaces: "Sequence[Space]") -> "Table":
     """Returns a table of the steps' outputs, with the calls of a step in one row."""
     from rich import box

@@ -3,14 +3,19 @@
 import functools
 import importlib.util
 import json
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gnn_encoder.artifacts.folder import sha256
 from gnn_encoder.errors import UserError
+from gnn_encoder.models import sentence_layout
+from gnn_encoder.models.sentence_layout import NotUnderstood
 from gnn_encoder.settings.shared import MINILM, SMOLLM2
 from gnn_encoder.storage import is_remote, local_folder
 
+Layout = TypeVar("Layout")
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors: the official all-MiniLM-L6-v2 weights."""
 
@@ -45,6 +50,16 @@ MOST_LAYERS = 1000
 """Most layers in a config; building ten million layers would never end."""
 ATTENTION = (None, "eager", "sdpa")
 """Attentions that a config may name. Any other name is code that transformers would fetch from a hub and run."""
+SAME = 1e-5
+"""Change of a vector, as a share of another vector's, that rounding explains."""
+POOLER = re.compile(r"(^|\.)pooler\.")
+"""Weights that a model may lack, because nothing here uses them."""
+HEADS = re.compile(
+    r"(^|\.)(pooler|cls|lm_heads?|mlm_head|lm_loss|pred_layer|(lm_|generator_|discriminator_|mask_|entity_)?predictions"
+    r"|generator_lm_head|vocab_(transform|layer_norm|projector)|(pre_|sop_)?classifier|classification_head|score"
+    r"|qa_outputs)\.|^head\.(dense|norm)\.|^decoder\.bias$|(^|\.)position_ids$"
+)
+"""Weights of a pretraining's or a classifier's head, which a model for texts leaves out."""
 
 
 def resolve_backbone(name: str) -> str:
@@ -94,11 +109,11 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
     """`loader.from_pretrained(name)` for a transformers auto class, from safetensors only.
 
     Raises:
-        UserError: an unknown name, neither network nor a cached copy, a damaged folder, or as `read_config`.
+        UserError: an unknown name, neither network nor a cached copy, a damaged folder, or as `check_files`.
     """
     from transformers.utils import logging
 
-    read_config(name)
+    check_files(name)
     logging.set_verbosity_error()  # no report of unread pooler weights, and no bar per load
     logging.disable_progress_bar()
     try:
@@ -110,6 +125,48 @@ def load_pretrained(loader: Any, name: str, **options: Any) -> Any:
 def _cannot_load(name: str, error: Exception | str) -> UserError:
     reason = " ".join(str(error).split())[:160]
     return UserError(f"cannot load backbone {name!r}: {reason}; give a folder, a hub name, or {MINILM!r}")
+
+
+def _refused(name: str, reason: str) -> UserError:
+    return UserError(f"backbone {name!r} is refused: {reason}; choose another backbone")
+
+
+def load_weights(loader: Any, name: str, **options: Any) -> Any:
+    """`load_pretrained` of a model, none of whose weights start at random.
+
+    Raises UserError with the names of weights that the model lacks, or that it has and that nothing reads.
+    """
+    options |= {"use_safetensors": True, "output_loading_info": True}
+    model, report = load_pretrained(loader, name, **options)
+    lacking = [weight for weight in report["missing_keys"] if not POOLER.search(weight)]
+    unread = [weight for weight in report["unexpected_keys"] if not HEADS.search(weight)]
+    if lacking:
+        raise _refused(name, f"its files lack the weights {_some(lacking)}")
+    if unread:
+        raise _refused(name, f"{type(model).__name__} does not read its weights {_some(unread)}")
+    return model
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *more = sorted(names)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def check_files(name: str) -> None:
+    """Refuses a backbone that transformers cannot read by itself, from its JSON files alone.
+
+    Raises:
+        UserError: code or an adapter of the backbone's own, quantized weights, or as `read_config`.
+    """
+    config = read_config(name)
+    for file, content in (("config.json", config), ("tokenizer_config.json", _own_file(name, "tokenizer_config.json"))):
+        if isinstance(content, dict) and content.get("auto_map"):
+            raise _refused(name, f"its {file} names code of its own (auto_map), and no code of a backbone is run")
+    for key in ("quantization_config", "compression_config"):
+        if config.get(key):
+            raise _refused(name, f"its config.json has a {key}: quantized weights are not read")
+    if _own_file(name, "adapter_config.json") is not None:
+        raise _refused(name, "its adapter_config.json says that it is an adapter: merge it into its model first")
 
 
 def backbone_width(name: str) -> int | None:
@@ -144,16 +201,116 @@ def load_tokenizer(name: str) -> Any:
     """The fast tokenizer of a backbone."""
     from transformers import AutoTokenizer
 
-    return load_pretrained(AutoTokenizer, name, use_fast=True)
+    tokenizer = load_pretrained(AutoTokenizer, name, use_fast=True)
+    if _understood(name, sentence_layout.lower_cases):
+        upper, lower = tokenizer(["É ΑΒΓ Ж WORDS", "é αβγ ж words"])["input_ids"]
+        if upper != lower:
+            raise _refused(name, "it sets do_lower_case, and its tokenizer does not do it")
+    return tokenizer
 
 
 def load_encoder(name: str) -> Any:
-    """The backbone as an `AutoModel` in fp32, without a pooler head, which nothing here uses."""
-    from transformers import AutoConfig, AutoModel
+    """The backbone as an `AutoModel` in fp32, without a pooler head, which nothing here uses.
 
-    config = load_pretrained(AutoConfig, name)
+    Raises:
+        UserError: a model of another kind than an encoder or a decoder of texts; or as `load_weights`.
+    """
+    from transformers import AutoModel
+
+    config = _encoder_config(name)
     options = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta", "ernie") else {}
-    return load_pretrained(AutoModel, name, use_safetensors=True, **options).float()
+    backbone = load_weights(AutoModel, name, **options).float()
+    try:
+        ahead = reads_ahead(backbone)
+    except Exception as error:  # as many errors as transformers has models that read no plain texts
+        reason = " ".join(str(error).split())[:160]
+        raise _refused(name, f"{type(backbone).__name__} does not read plain texts ({reason})") from None
+    if _says_it_reads_ahead(config) and not ahead:
+        raise _refused(name, f"its config.json asks for bidirectional attention, which {config.model_type} has not")
+    return backbone
+
+
+def _encoder_config(name: str) -> Any:
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as TWO_PARTS
+
+    config = load_pretrained(transformers.AutoConfig, name)
+    kind = config.model_type
+    if config.is_encoder_decoder or kind in TWO_PARTS:
+        raise _refused(name, f"{kind} has an encoder and a decoder")
+    if not isinstance(getattr(config, "hidden_size", None), int):
+        raise _refused(name, f"its config.json names no hidden_size of one model ({kind})")
+    for architecture in config.architectures or ():
+        if not hasattr(transformers, architecture.removeprefix("TF").removeprefix("Flax")):
+            raise _refused(name, f"its config.json names the class {architecture}, which transformers does not have")
+    return config
+
+
+def _says_it_reads_ahead(config: Any) -> bool:
+    causal, both = (getattr(config, key, None) for key in ("is_causal", "use_bidirectional_attention"))
+    return causal is False or both is True
+
+
+def reads_ahead(backbone: Any) -> bool:
+    """Whether a token's vector depends on later tokens: yes in an encoder, no in a causal model."""
+    import torch
+
+    first = backbone.config.vocab_size // 2
+    ids = torch.arange(first, first + 4).repeat(2, 1)
+    ids[1, -1] += 1
+    where = next(backbone.parameters()).device
+    with torch.inference_mode():
+        hidden = backbone(input_ids=ids.to(where), attention_mask=torch.ones_like(ids).to(where))[0]
+    if hidden.shape != (2, 4, backbone.config.hidden_size):
+        raise ValueError(f"its output has the shape {tuple(hidden.shape)}")
+    begin, end = (float((hidden[0, place] - hidden[1, place]).norm()) for place in (0, -1))
+    return begin > SAME * end
+
+
+def check_text_tokens(name: str, backbone: Any, tokenizer: Any, pooling: str) -> None:
+    """Raises UserError if a text encoder with this pooling cannot read a backbone's texts."""
+    if pooling == "cls":
+        _check_first_token(name, backbone, ", unless pooling is mean")
+    if any(tokenizer("a").get("token_type_ids", ())):
+        raise _refused(name, "its tokenizer marks the tokens of a single text by types, which are not read")
+
+
+def _check_first_token(name: str, backbone: Any, otherwise: str = "") -> None:
+    if not reads_ahead(backbone):
+        kind = backbone.config.model_type
+        raise _refused(name, f"{kind} is causal, so its first token has the same vector in all texts{otherwise}")
+
+
+def check_pairs(name: str, backbone: Any, tokenizer: Any) -> None:
+    """Raises UserError if a backbone cannot read `[CLS] first [SEP] second [SEP]`, as re-rankers of pairs do."""
+    _check_first_token(name, backbone)
+    first, second = tokenizer(["1 2", "3"])["input_ids"]
+    pair = tokenizer("1 2", "3")["input_ids"]
+    between = pair[len(first) : 1 - len(second)]
+    if first[0] != second[0] or first[0] not in tokenizer.all_special_ids or pair != [*first, *between, *second[1:]]:
+        raise _refused(name, "its tokenizer does not write two texts as [CLS] query [SEP] passage [SEP]")
+
+
+def readable_tokens(backbone: Any, wanted: int) -> int:
+    """`wanted`, or the most tokens of a text that a model has positions for, if they are fewer."""
+    most = getattr(backbone.config, "max_position_embeddings", None)
+    return wanted if not most or most < 0 else min(wanted, most - unused_positions(backbone))
+
+
+def unused_positions(model: Any) -> int:
+    """Returns how many positions precede a text's first token: RoBERTa's kind leaves out those up to the padding id."""
+    tables = (part for name, part in model.named_modules() if name.endswith("position_embeddings"))
+    paddings = (getattr(table, "padding_idx", None) for table in tables)
+    return max((padding + 1 for padding in paddings if isinstance(padding, int)), default=0)
+
+
+def outline(name: str) -> Any:
+    """An encoder without weights, from its config alone."""
+    import torch
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        return AutoModel.from_config(_encoder_config(name))
 
 
 def freeze_layers(backbone: Any, count: int) -> None:
@@ -182,20 +339,25 @@ def eval_frozen(model: Any) -> None:
             part.eval()
 
 
-def sentence_transformers_layout(name: str) -> tuple[str | None, bool]:
-    """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files."""
-    modules = _own_file(name, "modules.json")
-    if modules is None:
-        return None, False
+def sentence_transformers_layout(name: str, pooling: str = "auto") -> tuple[str | None, bool]:
+    """Pooling (`cls`, `mean` or None: unknown) and normalisation, from a backbone's sentence-transformers files.
+
+    `pooling`: as `sentence_layout.text_layout`. Raises UserError for files that ask for something that is not done.
+    """
+    return _understood(name, lambda read: sentence_layout.text_layout(read, pooling))
+
+
+def check_token_vectors(name: str) -> None:
+    """Raises UserError if a backbone's files have a map of its tokens' vectors, which would not be read."""
+    if modules := _understood(name, sentence_layout.other_modules):
+        raise _refused(name, f"modules.json has {', '.join(modules)}, which would start at random")
+
+
+def _understood(name: str, read_layout: Callable[[sentence_layout.Read], Layout]) -> Layout:
     try:
-        kinds = {entry["type"].rsplit(".", 1)[-1]: entry["path"] for entry in modules}
-    except (TypeError, KeyError, AttributeError):
-        raise _cannot_load(name, "its modules.json is not a list of modules") from None
-    pooling = None
-    if "Pooling" in kinds:
-        config = _own_file(name, f"{kinds['Pooling']}/config.json") or {}
-        pooling = "cls" if config.get("pooling_mode_cls_token") else "mean"
-    return pooling, "Normalize" in kinds
+        return read_layout(lambda file: _own_file(name, file))
+    except NotUnderstood as reason:
+        raise _refused(name, str(reason)) from None
 
 
 def _own_file(name: str, file: str) -> Any:

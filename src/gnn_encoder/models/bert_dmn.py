@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.backbone import check_pairs, load_encoder, load_tokenizer, readable_tokens
 from gnn_encoder.models.dynamic_memory import DynamicMemory, MemoryConfig, sentence_means
 
 LAYOUT, WEIGHTS = "bert_dmn.json", "memory.safetensors"
@@ -52,15 +52,16 @@ class BertDmn(nn.Module):
         super().__init__()
         self.backbone, self.tokenizer = backbone, tokenizer
         self._has_token_types = getattr(backbone.config, "type_vocab_size", 0) > 1
-        self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
+        self.max_length = readable_tokens(backbone, max_length)
         self.memory = DynamicMemory(config)
         self.answer = nn.Linear(config.source + 2 * config.width, 1)
 
     @classmethod
     def from_backbone(cls, name: str, max_length: int, **config: Any) -> "BertDmn":
         """A pretrained encoder with a new memory network; `config`: fields of `MemoryConfig` other than `source`."""
-        backbone = load_encoder(name)
-        return cls(backbone, load_tokenizer(name), max_length, MemoryConfig(backbone.config.hidden_size, **config))
+        backbone, tokenizer = load_encoder(name), load_tokenizer(name)
+        check_pairs(name, backbone, tokenizer)
+        return cls(backbone, tokenizer, max_length, MemoryConfig(backbone.config.hidden_size, **config))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, segments: Tensor) -> Tensor:
         """Scores fp32 [b] (logits) of token pairs [b, t]; `segments` as for `reading`."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import load_encoder, load_tokenizer
+from gnn_encoder.models.backbone import check_pairs, load_encoder, load_tokenizer, readable_tokens
 from gnn_encoder.models.packed import Row
 
 LAYOUT, HEAD = "cross_encoder.json", "head.safetensors"
@@ -22,15 +22,17 @@ class CrossEncoder(nn.Module):
         self.backbone, self.tokenizer = backbone, tokenizer
         self._has_token_types = getattr(backbone.config, "type_vocab_size", 0) > 1
         self.width: int = backbone.config.hidden_size  # d_e, the length of a pair's [CLS] vector
-        self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
+        self.max_length = readable_tokens(backbone, max_length)
         self.head = nn.Linear(self.width, 1)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     @classmethod
     def from_backbone(cls, name: str, max_length: int) -> "CrossEncoder":
-        """A pretrained encoder with a new head."""
-        return cls(load_encoder(name), load_tokenizer(name), max_length)
+        """A pretrained encoder with a new head, in the place of any head of its own; errors as `check_pairs`."""
+        backbone, tokenizer = load_encoder(name), load_tokenizer(name)
+        check_pairs(name, backbone, tokenizer)
+        return cls(backbone, tokenizer, max_length)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Scores [b] (logits) and [CLS] vectors [b, d_e], fp32, of token pairs [b, l]."""

@@ -7,7 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gnn_encoder.models.backbone import load_encoder, load_tokenizer, sentence_transformers_layout
+from gnn_encoder.models.backbone import (
+    check_text_tokens,
+    load_encoder,
+    load_tokenizer,
+    readable_tokens,
+    sentence_transformers_layout,
+)
 from gnn_encoder.models.packed import Row
 
 LAYOUT, QUERY_ENCODER = "text_encoder.json", "query_encoder"
@@ -23,21 +29,22 @@ class TextEncoder(nn.Module):
         self.pooling: Pooling = pooling
         self.normalize = normalize
         self.width: int = backbone.config.hidden_size  # d, the length of a vector
-        self.max_length = min(max_length, getattr(backbone.config, "max_position_embeddings", max_length))
+        self.max_length = readable_tokens(backbone, max_length)
 
     @classmethod
     def from_backbone(
         cls, name: str, pooling: str = "auto", normalize: str = "auto", max_length: int = 128
     ) -> "TextEncoder":
-        """Loads a backbone; `auto`: as its sentence-transformers files say, otherwise `[CLS]`, not normalised."""
-        own_pooling, own_normalize = sentence_transformers_layout(name)
-        return cls(
-            load_encoder(name),
-            load_tokenizer(name),
-            (own_pooling or "cls") if pooling == "auto" else pooling,  # type: ignore[arg-type]
-            own_normalize if normalize == "auto" else normalize == "yes",
-            max_length,
-        )
+        """Loads a backbone; `auto`: as its sentence-transformers files say, otherwise `[CLS]`, not normalised.
+
+        Raises UserError if the backbone, its tokenizer or these files ask for something that would not be done.
+        """
+        known, unit_length = sentence_transformers_layout(name, pooling)
+        pooling = (known or "cls") if pooling == "auto" else pooling
+        encoder, tokenizer = load_encoder(name), load_tokenizer(name)
+        check_text_tokens(name, encoder, tokenizer, pooling)
+        normalized = unit_length if normalize == "auto" else normalize == "yes"
+        return cls(encoder, tokenizer, pooling, normalized, max_length)  # type: ignore[arg-type]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Vectors fp32 [b, d] of tokens [b, l]; mask 1 for tokens, 0 for padding."""

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import eval_frozen, load_encoder, load_tokenizer, resolve_backbone
+from gnn_encoder.models.backbone import (
+    check_token_vectors,
+    eval_frozen,
+    load_encoder,
+    load_tokenizer,
+    readable_tokens,
+    resolve_backbone,
+)
 from gnn_encoder.models.packed import Row
 
 LAYOUT, PROJECTION = "late_interaction.json", "projection.safetensors"
@@ -46,9 +53,8 @@ class LateInteraction(nn.Module):
     def __init__(self, backbone: Any, tokenizer: Any, layout: LateInteractionLayout) -> None:
         super().__init__()
         self.backbone, self.tokenizer = backbone, tokenizer
-        most = getattr(backbone.config, "max_position_embeddings", None) or layout.passage_length
-        lengths = {name: min(getattr(layout, name), most) for name in ("query_length", "passage_length")}
-        self.layout = layout = replace(layout, **lengths)
+        query, passage = (readable_tokens(backbone, length) for length in (layout.query_length, layout.passage_length))
+        self.layout = layout = replace(layout, query_length=query, passage_length=passage)
         self.width = layout.width
         self.projection = nn.Linear(backbone.config.hidden_size, layout.width, bias=False)
         self.projection_is_new = True
@@ -63,8 +69,10 @@ class LateInteraction(nn.Module):
     def from_backbone(cls, name: str, layout: LateInteractionLayout) -> "LateInteraction":
         """A pretrained encoder with a new linear map; of a folder that `save` wrote, with the map in it.
 
-        Raises UserError if this map has another width than the layout.
+        Raises UserError if this map has another width than the layout, or if the encoder comes with a map of another
+        package, which would not be read.
         """
+        check_token_vectors(name)
         model = cls(load_encoder(name), load_tokenizer(name), layout)
         file = Path(resolve_backbone(name)) / PROJECTION
         if file.is_file():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.models.backbone import load_pretrained, load_smollm2, load_tokenizer
+from gnn_encoder.models.backbone import load_pretrained, load_smollm2, load_tokenizer, load_weights, unused_positions
 from gnn_encoder.settings.shared import SMOLLM2
 
 LAYOUT = "query_generator.json"
@@ -56,14 +56,14 @@ class QueryGenerator(nn.Module):
             return cls(*load_smollm2(), passage_length, query_length, separator)
         tokenizer, config = load_tokenizer(name), load_pretrained(AutoConfig, name)
         if config.is_encoder_decoder:
-            model = load_pretrained(AutoModelForSeq2SeqLM, name, use_safetensors=True)
+            model = load_weights(AutoModelForSeq2SeqLM, name)
         elif (
             config.model_type in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
             and config.model_type not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
         ):
             if tokenizer.eos_token_id is None:
                 raise UserError(f"generator {name!r} has a tokenizer without an end token: choose another")
-            model = load_pretrained(AutoModelForCausalLM, name, use_safetensors=True)
+            model = load_weights(AutoModelForCausalLM, name)
         else:
             model = _pair(name, tokenizer)
         return cls(model.float(), tokenizer, passage_length, query_length, separator)
@@ -109,7 +109,7 @@ def _pair(name: str, tokenizer: Any) -> Any:
 
     if tokenizer.cls_token_id is None or tokenizer.sep_token_id is None or tokenizer.pad_token_id is None:
         raise UserError(f"generator {name!r} is neither seq2seq, nor causal, nor an encoder with [CLS] and [SEP]")
-    encoder = load_pretrained(AutoModel, name, use_safetensors=True)
+    encoder = load_weights(AutoModel, name)
     options = {"is_decoder": True, "add_cross_attention": True}
     decoder = load_pretrained(AutoModelForCausalLM, name, use_safetensors=True, **options)
     model = EncoderDecoderModel(encoder=encoder, decoder=decoder)
@@ -123,4 +123,5 @@ def _pair(name: str, tokenizer: Any) -> Any:
 
 def _positions(model: Any, half: str, default: int) -> int:
     config = getattr(model.config, half, model.config)
-    return int(getattr(config, "max_position_embeddings", None) or default)
+    most = getattr(config, "max_position_embeddings", None)
+    return int(most) - unused_positions(model) if most else default

@@ -19,6 +19,7 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
+from gnn_encoder.models.check import check_models
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
@@ -58,8 +59,8 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     """Returns {name: JSON argument of a component} of named calls.
 
     `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
-    source, a local backbone or the earlier run does not exist, or if the data lack the documents that a measure or a
-    system needs.
+    source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly (`check_models`), or
+    if the data lack the documents that a measure or a system needs.
     """
     arguments = {
         name: StepArguments(
@@ -75,6 +76,7 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
     _check_documents(of)
+    check_models(of.values())
     return {name: call.model_dump_json() for name, call in arguments.items()}
 
 

@@ -89,6 +89,7 @@ class TrainCrossEncoder(MeasuredTraining, OnNodes):
     """M_ce: a linear head on [CLS], trained on positives and retrieved negatives."""
 
     backbone: str = "bert-base-uncased"
+    """A pretrained encoder that is not causal. A classification head of its own is not read: the head is new."""
     head_learning_rate: PositiveFloat = 1e-3
     """Of the new linear head, which starts at random."""
     pair_length: PositiveInt = 160

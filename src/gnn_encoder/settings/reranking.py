@@ -59,8 +59,9 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
     """lite: how the backbone's outputs are kept on the disk. `fp16` needs half the space. `none`: they are computed
     again for each batch; on a CPU the trained weights equal those of `fp32`, bit for bit."""
     backbone: str = "bert-base-uncased"
-    """A pretrained encoder. For `colbert` and the kinds in documents also the folder of a trained one of them, such as
-    the artifact `reranker` of another run: its linear map is the start, too, and trains at `learning_rate`."""
+    """A pretrained encoder; a classification head of its own is not read. For `colbert` and the kinds in documents also
+    the folder of a trained one of them, such as the artifact `reranker` of another run: its linear map is the start,
+    too, and trains at `learning_rate`."""
     learning_rate: PositiveFloat = 3e-5
     """Of the backbone (BERT-DMN 5.2)."""
     head_learning_rate: PositiveFloat = 3e-5

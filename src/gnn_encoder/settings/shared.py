@@ -68,7 +68,8 @@ class Backbone(StepSettings):
     pooling: Literal["auto", "cls", "mean"] = "auto"
     """`auto`: as the backbone's sentence-transformers files say, else `[CLS]` (GNN-encoder 3.2)."""
     normalize: AutoYesNo = "auto"
-    """Vectors of unit length. `auto`: as the backbone's sentence-transformers files say, else no."""
+    """Vectors of unit length. `auto`: as the backbone's sentence-transformers files say, else no. They say so by a
+    Normalize module, or by the similarity `cosine`."""
     query_length: PositiveInt = 32
     """Tokens of a query, special tokens included."""
     passage_length: PositiveInt = 128
