@@ -17,8 +17,9 @@ from typing import Any
 
 import yaml
 
-from gnn_encoder.artifacts.folder import MANIFEST, Manifest, read_manifest
-from gnn_encoder.errors import UserError
+from gnn_encoder.artifacts.folder import MANIFEST, Manifest, digest_of, read_manifest
+from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.errors import UserError, print_any_text
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.containers import ContainerRun, Containers, settings_of
 from gnn_encoder.runs.forked_steps import ForkedSteps
@@ -28,6 +29,15 @@ from gnn_encoder.tracking.progress import emit
 
 Arguments = Mapping[str, str | list[str] | list[dict[str, str]]]
 """Pipeline parameter → arguments of a step as JSON; for a loop a list of them, or of {name: such arguments}."""
+INGEST = "ingest"
+OF_ORIGIN = (
+    "merge", "choose_graph", "rank", "fuse", "evaluate", "recommend", "choose_bundle", "measure_latency", "report",
+    "compare_variants", "compare_rerankers", "bundle_reranker",
+)  # fmt: skip
+"""Steps that read how their inputs were made, or pass it on: the history, or the settings and inputs in the manifest.
+Two indexes with the same hits make the same run, but the page, the README and the check of `choose_bundle` name one of
+them. So the cache distinguishes equal inputs of these steps by their origin. Trainings and encodings read the contents
+of their inputs alone, and are reused for equal contents of any origin."""
 
 
 def pipeline_file(name: str) -> Path:
@@ -108,7 +118,10 @@ def execute(pipeline: Path, arguments: Arguments, pipeline_root: Path, container
 
 
 def _content_cache(base: type) -> type:
-    """Returns kfp.local's cache with keys from contents of artifacts, not from paths; the cache emits events."""
+    """Returns kfp.local's cache with keys from contents of artifacts, not from paths; the cache emits events.
+
+    The key of a step in `OF_ORIGIN` also covers the origin of each artifact.
+    """
 
     class ContentCache(base):  # type: ignore[misc]
         def __init__(self, cache_root: str) -> None:
@@ -125,6 +138,9 @@ def _content_cache(base: type) -> type:
         def compute_key(self, component_name: str, **facts: Any) -> str:
             _check_outputs()
             step = step_of(component_name.removeprefix("comp-"))
+            if step in OF_ORIGIN:
+                origins = {name: _origins(value) for name, value in facts["arguments"].items()}
+                facts["arguments"] = {**facts["arguments"], "origins": origins}
             key = str(super().compute_key(step, **facts))  # two calls of a step share their results
             call = StepArguments.model_validate_json(facts["arguments"].get("arguments") or "{}")
             self._steps[key] = call.title(step)
@@ -162,6 +178,29 @@ def _content_cache(base: type) -> type:
     return ContentCache
 
 
+def _origins(value: Any) -> list[str]:
+    """Returns the digests of the origins of an argument's artifacts; of another argument, an empty list."""
+    if isinstance(value, list):
+        return [origin for each in value for origin in _origins(each)]
+    return [_origin(value.uri)] if hasattr(value, "uri") else []
+
+
+def _origin(artifact: str) -> str:
+    """Returns the digest of the settings and inputs of all steps that led to an artifact.
+
+    Code, figures and times of the steps are left out, and so is `ingest`: what it reads is in the digest of its output,
+    and a moved data set is the same data.
+    """
+    manifest = read_manifest(artifact)
+    try:
+        records = {title: (record.settings, record.inputs) for title, record in read_history(Path(artifact)).items()}
+    except UserError as error:  # the step will say so
+        return str(error)
+    records.pop(INGEST, None)
+    made = (manifest.settings, manifest.inputs) if manifest.step != INGEST else ()
+    return digest_of({"steps": records, "made": made})
+
+
 def _uris(outputs: Mapping[str, Any]) -> dict[str, str]:
     return {name: artifact.uri for name, artifact in outputs.items()}
 
@@ -190,6 +229,7 @@ def _interrupt(signum: int, frame: object) -> None:
 def main(job_file: str) -> int:
     """Executes a job (JSON file: `pipeline`, `arguments`, `pipeline_root`, `containers`); returns the exit code."""
     lifeline.attach()
+    print_any_text()
     # A handler, not SIG_IGN, because steps would inherit SIG_IGN. The running step ends by itself, then kfp returns.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
