@@ -27,7 +27,7 @@ from gnn_encoder.cli.options import (
 from gnn_encoder.cli.prune import prune
 from gnn_encoder.cli.retrain import retrain
 from gnn_encoder.cli.serving import serve
-from gnn_encoder.errors import CONTROL, UserError, without_password
+from gnn_encoder.errors import CONTROL, UserError, print_any_text, without_password
 
 app = typer.Typer(
     help="Train, search and compare a GNN-encoder: dense retrieval with training queries in the passage vectors.",
@@ -274,6 +274,7 @@ def version() -> None:
 
 def main() -> None:
     """Entry point. An error that the user can fix is one line with exit code 2, like a wrong option."""
+    print_any_text()
     try:
         if sys.platform == "win32":
             raise UserError("gnn-encoder runs on Linux and macOS: on Windows use WSL (`wsl --install`)")

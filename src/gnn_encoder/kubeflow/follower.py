@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import UserError, one_line, print_any_text
 from gnn_encoder.runs.nodes import LeaderLost, NoLeader
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.tasks import node_label
@@ -42,6 +42,7 @@ def follow(given: dict[str, Any]) -> None:
 
 def main(text: str) -> int:
     """Returns the exit code; an error is written where Kubernetes reads the reason of a container's end."""
+    print_any_text()
     given = json.loads(text)
     try:
         follow(given)

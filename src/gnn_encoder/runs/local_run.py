@@ -152,6 +152,7 @@ def _environment(root: Path, name: str) -> dict[str, str]:
     environment = os.environ | {
         "PATH": os.pathsep.join(filter(None, search)),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",  # of the log
         "TMPDIR": str(root / "tmp" / name),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",

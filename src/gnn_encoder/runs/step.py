@@ -21,7 +21,7 @@ from typing import Any
 
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
-from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.errors import UserError, one_line, print_any_text
 from gnn_encoder.runs import lifeline
 from gnn_encoder.runs.trainer import Training
 from gnn_encoder.runs.trainer_api import TRAINER
@@ -59,6 +59,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by a component, so this process is the step
                 lifeline.attach()
+                print_any_text()
                 os.environ.setdefault(PRIMITIVES, MOST_PRIMITIVES)
                 call = StepArguments.model_validate_json(arguments)
                 settings = STEP_SETTINGS[name].model_validate(call.settings) if call.asked else StepSettings()
