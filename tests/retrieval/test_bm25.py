@@ -167,3 +167,28 @@ def test_a_saved_index_tells_how_bm25_scores(tmp_path: Path, corpus: Dataset) ->
     Bm25.build(corpus.passages, IndexBm25(k1=0.9, fields="separate")).save(tmp_path)
     kind = json.loads((tmp_path / "bm25.json").read_text())["kind"]
     assert kind == {"k1": 0.9, "b": 0.75, "stemmer": "english", "stopwords": "english", "fields": "separate"}
+
+
+def test_a_question_without_spaces_finds_the_passage_that_shares_most(tmp_path: Path) -> None:
+    texts = ["金沢の図書館は朝九時に開きます。", "金沢の駅は朝五時に開きます。", "福岡の図書館は休みです。", "हिन्दी में"]
+    index = Bm25.build(dataset_of(tmp_path / "data", [("", text) for text in texts]).passages, IndexBm25())
+    index.save(tmp_path)
+    for each in (index, Bm25.load(tmp_path)):
+        _, rows = each.search(["福岡の図書館", "ｶﾅ", "हिन्दी"], 2)
+        assert rows.tolist() == [[2, 0], [-1, -1], [3, -1]]
+
+
+def test_queries_of_an_earlier_index_are_split_by_the_rule_of_that_index(tmp_path: Path) -> None:
+    index = Bm25.build(
+        dataset_of(tmp_path / "data", [("", "第一章 introduction"), ("", "第二章")]).passages, IndexBm25()
+    )
+    index.save(tmp_path)
+    facts = json.loads((tmp_path / "bm25.json").read_text())
+    del facts["words"]  # an earlier version did not write it
+    (tmp_path / "bm25.json").write_text(json.dumps(facts))
+    vocabulary = tmp_path / "0" / "vocab.tokenizer.json"
+    written = json.loads(vocabulary.read_text())
+    written["word_to_id"]["第二章"] = written["word_to_id"]["二章"]  # its whole run was one word
+    vocabulary.write_text(json.dumps(written))
+    assert Bm25.load(tmp_path).search(["第二章"], 1)[1].tolist() == [[1]]
+    assert Bm25.load(tmp_path).search(["二章の"], 1)[1].tolist() == [[-1]]

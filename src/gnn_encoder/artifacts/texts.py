@@ -29,6 +29,11 @@ _EMPTY_CELL = "\u2800"  # a Braille cell without a dot
 _VISIBLE = f"[^\\pZ\\p{{Cc}}{_EMPTY_CELL}{_DEFAULT_IGNORABLE}\ufff9-\ufffb]"  # in Arrow's expressions (RE2)
 
 
+def visible(text: str) -> str:
+    """Returns a text without characters that nobody sees: Unicode's default ignorable ones, and controls."""
+    return _INVISIBLE.sub("", text)
+
+
 def folded(text: str) -> str:
     """The form in which texts are compared.
 
@@ -36,13 +41,13 @@ def folded(text: str) -> str:
     nobody sees (Unicode's default ignorable ones, controls). This is Unicode's NFKC_Casefold, with white space and
     controls left out as well.
     """
-    visible = _INVISIBLE.sub("", text)
-    if not visible.isascii():
+    seen = visible(text)
+    if not seen.isascii():
         # NFKC can make upper-case letters, and case folding can make characters that NFKC composes. A normal form may
         # hold characters that are to be left out (U+FFA0 is U+1160).
-        visible = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
-        visible = _INVISIBLE.sub("", unicodedata.normalize("NFKC", visible.casefold()))
-    return " ".join(visible.casefold().split())
+        seen = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
+        seen = visible(unicodedata.normalize("NFKC", seen.casefold()))
+    return " ".join(seen.casefold().split())
 
 
 def folded_column(texts: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -1,7 +1,8 @@
 """BM25 by bm25s, in Lucene's variant: the idf is never negative, so a score of 0 means no shared term.
 
-`settings.bm25.IndexBm25` has the parameters k1, b, stemmer, stop words and fields. The corpus is tokenized as a stream,
-and the index is built from tokens on disk. Memory holds the vocabulary and one query's scores of all passages.
+`settings.bm25.IndexBm25` has the parameters k1, b, stemmer, stop words and fields; `artifacts.words` splits texts. The
+corpus is tokenized as a stream, and the index is built from tokens on disk. Memory holds the vocabulary and one query's
+scores of all passages.
 """
 
 import json
@@ -13,6 +14,7 @@ import numpy as np
 import Stemmer
 
 from gnn_encoder.artifacts import Passages, PassageTable
+from gnn_encoder.artifacts.words import words
 from gnn_encoder.errors import UserError
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.machine.absent import absent
@@ -32,6 +34,9 @@ FIELDS: dict[str, tuple[Callable[[Passages], list[str]], ...]] = {
 }
 """Title and text as one field, or as two fields with separate lengths and idf; the scores of two fields are added."""
 FACTS = "bm25.json"
+PER_SCRIPT = "per script"
+"""The rule of `artifacts.words` in the facts of an index. An index without it was made by bm25s's own rule, which
+splits its queries, too."""
 TEXTS = 20_000
 """Texts whose terms are counted at a time."""
 
@@ -39,8 +44,8 @@ TEXTS = 20_000
 class Bm25:
     """A BM25 index over passages, one part per field."""
 
-    def __init__(self, kind: IndexBm25, parts: list[tuple[Tokenizer, bm25s.BM25]]) -> None:
-        self.kind, self._parts = kind, parts
+    def __init__(self, kind: IndexBm25, parts: list[tuple[Tokenizer, bm25s.BM25]], rule: str = PER_SCRIPT) -> None:
+        self.kind, self._parts, self._rule = kind, parts, rule
 
     @classmethod
     def build(cls, passages: PassageTable, kind: IndexBm25, progress: Progress | None = None) -> "Bm25":
@@ -63,8 +68,8 @@ class Bm25:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder; a search does not need the passages."""
-        kind = self.kind.model_dump()
-        (folder / FACTS).write_text(json.dumps({"kind": kind, "parts": len(self._parts)}, indent=1), encoding="utf-8")
+        facts = {"kind": self.kind.model_dump(), "parts": len(self._parts), "words": self._rule}
+        (folder / FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         for i, (tokenizer, index) in enumerate(self._parts):
             index.save(folder / f"{i}")
             tokenizer.save_vocab(str(folder / f"{i}"))
@@ -73,12 +78,12 @@ class Bm25:
     def load(cls, folder: Path) -> "Bm25":
         """Load a saved index; the postings are memory-mapped."""
         facts = _facts(folder)
-        kind, parts = IndexBm25(**facts["kind"]), []
+        kind, parts, rule = IndexBm25(**facts["kind"]), [], facts.get("words", "")
         for i in range(facts["parts"]):
-            tokenizer = _tokenizer(kind)
+            tokenizer = _tokenizer(kind, rule)
             tokenizer.load_vocab(str(folder / f"{i}"))
             parts.append((tokenizer, bm25s.BM25.load(folder / f"{i}", mmap=True, load_vocab=False)))
-        return cls(kind, parts)
+        return cls(kind, parts, rule)
 
     def search(self, queries: Sequence[str], k: int, progress: Progress | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The best `k` passages of each query among the passages that share a term with the query.
@@ -128,9 +133,11 @@ def _facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _tokenizer(kind: IndexBm25) -> Tokenizer:
+def _tokenizer(kind: IndexBm25, rule: str = PER_SCRIPT) -> Tokenizer:
     """A tokenizer without a vocabulary."""
+    splitting: dict[str, Any] = {"lower": False, "splitter": words} if rule == PER_SCRIPT else {}
     return Tokenizer(
+        **splitting,
         stemmer=None if kind.stemmer == "none" else Stemmer.Stemmer(kind.stemmer),
         stopwords=None if kind.stopwords == "none" else kind.stopwords,
     )

@@ -1,0 +1,74 @@
+"""Splits a text into the words that BM25 counts, per script: one rule for queries and passages.
+
+An ASCII text is split at all characters but letters, digits and `_`, and a word has at least two characters. Other
+texts follow the same rule, with four additions:
+
+- Marks, such as the vowel signs of Hindi and accents that are characters of their own, belong to the word.
+- Characters that nobody sees, such as a soft hyphen or a zero-width non-joiner, do not split a word.
+- A word is in the form in which texts are compared (`texts.folded`): composed and decomposed accents, full-width and
+  other compatibility forms, upper and lower case of any script are the same.
+- Scripts without spaces between words (`UNSPACED`) are split into overlapping pairs of characters, as Lucene's
+  CJKBigramFilter splits Chinese, Japanese and Korean. A run of one character is a word, and so is a single letter or
+  digit of another script beside such a run.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from gnn_encoder.artifacts.texts import folded, visible
+
+UNSPACED = (
+    "Han", "Hiragana", "Katakana", "Bopomofo", "Hangul", "Yi", "Thai", "Lao", "Myanmar", "Khmer", "Tai_Le",
+    "New_Tai_Lue", "Tai_Tham", "Tai_Viet", "Ahom", "Javanese", "Balinese",
+)  # fmt: skip
+"""Scripts that are written without spaces between words. Korean has spaces, but none between a word and its
+particles."""
+_SIGNS = re.compile(
+    "[\u00a0-\u00a9\u00ab\u00ac\u00ae-\u00b1\u00b4\u00b6-\u00b8\u00bb\u00bf\u00d7\u00f7\u2010-\u2027\u2030-\u205e]"
+)
+"""Frequent signs that split words. Without them nearly all English texts are ASCII, whose words take a third of the
+time."""
+_ASCII_WORDS = re.compile(r"\w\w+", re.ASCII).findall
+
+
+def words(text: str) -> list[str]:
+    """Returns the words of a text in order, each as often as it occurs."""
+    if not text.isascii() and not (text := _SIGNS.sub(" ", text)).isascii():
+        text = visible(text)
+    if text.isascii():
+        return _ASCII_WORDS(text.lower())
+    runs, scripts = _patterns()
+    return [word for run in runs(text) for word in _words_of_run(run, scripts)]
+
+
+@cache
+def _patterns() -> tuple[Callable[[str], list[str]], Callable[[str], Iterator[Any]]]:
+    """Returns what finds the runs of letters, marks and digits in a text, and the parts of a run: characters of
+    `UNSPACED` as group 1, or other characters.
+
+    Script extensions are matched, because several scripts share marks, such as kana's prolonged sound mark.
+    """
+    import regex  # takes a tenth of a second, which the search for an ASCII question does not need
+
+    unspaced = "".join(rf"\p{{scx={script}}}" for script in UNSPACED)
+    runs = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
+    return runs.findall, regex.compile(rf"([{unspaced}][{unspaced}\p{{M}}]*)|[^{unspaced}]+").finditer
+
+
+def _words_of_run(run: str, scripts: Callable[[str], Iterator[Any]]) -> Iterator[str]:
+    """Yields the words of a run of letters, marks and digits."""
+    if run.isascii():
+        if len(run) > 1:
+            yield run.lower()
+        return
+    for form in folded(run).split():  # a few compatibility forms have spaces
+        parts = list(scripts(form))
+        mixed = any(part[1] for part in parts)
+        for part in parts:
+            text = part[0]
+            if part[1] and len(text) > 1:
+                yield from (text[i : i + 2] for i in range(len(text) - 1))
+            elif mixed or min(len(text), len(run)) > 1:  # a single sign, such as ½, has a longer form
+                yield text
