@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine: `make run` and `make test`.
-.PHONY: run test suite test-slow test-effectiveness test-browser test-gpu test-integration images lint dashboard bench setup clean
+.PHONY: run test suite test-slow test-effectiveness test-browser test-gpu test-integration images lint dashboard bench bench-packages gpu gpu-long gpu-wheels setup clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Python compiles at the first import and must store the result; otherwise every step would compile again.
@@ -30,7 +30,7 @@ test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	$(BIN)/python -m pytest -m browser
 
-# Tests of what only a GPU runs.
+# Tests of what only a GPU runs; `make gpu` runs them, too.
 test-gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu -rs
 
@@ -58,8 +58,7 @@ dashboard: $(INSTALLED)
 	$(BIN)/gnn-encoder dashboard
 
 # Short benchmarks, a quarter of an hour on two cores. Long ones: propagate.py --scale 1, and ingest.py's default.
-bench: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[bench]"
+bench: bench-packages
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/score.py
 	$(BIN)/python benchmarks/train.py --triples 128
@@ -73,6 +72,26 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/ingest.py --passages 200000
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/overhead.py
+
+# Six and nine minutes on a GPU: speed beside the peers, and obliqa's run (in the folder DATA) with the fast tests.
+# GPU_PYTHON: a Python with torch and the packages that `make gpu-wheels` downloads takes the place of .venv, for a GPU
+# without a network. RESULTS: the folder of profiles and logs. `benchmarks/gpu.py` and `gpu_long.py` describe the rest.
+GPU_PYTHON ?=
+RESULTS ?= gpu-results
+gpu gpu-long: export PYTHONPATH := $(CURDIR)/src:$(PYTHONPATH)
+gpu: $(if $(GPU_PYTHON),,$(INSTALLED) bench-packages)
+	$(or $(GPU_PYTHON),$(BIN)/python) benchmarks/gpu.py --results "$(RESULTS)"
+gpu-long: $(if $(GPU_PYTHON),,$(INSTALLED))
+	$(or $(GPU_PYTHON),$(BIN)/python) benchmarks/gpu_long.py --results "$(RESULTS)" --data "$(DATA)/obliqa"
+
+# Downloads those packages into the folder DIR and says how large they are: see `benchmarks/gpu_wheels.py`.
+FOR ?= gpu
+gpu-wheels: $(INSTALLED) bench-packages
+	mkdir -p "$(DIR)"
+	$(BIN)/python benchmarks/gpu_wheels.py $(FOR) "$(DIR)" "$(HAS)" $(PIP)
+
+bench-packages: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[bench]"
 
 setup: $(INSTALLED)
 

@@ -8,36 +8,31 @@ gnn-encoder scores all pairs. The peer needs the same time for each query, so it
 passage at a time, every `--every`th passage; the table has pairs per second. The floor is the time of the matrix
 products alone at the matrix rate measured in the same run.
 
-    python benchmarks/max_similarity.py [--every 20] [--rounds 3] [--dataset FOLDER]
+    python benchmarks/max_similarity.py [--every 20] [--rounds 3] [--queries 2786] [--passages 13012] [--depth 1000]
+                                        [--dataset FOLDER]
 """
 
-import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import in_turns, matmul_rate, show
+from common import in_turns, matmul_rate, options, show
 
 from gnn_encoder.artifacts import Dataset, Run
 from gnn_encoder.inference.late_interaction import TokenVectors, encode_passages, encode_queries, max_similarities
 from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
-from gnn_encoder.settings.bm25 import IndexBm25
-from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
-from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
-from gnn_encoder.steps.index_bm25 import index_bm25
-from gnn_encoder.steps.ingest import ingest
 
-QUERIES, PASSAGES, DEPTH, QUERY_LENGTH, WIDTH = 2786, 13_012, 1000, 32, 128
+QUERY_LENGTH, WIDTH = 32, 128
 Inputs = tuple[np.ndarray, TokenVectors, np.ndarray, np.ndarray]
 """Query vectors [n, l, d], passage vectors, and the query and passage [r] of each pair, ascending by query."""
 
 
-def random_inputs() -> Inputs:
-    """Random unit vectors, and candidates by chance."""
+def random_inputs(queries: int, passages: int, depth: int) -> Inputs:
+    """Random unit vectors, and `depth` candidates of each query by chance."""
     generator = np.random.default_rng(0)
 
     def unit(*shape: int) -> np.ndarray:
@@ -45,16 +40,22 @@ def random_inputs() -> Inputs:
         vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
         return vectors
 
-    lengths = np.clip(generator.gamma(2.4, 28.0, PASSAGES), 4, 180).astype(np.int64)
+    lengths = np.clip(generator.gamma(2.4, 28.0, passages), 4, 180).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    passage = np.stack([generator.permutation(PASSAGES)[:DEPTH] for _ in range(QUERIES)])
+    passage = np.stack([generator.permutation(passages)[:depth] for _ in range(queries)])
     values = unit(int(offsets[-1]), WIDTH).astype(np.float16)
-    queries = unit(QUERIES, QUERY_LENGTH, WIDTH)
-    return queries, TokenVectors(values, offsets), np.repeat(np.arange(QUERIES), DEPTH), passage.ravel()
+    asked = unit(queries, QUERY_LENGTH, WIDTH)
+    return asked, TokenVectors(values, offsets), np.repeat(np.arange(queries), passage.shape[1]), passage.ravel()
 
 
 def inputs_of(source: str) -> Inputs:
     """Test queries, passages and BM25's first hits of a folder of data."""
+    from gnn_encoder.settings.bm25 import IndexBm25
+    from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
+    from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
+    from gnn_encoder.steps.index_bm25 import index_bm25
+    from gnn_encoder.steps.ingest import ingest
+
     with tempfile.TemporaryDirectory() as folder:
         dataset, index, hits = (Path(folder) / name for name in ("dataset", "bm25_index", "run"))
         ingest(Ingest(dataset=source), dataset=dataset)
@@ -70,26 +71,23 @@ def inputs_of(source: str) -> Inputs:
         return queries, passages, np.searchsorted(rows, run.query), run.passage.astype(np.int64)
 
 
-def main() -> None:
-    """Run and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--dataset")
-    options = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Run, print the table, and return the ratio to the peer's fastest side."""
+    o = options(__doc__, arguments, every=20, rounds=3, queries=2786, passages=13_012, depth=1000, dataset=None)
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Normalize
 
-    queries, passages, query, passage = inputs = inputs_of(options.dataset) if options.dataset else random_inputs()
+    inputs = inputs_of(o.dataset) if o.dataset else random_inputs(o.queries, o.passages, o.depth)
+    queries, passages, query, passage = inputs
     lengths = np.diff(passages.offsets)
     where = device()
     peer = MultiVectorEncoder(modules=[Normalize()], device=str(where))  # only its scoring is used
     asked, answering = (torch.from_numpy(np.asarray(x)).to(where).float() for x in (queries, passages.values))
     documents = [answering[a:b] for a, b in zip(passages.offsets[:-1], passages.offsets[1:], strict=True)]
-    rows = np.arange(0, len(queries), options.every)
+    rows = np.arange(0, len(queries), o.every)
     pairs_of = [np.flatnonzero(query == row) for row in rows]
     shorter_first = [pairs[np.argsort(lengths[passage[pairs]], kind="stable")] for pairs in pairs_of]
-    some = np.arange(0, len(lengths), options.every)
+    some = np.arange(0, len(lengths), o.every)
     asking = [np.flatnonzero(passage == row) for row in some]
 
     def by_query(lists: list[np.ndarray], **settings: Any) -> np.ndarray:
@@ -115,7 +113,7 @@ def main() -> None:
         ours: (lambda: max_similarities(*inputs), len(query)),
     }
     with torch.inference_mode():
-        seconds, results = in_turns({name: side for name, (side, _) in sides.items()}, options.rounds)
+        seconds, results = in_turns({name: side for name, (side, _) in sides.items()}, o.rounds, o.seconds)
     flops = 2 * queries.shape[1] * queries.shape[2] * lengths[passage].mean()
     floor = flops / matmul_rate(84, queries.shape[2], 64 * queries.shape[1])
     rates = {name: count / seconds[name] for name, (_, count) in sides.items()}
@@ -132,6 +130,7 @@ def main() -> None:
         f"Same order in {same:.1%} of {len(rows)} queries; passages in another order differ by at most {swapped:.0e}."
     )
     show(title, ("side", "pairs/s (median)", "ratio", "of the matrix rate"), table, caption)
+    return rates.pop(ours) / max(rates.values())
 
 
 if __name__ == "__main__":

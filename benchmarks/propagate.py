@@ -1,6 +1,6 @@
 """Propagation through the GNN: against PyG's GATConv on a graph that fits, and at MS MARCO's size.
 
-    python benchmarks/propagate.py                       # against PyG, both sides in turns
+    python benchmarks/propagate.py [--rounds 3] [--passages 20000] [--queries 6000]  # against PyG, both sides in turns
     python benchmarks/propagate.py --scale 0.1 --folder F  # a tenth of MS MARCO, synthetic fp16 arrays written to F
 
 MS MARCO (`--scale 1`): 8,841,823 passages, 502,939 queries, k = 25, widths 768, 4 heads. F then holds 34 GB of vectors
@@ -9,20 +9,22 @@ the worst case for caches. The table has two floors: the bytes that a pass must 
 uncached file, and the operations of the pass's matrix products, divided by the matrix rate measured here.
 """
 
-import argparse
+import math
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import PeakMemory, in_turns, matmul_rate, show
+from common import PeakMemory, in_turns, matmul_rate, options, ratio, show
 
 from gnn_encoder.artifacts import Graph, reverse_csr
 from gnn_encoder.machine.threads import give_back
+from gnn_encoder.models.dual_encoder import device
 from gnn_encoder.models.gnn import GNN, GATLayer, GnnConfig
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.settings.outcome import EncodeCorpus
@@ -33,9 +35,9 @@ BLOCK = 2**15
 
 
 def model(width: int, heads: int) -> GNN:
-    """A GNN with random weights and gate."""
+    """A GNN with random weights and gate, on the GPU if there is one."""
     torch.manual_seed(0)
-    return GNN(GnnConfig(width=width, edge_width=width, heads=heads)).eval()
+    return GNN(GnnConfig(width=width, edge_width=width, heads=heads)).eval().to(device())
 
 
 class PygTwin(torch.nn.Module):
@@ -66,17 +68,18 @@ class PygTwin(torch.nn.Module):
         return twin
 
     def forward(self, graph: Graph, h_q: torch.Tensor, h_p: torch.Tensor) -> torch.Tensor:
-        """h'_p [m, d]; self-loops are edges from extra source nodes."""
+        """h'_p [m, d] on the device of h_q and h_p; self-loops are edges from extra source nodes."""
         n, k = graph.edges.shape
-        m, gnn = len(h_p), self.gnn
-        query = torch.arange(n).repeat_interleave(k)
-        passage = torch.from_numpy(graph.edges).long().flatten()
-        features = torch.from_numpy(np.asarray(graph.features)).float().flatten(0, 1)
-        to_queries = torch.stack([torch.cat([passage, torch.arange(m, m + n)]), torch.cat([query, torch.arange(n)])])
+        m, gnn, where = len(h_p), self.gnn, h_p.device
+        every_query, every_passage = torch.arange(n, device=where), torch.arange(m, device=where)
+        query = every_query.repeat_interleave(k)
+        passage = torch.from_numpy(graph.edges).to(where).long().flatten()
+        features = torch.from_numpy(np.asarray(graph.features)).to(where).float().flatten(0, 1)
+        to_queries = torch.stack([torch.cat([passage, m + every_query]), torch.cat([query, every_query])])
         loops = torch.cat([features, gnn.query_loop.expand(n, -1)])
         context = self.query_layer((torch.cat([h_p, h_q]), h_q), to_queries, loops)
         queries = gnn.query_merge(torch.cat([context, h_q], dim=1))
-        to_passages = torch.stack([torch.cat([query, torch.arange(n, n + m)]), torch.cat([passage, torch.arange(m)])])
+        to_passages = torch.stack([torch.cat([query, n + every_passage]), torch.cat([passage, every_passage])])
         loops = torch.cat([features, gnn.passage_loop.expand(m, -1)])
         return gnn.gated(self.passage_layer((torch.cat([queries, h_p]), h_p), to_passages, loops), h_p)
 
@@ -91,22 +94,22 @@ def propagate(gnn: GNN, graph: Graph, h_q: np.ndarray, h_p: np.ndarray, out: np.
     return middle - began, time.perf_counter() - middle
 
 
-def against_pyg(rounds: int) -> None:
-    """20,000 passages, 6,000 queries, k = 25, width 384, 4 heads."""
+def against_pyg(n: int, m: int, rounds: int, limit: float) -> float:
+    """n queries, m passages, k = 25, width 384, 4 heads; returns the ratio of the speeds."""
     generator = np.random.default_rng(0)
-    n, m, k, d = 6_000, 20_000, 25, 384
+    k, d = 25, 384
     edges = generator.integers(0, m, (n, k), dtype=np.int32)
     features = generator.standard_normal((n, k, d), dtype=np.float32).astype(np.float16)
     graph = Graph(np.arange(n), edges, edges < 0, features, *reverse_csr(edges, m))
     h_q, h_p = (generator.standard_normal((rows, d), dtype=np.float32) for rows in (n, m))
     gnn, out = model(d, 4), np.empty((m, d), np.float32)
-    twin = PygTwin(gnn)
+    twin = PygTwin(gnn).to(device())
     sides = {
-        "PyG GATConv": lambda: twin(graph, torch.from_numpy(h_q), torch.from_numpy(h_p)).numpy(),
+        "PyG GATConv": lambda: twin(graph, *(torch.from_numpy(h).to(device()) for h in (h_q, h_p))).cpu().numpy(),
         "gnn-encoder": lambda: propagate(gnn, graph, h_q, h_p, out),
     }
     with torch.inference_mode():
-        seconds, results = in_turns(sides, rounds)
+        seconds, results = in_turns(sides, rounds, limit)
     # Products that no arrangement spares: self projection, gate, queries' attention and merge.
     floor = (2 * d * d * (3 * m + 4 * n) + 2 * 2 * n * k * d * 4 * 2) / matmul_rate(8192, d, d)
     rows = [
@@ -116,6 +119,7 @@ def against_pyg(rounds: int) -> None:
     difference = np.abs(out - results["PyG GATConv"]).max()
     title = f"{m:,} passages, {n * k:,} edges, width {d}, 4 heads; results differ by {difference:.1e} at most"
     show(title, ("side", "seconds (median)", "ratio", "of the matrix rate"), rows)
+    return ratio(seconds)
 
 
 def synthetic(path: Path, shape: tuple[int, ...]) -> np.ndarray:
@@ -187,17 +191,14 @@ def at_scale(scale: float, folder: Path) -> None:
     show(title, ("pass", "seconds", "GB to move", "floor: disk", "floor: products"), rows, caption)
 
 
-def main() -> None:
-    """Run and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, help="share of MS MARCO's size")
-    parser.add_argument("--folder", type=Path, default=Path("propagation-arrays"), help="where its arrays lie")
-    options = parser.parse_args()
-    if options.scale is None:
-        against_pyg(options.rounds)
-    else:
-        at_scale(options.scale, options.folder)
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Run, print the table, and return the ratio to PyG; NaN at scale."""
+    folder = Path("propagation-arrays")
+    o = options(__doc__, arguments, rounds=3, passages=20_000, queries=6_000, scale=0.0, folder=folder)
+    if not o.scale:
+        return against_pyg(o.queries, o.passages, o.rounds, o.seconds)
+    at_scale(o.scale, o.folder)
+    return math.nan
 
 
 if __name__ == "__main__":
