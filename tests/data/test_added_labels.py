@@ -40,7 +40,7 @@ def test_they_train(tmp_path: Path) -> None:
         new(NEW, "d4"),
         AddedLabel("q0", "what is number 0", "d0"),  # the data have this one
         AddedLabel("q3", "what is number 3", "d0"),  # a dev query now
-        new("WHAT IS number 4", "d0"),  # the words of a test query
+        new("\ufeffWHAT IS num\u00adber 4", "d0"),  # the words of a test query
         new("of what is gone", "gone"),
     ]
     data, remarks = read(write_beir(tmp_path / "d"), labels, tmp_path / "out")
@@ -69,6 +69,14 @@ def test_no_draw_changes(tmp_path: Path) -> None:
         assert pairs(after, split) == pairs(before, split)
     assert pairs(after, "train") == pairs(before, "train") | {(label.query_id, "d0") for label in labels}
     assert after.added == labels and before.added == []
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    labels = [new("see\u2028two\x85lines", "d1"), new("b", "d2")]
+    write_labels(tmp_path / "labels.jsonl", labels)
+    text = (tmp_path / "labels.jsonl").read_text(encoding="utf-8").replace("\n", "\r\n")
+    (tmp_path / "labels.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_labels(tmp_path / "labels.jsonl") == labels
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -38,11 +38,15 @@ def column(*texts: str) -> pa.ChunkedArray:
 
 
 def test_every_form_of_every_character_has_one_number() -> None:
-    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-    numbers = Sums().of(column(*characters))
+    """Of all characters that have another form, of some syllables of Hangul, and of many that have none."""
+    every = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    characters = [
+        c for c in every if unicodedata.decomposition(c) or c.casefold() != c or c < "\u3000" or ord(c) % 401 == 0
+    ]
+    sums = Sums()
+    numbers = sums.of(column(*characters))
     for change in (folded, *(lambda text, form=form: unicodedata.normalize(form, text) for form in FORMS)):
-        changed = Sums().of(column(*map(change, characters)))
-        assert np.array_equal(changed, numbers)
+        assert np.array_equal(sums.of(column(*map(change, characters))), numbers)
     forms = {folded(character): number for character, number in zip(characters, numbers.tolist(), strict=True)}
     assert len(set(forms.values())) > 0.99 * len(forms)
 

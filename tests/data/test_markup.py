@@ -196,7 +196,9 @@ def test_a_readme_alone_is_no_folder_of_pages(tmp_path: Path) -> None:
 
 
 def test_a_heading_without_text_ends_sections_and_a_blank_block_is_no_passage(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# A\n\n&#8203;\n\n## B\n\nin b\n\n# <a name='x'></a>\n\nlast, [x](#x)\n")
+    (tmp_path / "a.md").write_text(
+        "# A\n\n&#8203;\n\n&#12644;\n\n## B\n\nin b\n\n# <a name='x'></a>\n\nlast, [x](#x)\n"
+    )
     report = check(Ingest(dataset=str(tmp_path)))
     assert report.passages == 2 and not report.problems and not [r for r in report.remarks if "links" in r]
     (rows,) = open_source(Ingest(dataset=str(tmp_path))).passages(Problems())

@@ -258,3 +258,19 @@ def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
     assert text.isprintable() and len(text) < 600
     problems.add(Kind.MISSING_FILE, "corpus.jsonl")
     assert "on_bad_rows" not in refusal("my data", problems.all())
+
+
+def test_a_test_query_in_another_form_of_its_characters_leaks_nowhere(tmp_path: Path) -> None:
+    """A byte order mark and the like are left out by tokenizers, so these training queries would be the test query."""
+    forms = ["{}\u200b", "\ufeff{}", "{}\u200e", "what is num\u00adber 4", "what is number \uff14"]
+    texts = ["what is number 0", "what is number 1", "what is number 4", "what is number 3"]
+    texts += [form.format("what is number 4") for form in forms]
+    rows = [(f"q{i}", f"d{i % 6}", 1) for i in range(len(texts))]
+    folder = write_beir(
+        tmp_path / "d",
+        queries=lines([{"_id": f"q{i}", "text": text} for i, text in enumerate(texts)]),
+        qrels={"train": [*rows[:2], *rows[4:]], "dev": [rows[3]], "test": [rows[2]]},
+    )
+    report = check(Ingest(dataset=str(folder)))
+    assert report.queries == {"train": 2, "dev": 1, "test": 1}
+    assert any(remark.startswith(f"{len(forms)} queries have the words of one in a later") for remark in report.remarks)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.explanation.search import ExplainedHit, explain_search
 from gnn_encoder.inference.encoding import fast_bf16
 from gnn_encoder.labels.adding import add_labels, remove_labels
-from gnn_encoder.labels.requests import Wanted
+from gnn_encoder.labels.requests import Wanted, read_wanted
 from gnn_encoder.labels.versions import KEPT, Versions
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GNN, GnnConfig, GnnEncoder
@@ -293,7 +294,8 @@ def test_explain_names_the_added_query(latest: Path) -> None:
     ("query", "passage", "message"),
     [
         ("what is new", "p100", "the bundle has no such passage"),
-        (" ​ ", "p7", "the query is empty"),
+        (" \u200b ", "p7", "the query is empty"),
+        ("\ufeff\u3164", "p7", "the query is empty"),
         ("twice", "p7", "this label exists already"),
         ("TRAIN", "OWN", "this label exists already"),
         ("TEST", "p7", "a test query has these words"),
@@ -314,6 +316,52 @@ def test_wrong_labels_are_one_line(
     assert call(monkeypatch, "labels", "add", query, passage, *bundle) == 2
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 1 and message in shown[0] and bits(latest) == before
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "byte order mark": lambda text: f"\ufeff{text}",
+    "zero-width space": lambda text: f"{text}\u200b",
+    "mark of direction, spaces": lambda text: f" {text.replace(' ', '  ')}\u200e ",
+    "soft hyphen, capitals": lambda text: f"{text[:9]}\u00ad{text[9:]}".upper(),
+    "full width": lambda text: "".join(chr(ord(each) + 0xFEE0) if each.isalnum() else each for each in text),
+}
+"""Ways to write a query that readers, and most tokenizers, take for the same."""
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_query_is_known_in_every_form_of_its_characters(name: str, latest: Path, tiny_dataset: Dataset) -> None:
+    """Words of dev and test are refused; those of a training query are that query, and so with an added one."""
+    bundle, form = latest / "bundle", FORMS[name]
+    for split in ("dev", "test"):
+        query = tiny_dataset.query_texts(tiny_dataset.query_rows(split)[:1])[0]
+        with pytest.raises(UserError, match=f"a {split} query has these words"):
+            add_labels(bundle, [Wanted(form(query), "p7")])
+    labels = tiny_dataset.split_qrels("train")
+    old = tiny_dataset.query_texts(labels.query[:1])[0]
+    with pytest.raises(UserError, match="this label exists already"):
+        add_labels(bundle, [Wanted(form(old), f"p{labels.passage[0]}")])
+    free = next(f"p{i}" for i in (7, 8) if i != labels.passage[0])
+    add_labels(bundle, [Wanted(form(old), free), NEW])
+    added = add_labels(bundle, [Wanted(form(NEW.query), "p90")]).labels
+    assert [(label.query, label.passage_id) for label in added] == [(old, free), (NEW.query, "p7"), (NEW.query, "p90")]
+    assert added[0].query_id == f"q{labels.query[0]}" and added[1].query_id == added[2].query_id
+    with pytest.raises(UserError, match="this label exists already"):
+        add_labels(bundle, [Wanted(form(NEW.query), "p7")])
+    kept = remove_labels(bundle, [Wanted(form(old), free), Wanted(form(NEW.query), "p7")]).labels
+    assert [label.passage_id for label in kept] == ["p90"]
+    with pytest.raises(UserError, match="no such label was added"):
+        remove_labels(bundle, [Wanted(NEW.query, "p90"), Wanted(form(NEW.query), "p90")])
+
+
+@pytest.mark.parametrize("line", ["{query}\t{passage}", '{{"query": "{query}", "passage_id": "{passage}"}}'])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_file_of_labels_may_come_from_any_editor(line: str, end: str, tmp_path: Path) -> None:
+    """With a byte order mark, any line ends, lines that nobody sees, and Unicode's line separators inside a query."""
+    pairs = [("first", "p1"), ("see\u2028two\x85lines", "p2"), ("last", "p3")]
+    texts = [line.format(query=query, passage=passage) for query, passage in pairs]
+    file = tmp_path / "labels.txt"
+    file.write_bytes(("\ufeff" + end.join([texts[0], "\u200b", "  ", *texts[1:]]) + end).encode())
+    assert [(each.query, each.passage_id) for each in read_wanted(file)] == pairs
 
 
 def test_other_bundles_are_one_line(

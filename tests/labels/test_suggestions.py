@@ -237,8 +237,8 @@ def test_the_graph_suggests_labels_for_a_recommended_bundle_without_a_graph(
 
 def test_logs(tmp_path: Path) -> None:
     file = tmp_path / "log.txt"
-    file.write_text("a need\t3\n\nA need \nanother\n")
-    assert read_log(file) == {"a need": 4.0, "another": 1.0}
+    file.write_text("\ufeffa need\t3\n\nA need \r\n\u200b\t7\nanother\nA\u00ad  need\u200b\n", encoding="utf-8")
+    assert read_log(file) == {"a need": 5.0, "another": 1.0}
     for content, message in (
         ("a\tmany\n", "line 1: 'many' is no count"),
         ("a\t-1\n", "is no count"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bundles import fill_bundle
+from command_line import call
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.cli import app
@@ -65,10 +66,21 @@ def test_more_than_there_are(bundle: Bundle) -> None:
     assert len(search_bundle(bundle, "garden", 1000)) == len(bundle.passages)
 
 
-@pytest.mark.parametrize(("question", "k"), [("  ", 5), ("garden", 0)])
+@pytest.mark.parametrize(
+    ("question", "k"), [("  ", 5), ("\u200b", 5), ("\ufeff", 5), ("\u3164\u00ad", 5), ("\u2800", 5), ("garden", 0)]
+)
 def test_impossible_questions_are_one_line(bundle: Bundle, question: str, k: int) -> None:
-    with pytest.raises(UserError):
-        search_bundle(bundle, question, k)
+    for search in (search_bundle, fused_search):
+        with pytest.raises(UserError):
+            search(bundle, question, k)
+
+
+@pytest.mark.parametrize("more", [("--fuse", "--weight", "0"), ("--fuse", "--weight", "0", "--rerank")])
+def test_a_search_without_a_hit_says_so(
+    more: tuple[str, ...], bundle: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "search", "unheard words", "--bundle", str(bundle.path), *more) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no hit: no passage has a word of the question"
 
 
 def test_fused_hits_lie_between_those_of_either(bundle: Bundle, tiny_dataset: Dataset) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from bundles import fill_bundle
 
 from gnn_encoder import Retriever, UserError
-from gnn_encoder.artifacts import Bundle, Dataset, drafting
+from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.cli import app
 from gnn_encoder.inference.encoding import encode_texts
@@ -67,6 +68,17 @@ def test_parquet_has_the_vectors_and_the_hits(bundle: Bundle, tmp_path: Path, mo
     expected = retriever.search(question, 5)
     for name, wanted in (("passage_id", "passage_id"), ("title", "title"), ("text", "text")):
         assert table.column(name).take(best).to_pylist() == [getattr(hit, wanted) for hit in expected]
+
+
+def test_the_replay_asks_nothing_that_nobody_sees(tmp_path: Path) -> None:
+    """A title that is empty to the eye gives way to the text."""
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["a", "b", "c"], ["\u200b", "a title", "\ufeff"], ["some words", "text", "\u2800"])
+        writer.queries([], [], [], [])
+        writer.close()
+    passages = Dataset(tmp_path / "dataset").passages
+    assert questions_of(SimpleNamespace(passages=passages)) == ["some words", "a title"]  # type: ignore[arg-type]
 
 
 def test_a_passage_with_several_vectors_has_several_rows(bundle: Bundle, tiny_dataset: Dataset, tmp_path: Path) -> None:

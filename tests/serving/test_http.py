@@ -199,14 +199,16 @@ def test_feedback_is_labels_of_the_next_training(
 
     with serving(bundles["vectors"], labels=file) as server:
         assert read_labels(file) == []
-        for passage, count in (("p1", 1), ("p2", 2), ("p1", 2)):
-            assert vote(server, question=" where is the river ", passage_id=passage) == (200, {"labels": count})
+        for form, passage, count in ((" {} ", "p1", 1), ("{}\n", "p2", 2), ("\ufeff{}\u200b", "p1", 2)):
+            question = form.format("where is the river")
+            assert vote(server, question=question, passage_id=passage) == (200, {"labels": count})
         first, second = read_labels(file)
         assert (first.query, first.passage_id, second.passage_id) == ("where is the river", "p1", "p2")
         assert first.is_new_query and first.added and first.query_id == second.query_id
         for given, words in (
             ({"question": "a", "passage_id": "nowhere"}, "no such passage"),
             ({"question": " ", "passage_id": "p1"}, "question: empty"),
+            ({"question": "\u200b", "passage_id": "p1"}, "question: empty"),
             ({"question": "\ud800", "passage_id": "p1"}, "surrogate"),
             ({"question": "a", "passage_id": "\ud800"}, "unicode"),
             ({"question": "a", "passage_id": "p1", "relevant": 1}, "relevant: "),
@@ -217,7 +219,8 @@ def test_feedback_is_labels_of_the_next_training(
             list(threads.map(lambda n: vote(server, question=f"question {n}", passage_id="p3"), range(40)))
     assert len(read_labels(file)) == 42
     with serving(bundles["vectors"], labels=file) as server:  # a restart goes on from the file
-        assert vote(server, question="where is the river", passage_id="p1", relevant=False) == (200, {"labels": 41})
+        other = "Where  is the riv\u00ader"
+        assert vote(server, question=other, passage_id="p1", relevant=False) == (200, {"labels": 41})
     assert read_labels(file)[0] == second
     with serving(bundles["vectors"]) as server:
         status, found = vote(server, question="a", passage_id="p1")

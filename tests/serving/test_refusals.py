@@ -28,6 +28,8 @@ TOKEN_NAME, TOKEN = "GNN_ENCODER_TOKEN", "a-secret-of-this-test"
         ({"questions": ["a"] * 5}, "give 1 to 4"),
         ({"questions": "a" * 201}, "at most 200"),
         ({"questions": ["a", " \n"]}, "questions.1: empty"),
+        ({"questions": ["\u200b", "a"]}, "questions.0: empty"),
+        ({"questions": "\ufeff\u3164"}, "questions.0: empty"),
         ({"questions": "a", "k": 21}, "at most 20"),
         ({"questions": "a", "k": 0}, "k: "),
         ({"questions": "a", "k": "3"}, "k: "),

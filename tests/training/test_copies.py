@@ -124,7 +124,8 @@ def test_no_negative_of_the_training_set(dataset: Dataset, scored: PairScores, t
         PairScores.write(draft, scored.query, scored.passage, scored.score, scored.probability)
     with drafting(tmp_path / "generated", "generated_queries") as draft:
         similarity = np.tile(np.array([0.0, 1.0], np.float32), len(negatives))[: len(negatives)]
-        texts = ["" if p % 5 == 0 else "\u200b" if p % 5 == 1 else f"written {p}" for p in passages.tolist()]
+        unusable = ["", "\u200b", f"Question\u00ad {N}", f"\ufeffquestion {N + 1}"]  # empty, of dev, of test
+        texts = [unusable[p % 8] if p % 8 < len(unusable) else f"written {p}" for p in passages.tolist()]
         GeneratedQueries(passages, texts, negatives.query, negatives.passage, similarity).write(draft)
     settings = SelectTrainingSet(selection=True, augmentation=True)
     select_training_set(

@@ -19,7 +19,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives, TrainingSet, pair_keys
 from gnn_encoder.artifacts.tables import ORIGINS
-from gnn_encoder.artifacts.texts import is_blank
+from gnn_encoder.artifacts.texts import folded, is_blank
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import SelectTrainingSet
@@ -63,7 +63,7 @@ def select_training_set(
         alike = negatives.where(np.isin(pair_keys(negatives.query, negatives.passage), wanted))
         parts.append(selected_examples(concatenate(parts), alike, width, settings))
     if settings.augmentation:
-        parts.append(generated_examples(labelled, negatives, triples, settings.augmentation_threshold, width))
+        parts.append(generated_examples(data, labelled, negatives, triples, settings.augmentation_threshold, width))
     examples = concatenate(parts)
     examples.write(training_set)
     originals = examples.origin <= DENOISED
@@ -108,18 +108,22 @@ def selected_examples(originals: TrainingSet, alike: Pairs, width: int, settings
 
 
 def generated_examples(
-    labelled: Pairs, negatives: Pairs, triples: GeneratedQueries, threshold: float, width: int
+    dataset: Dataset, labelled: Pairs, negatives: Pairs, triples: GeneratedQueries, threshold: float, width: int
 ) -> TrainingSet:
     """Returns one example per triple (q, n) with sim(q, q_G(n)) < `threshold`: for q_G(n), n is a positive.
 
-    Empty generated queries and queries without a labelled positive are left out.
+    Left out are empty generated queries, those with the text of a dev or test query, which must not train, and queries
+    without a labelled positive.
     """
     keys = pair_keys(negatives.query, negatives.passage)
     unlike = (triples.similarity < threshold) & np.isin(pair_keys(triples.query, triples.negative), keys)
     unlike &= np.isin(triples.query, labelled.query)
     place = np.searchsorted(triples.passage, triples.negative)
-    texts, empty = np.array(triples.text, dtype=object), np.array([is_blank(text) for text in triples.text], dtype=bool)
-    rows = np.flatnonzero(unlike & ~empty[place])
+    measured = dataset.query_texts(np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")]))
+    forms = {folded(text) for text in measured}
+    usable = [not is_blank(text) and folded(text) not in forms for text in triples.text]
+    texts = np.array(triples.text, dtype=object)
+    rows = np.flatnonzero(unlike & np.array(usable, dtype=bool)[place])
     return TrainingSet(
         texts[place[rows]].tolist(),
         np.full(len(rows), -1, dtype=np.int32),
