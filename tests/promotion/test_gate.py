@@ -104,6 +104,46 @@ def test_the_cold_stratum_has_a_floor(
         assert COLD_OBJECTION.format("the champion" if of_champion else "the dual encoder") in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("queries", "whole", "changes", "counts"),
+    [
+        (56, 1877, {}, False),
+        (199, 300, {}, False),
+        (200, 300, {}, True),
+        (200, 2000, {}, True),
+        (200, 2001, {}, False),
+        (56, 1877, {"smallest_stratum": 0, "smallest_stratum_share": 0.0}, True),
+        (56, 1877, {"smallest_stratum": 56, "smallest_stratum_share": 0.02}, True),
+    ],
+)
+@pytest.mark.parametrize("stratum", ["cold", "warm_labels"])
+def test_a_small_stratum_does_not_hold_the_first_bundle_back(
+    stratum: str, queries: int, whole: int, changes: dict[str, Any], counts: bool
+) -> None:
+    """A gain of 0.2 over all queries, and a fall of a few."""
+    settings = Promote.model_validate({"floors": {f"{stratum}/RR@10": 0.005, "R@1000": 0.01}, **changes})
+    strata = {"all": paired(whole, 0.2, 0.0001), stratum: paired(queries, -0.02, 0.04)}
+    of = f"MRR@10 of the {queries} {stratum.replace('_', ' ')} queries"
+    verdict = decide(settings, "test", strata, None)
+    assert verdict.decision == ("keep" if counts else "promote")
+    assert (f"{of} falls by 0.0200 (p 0.04) against the dual encoder" in verdict.reason) == counts
+    told = (
+        f"the floor of {of} (-0.0200, p 0.04) was not counted: without a champion, a stratum needs 200 queries and 10%"
+    )
+    assert (f"{told} of all {whole:,}" in verdict.reason) == (not counts)
+    for champion in (BETTER, "the champion cannot be read"):
+        verdict = decide(settings, "test", strata, champion)
+        assert verdict.decision == "keep" and f"{of} falls" in verdict.reason and "not counted" not in verdict.reason
+
+
+def test_floors_of_all_queries_and_of_what_is_not_measured_are_no_small_strata() -> None:
+    """Fifty queries are fewer than a stratum needs, but all queries are no stratum."""
+    settings = Promote(floors={"R@1000": 0.001, "cold/P@5": 0.0, "old/RR@10": 0.0})
+    verdict = decide(settings, "test", {"all": paired(50, 0.2, 0.0001, p_recall=0.01)}, None)
+    assert verdict.decision == "keep" and "R@1000 falls by 0.0050" in verdict.reason
+    assert "not counted" not in verdict.reason
+
+
 def test_the_floor_follows_the_measure() -> None:
     assert Promote().floors == {"R@1000": 0.01, "cold/RR@10": 0.005}
     assert Promote(measure="nDCG@10").floors == {"R@1000": 0.01, "cold/nDCG@10": 0.005}
@@ -125,7 +165,7 @@ def test_a_floor_holds_as_often_as_it_says() -> None:
             changed = generator.random(100) < 0.4
             differences = np.where(changed, generator.normal(0, 0.35, 100), 0.0) - true
             cold = paired(100, float(differences.mean()), float(paired_t(differences[:, None])[0]))
-            verdict = decide(settings, "test", plain(0.45, cold), None)
+            verdict = decide(settings, "test", plain(0.45, cold), BETTER)
             share[true] += verdict.decision == "keep"
             beyond += true == 0 and differences.mean() < -0.005
     assert share[0.0] < 20 and share[0.1] > 190, share

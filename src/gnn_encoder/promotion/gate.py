@@ -4,6 +4,7 @@ The new bundle has the system that the run recommends. It must not be worse than
 which it may be itself, and it must be better than the champion: by at least the smallest effect of interest,
 significantly, and without exceeding a limit of a cost. Against neither may a measure fall below its floor by more than
 chance explains, also in a stratum: a gain for passages with training queries must not be paid for by new passages.
+Without a champion, the floors of small strata do not count, and the reason names them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -111,12 +112,14 @@ def decide(
     objections = []
     if gain < settings.minimum_gain:
         objections.append(f"against the dual encoder at least {settings.minimum_gain:+.4f} is asked for")
-    objections += _falls(settings, plain, "the dual encoder")
+    counted = plain
     if against is None:
-        facts.append("there was no champion")
-    elif isinstance(against, str):
+        counted = {name: of for name, of in plain.items() if not _is_small(settings, of, plain[ALL])}
+        facts += ["there was no champion", *_not_counted(settings, plain, counted)]
+    objections += _falls(settings, counted, "the dual encoder")
+    if isinstance(against, str):
         objections.append(against)
-    else:
+    elif against:
         whole, cold = against.strata[ALL], _cold(against.strata, measure)
         difference, p = whole.difference(measure), whole.p_values[measure]
         facts.append(f"{difference:+.4f} (p {p:.2g}) against version {against.version}, the champion{cold}")
@@ -149,6 +152,26 @@ def _falls(settings: Promote, strata: Mapping[str, Paired], other: str) -> Itera
             yield (
                 f"{mean_name(measure)}{of} falls by {fall:.4f} (p {p:.2g}) against {other}, "
                 f"where at most {allowed} is allowed"
+            )
+
+
+def _is_small(settings: Promote, stratum: Paired, whole: Paired) -> bool:
+    """Whether the floors of a stratum do not count without a champion. All queries together are no stratum."""
+    if stratum is whole:
+        return False
+    return stratum.queries < max(settings.smallest_stratum, settings.smallest_stratum_share * whole.queries)
+
+
+def _not_counted(settings: Promote, plain: Mapping[str, Paired], counted: Mapping[str, Paired]) -> Iterator[str]:
+    """Yields the floors that were not counted, a clause each: the measure, the stratum, the difference and why."""
+    whole, share = plain[ALL].queries, f"{settings.smallest_stratum_share:.0%}"
+    for stratum, measure in map(floor_parts, settings.floors):
+        found = plain.get(stratum)
+        if found and stratum not in counted and measure in found.challenger:
+            yield (
+                f"the floor of {mean_name(measure)} of the {found.queries:,} {stratum.replace('_', ' ')} queries "
+                f"({found.difference(measure):+.4f}, p {found.p_values[measure]:.2g}) was not counted: without a "
+                f"champion, a stratum needs {settings.smallest_stratum:,} queries and {share} of all {whole:,}"
             )
 
 

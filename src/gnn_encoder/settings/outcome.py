@@ -222,6 +222,11 @@ class Promote(StepSettings):
     corrected. 0.1 is 5 % for a fall alone. Without this condition, chance would decide where queries are few: with 100
     cold queries, an equally good model falls by more than 0.005 MRR@10 in about 4 of 10 comparisons. 1: any fall
     beyond its floor."""
+    smallest_stratum: Count = 200
+    smallest_stratum_share: Fraction = 0.1
+    """Without a champion, the floor of a stratum counts if the stratum has at least so many queries, and at least this
+    share of all queries. A model must be put into service first: a few queries that lose should not hold back a gain of
+    all the others. The reason names each floor that was not counted. 0 and 0: every floor counts."""
     largest_latency_ratio: PositiveFloat = 1.5
     """Largest time of a query as a multiple of the champion's time, both measured in turn on the step's machine. An
     exact search takes longer if the corpus has grown."""
