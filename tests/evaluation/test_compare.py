@@ -183,3 +183,32 @@ def test_runs_of_other_queries_and_labels_without_a_positive_are_refused(
         compare(runs, tmp_path / "none", MEASURES)
     with pytest.raises(UserError, match="named twice"):
         compare([runs[0], runs[0]], qrels, MEASURES)
+
+
+def test_hits_with_the_query_s_own_id_count_unless_the_command_is_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in ArguAna, a query is a passage. trec_eval counts such a hit; BEIR's `ignore_identical_ids` leaves it out."""
+    (tmp_path / "qrels").write_text("a 0 b 1\nb 0 c 1\nq 0 a 1\n")
+    hits = {"a": "abc", "b": "bca", "q": "ab"}
+    lines = [f"{query} Q0 {hit} 1 {-rank} t\n" for query, found in hits.items() for rank, hit in enumerate(found)]
+    (tmp_path / "run").write_text("".join(lines))
+    plain = compare([tmp_path / "run"], tmp_path / "qrels", ("RR",))
+    assert plain["results"]["run"]["RR"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
+    advice = "--ignore-identical-ids leaves them out, as BEIR does"
+    assert plain["remarks"] == [f"run: 2 hits have their query's id, counted as in trec_eval; {advice}"]
+    left_out = compare([tmp_path / "run"], tmp_path / "qrels", ("RR",), ignore_identical_ids=True)
+    assert left_out["results"]["run"]["RR"] == 1
+    given = ("--run", str(tmp_path / "run"), "--qrels", str(tmp_path / "qrels"), "--measures", "RR")
+    for option, words in (((), "counted as in trec_eval"), (("--ignore-identical-ids",), "query's id, left out")):
+        code, shown = called(monkeypatch, capsys, *given, *option)
+        assert code == 0 and words in shown
+
+
+def test_an_empty_file_is_a_system_that_found_nothing(files: tuple[list[Path], Path], tmp_path: Path) -> None:
+    runs, qrels = files
+    (tmp_path / "nothing.trec").write_text("\n")
+    found = compare([runs[0], tmp_path / "nothing.trec"], qrels, MEASURES)
+    assert set(found["results"]["nothing"].values()) == {0.0}
+    assert found["without_hits"]["nothing"] == 58
+    assert "nothing: no hit for 58 queries, which count 0" in notes(found)

@@ -1,5 +1,6 @@
 """The whole step on the tiny dataset with random encoders, then its figures from first principles."""
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from evaluation_inputs import reported, write_inputs
+from rich.console import Console
 from scipy.stats import ttest_rel
 
 from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, Evaluation, Report, Run, drafting, read_manifest
@@ -17,11 +19,16 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 from gnn_encoder.evaluation.documents import Documents, Membership
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
+from gnn_encoder.evaluation.remarks import hit_remarks
 from gnn_encoder.evaluation.results import split_digest
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.settings.outcome import Evaluate
+from gnn_encoder.report.table import run_tables
+from gnn_encoder.settings import outcome
+from gnn_encoder.settings.outcome import Evaluate, Fuse
 from gnn_encoder.steps.evaluate import evaluate
+from gnn_encoder.steps.fuse import fuse
+from gnn_encoder.steps.report import report
 
 BM25, UNTRAINED, DPR, BASELINE, CANDIDATE, RERANKED = (
     "BM25",
@@ -389,3 +396,57 @@ def test_measures_of_documents_have_statistics_like_any_other(
     for name in ("first", "second"):
         assert again["results"][name] == pytest.approx(found.metrics["results"]["test"][name])
     assert again["p_values"]["second"] == pytest.approx(found.metrics["p_values"]["test"]["second"])
+
+
+def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    japanese, generator = rewritten(tiny_dataset, tmp_path / "dataset"), np.random.default_rng(0)
+    runs = [ranked_run(japanese, tmp_path / name, generator) for name in (BASELINE, CANDIDATE)]
+    nothing = Run.from_hits(np.arange(0), np.empty((0, 0), np.int32), np.empty((0, 0), np.float32))
+    with drafting(tmp_path / BM25, "run") as draft:
+        nothing.write(draft, BM25)
+    with drafting(tmp_path / "not asked for", "run"):
+        pass  # a system that the settings leave out
+    fuse(Fuse(), dataset=japanese.path, lexical_run=tmp_path / BM25, dense_run=runs[0], **{
+        name: tmp_path / name for name in ("convex_run", "reciprocal_run")
+    })  # fmt: skip
+    given = [tmp_path / BM25, tmp_path / "not asked for", *runs, tmp_path / "convex_run", tmp_path / "reciprocal_run"]
+    settings = Evaluate(permutations=50, resamples=50)
+    evaluate(settings, dataset=japanese.path, runs=given, evaluation=tmp_path / "evaluation")
+    found = Evaluation.read(tmp_path / "evaluation")
+    for split in ("dev", "test"):
+        assert list(found.metrics["results"][split])[:3] == [BM25, BASELINE, CANDIDATE]
+        assert set(found.metrics["results"][split][BM25].values()) == {0.0}
+        assert BM25 in found.metrics["p_holm"][split]
+    reason = "no passage has one of their words"
+    assert found.metrics["remarks"] == [
+        f"BM25 found nothing for 20 of 20 {split} queries, which count 0: {reason}" for split in ("dev", "test")
+    ]
+    assert found.metrics["without_hits"] == {split: {BM25: 20} for split in ("dev", "test")}
+    assert found.manifest.metrics["test/BM25/RR@10"] == 0.0
+    assert (tmp_path / "evaluation" / "runs" / "bm25.trec.gz").is_file()
+    report(outcome.Report(), dataset=japanese.path, evaluation=tmp_path / "evaluation", report=tmp_path / "report")
+    page = Report.read(tmp_path / "report").page.read_text(encoding="utf-8")
+    assert "BM25 found nothing for 20 of 20 test queries" in page and '<th scope="row">BM25</th>' in page
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console.print(run_tables(Report.read(tmp_path / "report").metrics))
+    shown = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "BM25 0.000 0.000" in shown and f"test queries, which count 0: {reason}" in shown
+
+
+def test_the_reason_names_texts_without_spaces(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    def remark(name: str, text: str) -> str:
+        with drafting(tmp_path / name, "dataset") as draft:
+            writer = DatasetWriter(draft)
+            writer.passages(["p0", "p1"], ["", ""], [text, text])
+            writer.queries(["q"], [text], ["test"], [[]])
+            writer.qrels(["q"], ["p0"], [1], [0], [0])
+            writer.close()
+        (found,) = hit_remarks(Dataset(tmp_path / name), "test", 1, {BM25: 1})
+        return found
+
+    spaces = "the texts have no spaces between words"
+    assert f"{spaces} (1.0 words a passage)" in remark("japanese", "金沢の図書館は朝九時に開きます。土曜日は休みです。")
+    assert spaces not in remark("english", "the library of Kanazawa opens at nine")
+    assert spaces not in remark("short", "金沢")
+    (of_others,) = hit_remarks(tiny_dataset, "test", 20, {"DPR": 3})
+    assert of_others == "DPR found nothing for 3 of 20 test queries, which count 0"

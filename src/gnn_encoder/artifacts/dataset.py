@@ -6,6 +6,10 @@ qrels.parquet    query_id, passage_id, relevance, and the row numbers of both: q
 pool.parquet     query, passage: row numbers of the candidates that were given with the data, if any were
 passage_groups.npy  int32 [m], see `Dataset.passage_groups`, if any passages have one text
 recurring.parquet  query: row numbers of the queries that nearly equal another training query, if any do
+identical.parquet  query, passage: row numbers of the queries that have the id of a passage, and of that passage, which
+                 is left out of the query's hits, if there are any
+missing.parquet  query, passage_id, relevance: labels of dev and test queries for passages that no ranking can have, if
+                 there are any: the corpus lacks the passage, or it is the query itself
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
@@ -30,7 +34,8 @@ from gnn_encoder.artifacts.folder import Draft, Manifest, digest_of, read_manife
 from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTURE_SCHEMAS, Structure
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
-RECURRING, PASSAGE_GROUPS = "recurring.parquet", "passage_groups.npy"
+RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
+PASSAGE_GROUPS = "passage_groups.npy"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -44,6 +49,8 @@ SCHEMAS = {
     QRELS: pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, "query": NUMBER, "passage": NUMBER}),
     POOL: pa.schema({"query": NUMBER, "passage": NUMBER}),
     RECURRING: pa.schema({"query": NUMBER}),
+    IDENTICAL: pa.schema({"query": NUMBER, "passage": NUMBER}),
+    MISSING: pa.schema({"query": NUMBER, "passage_id": TEXT, "relevance": NUMBER}),
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
@@ -241,6 +248,25 @@ class Dataset:
         return read_columns(file, "query")[0] if file.is_file() else np.empty(0, np.int32)
 
     @cached_property
+    def identical(self) -> np.ndarray:
+        """Int32 [n]: row of the passage that has the query's id and is left out of the query's hits
+        (`ingest.ignore_identical_ids`); -1: none."""
+        rows, file = np.full(len(self.queries), -1, np.int32), self.path / IDENTICAL
+        if file.is_file():
+            query, passage = read_columns(file, "query", "passage")
+            rows[query] = passage
+        return rows
+
+    @cached_property
+    def _missing(self) -> tuple[Qrels, pa.Array]:
+        """Labels of passages that no ranking can have, with rows from m on, and the text ids of these passages."""
+        file = self.path / MISSING
+        table = pq.read_table(file) if file.is_file() else SCHEMAS[MISSING].empty_table()
+        query, relevance = (table.column(name).to_numpy() for name in ("query", "relevance"))
+        names = table.column("passage_id").combine_chunks().dictionary_encode()
+        return Qrels(query, len(self.passages) + names.indices.to_numpy(), relevance), names.dictionary
+
+    @cached_property
     def added(self) -> list[AddedLabel]:
         """The labels of `ingest.labels` that are in the tables and not in the data themselves."""
         return read_labels(file) if (file := self.path / ADDED_LABELS).is_file() else []
@@ -258,8 +284,26 @@ class Dataset:
         return {"passages": self.passages.digest, "structure": digest_of(structure)}
 
     def split_qrels(self, split: str) -> Qrels:
-        """Labels of one split's queries."""
+        """Labels of one split's queries for passages of the corpus."""
         return self.qrels.where(np.isin(self.qrels.query, self.query_rows(split)))
+
+    def judged(self, split: str) -> Qrels:
+        """Labels of one split's queries to measure a ranking with: `split_qrels`, and labels of missing passages.
+
+        A missing passage, which the corpus lacks or which is the query itself (`identical`), has a row from m on, as in
+        `judged_ids`. No ranking has it, so a relevant one counts as missed, as trec_eval and BEIR count it. Labels of
+        train are of passages in the corpus alone.
+        """
+        of_corpus, (missing, _) = self.split_qrels(split), self._missing
+        more = missing.where(np.isin(missing.query, self.query_rows(split)))
+        if not len(more.query):
+            return of_corpus
+        pairs = zip(vars(of_corpus).values(), vars(more).values(), strict=True)
+        return Qrels(*(np.concatenate(pair) for pair in pairs))
+
+    def judged_ids(self) -> pa.ChunkedArray:
+        """Every passage's text id, and behind them those of the missing passages that labels name."""
+        return pa.chunked_array([*self.passages.ids().chunks, self._missing[1]], TEXT)
 
 
 def write_passage_groups(draft: Draft, groups: np.ndarray) -> None:
@@ -308,6 +352,16 @@ class DatasetWriter:
         """Write the recurring queries, as `Dataset.recurring`."""
         self._open(RECURRING)
         self._write(RECURRING, query)
+
+    def identical(self, query: Column, passage: Column) -> None:
+        """Write the pairs of `Dataset.identical`."""
+        self._open(IDENTICAL)
+        self._write(IDENTICAL, query, passage)
+
+    def missing(self, query: Column, passage_ids: Column, relevance: Column) -> None:
+        """Write labels of passages that the corpus lacks, for `Dataset.judged`."""
+        self._open(MISSING)
+        self._write(MISSING, query, passage_ids, relevance)
 
     def added(self, labels: Iterable[AddedLabel]) -> None:
         """Write the labels of `Dataset.added`."""

@@ -216,7 +216,8 @@ class KnownPositives:
 
     A positive of a query is also a positive of the query's twins (`Dataset.groups`). Otherwise a model would learn for
     queries with the same meaning both that a passage is relevant and that the passage is not relevant. For the same
-    reason a copy of a positive is a positive, too (`Dataset.passage_groups`).
+    reason a copy of a positive is a positive, too (`Dataset.passage_groups`), and so is the passage that is the query
+    itself (`Dataset.identical`), which is no negative of the query.
 
     `query`, `passage` are dataset rows [r]. Rows with query -1 are ignored: a generated query shares no positive.
     `groups` int [n] is the group of every query of the dataset, `passage_groups` int [m] that of every passage; None:
@@ -237,8 +238,10 @@ class KnownPositives:
     @classmethod
     def of(cls, dataset: Dataset, split: str, query: np.ndarray = NONE, passage: np.ndarray = NONE) -> "KnownPositives":
         """The labelled positives of a split, and further pairs [r], such as the pairs of training examples."""
-        labels = dataset.split_qrels(split).positive()
-        pairs = np.concatenate([labels.query, query]), np.concatenate([labels.passage, passage])
+        labels, same = dataset.split_qrels(split).positive(), dataset.identical
+        alike = np.flatnonzero(same >= 0)
+        of_queries, of_passages = (labels.query, alike, query), (labels.passage, same[alike], passage)
+        pairs = np.concatenate(of_queries), np.concatenate(of_passages)
         return cls(*pairs, dataset.groups, dataset.passage_groups)
 
     def _group(self, query: np.ndarray) -> np.ndarray:

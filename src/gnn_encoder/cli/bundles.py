@@ -238,6 +238,14 @@ def evaluate(
         ),
     ] = None,
     test: Annotated[Test, typer.Option(help="Paired two-sided test against the first.")] = Test.randomization,
+    ignore_identical_ids: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-identical-ids",
+            help="Leave out hits of --run with their query's own id, as BEIR does and trec_eval does not. For --bundle "
+            "the dataset says it (ingest.ignore_identical_ids).",
+        ),
+    ] = False,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Measure TREC runs (plain or .gz) with qrels, or bundles on a dataset; compare each with the first."""
@@ -258,7 +266,7 @@ def evaluate(
             membership = Membership.of_dataset(Dataset(dataset), names)
         if not membership and (needing := of_documents(names)):
             raise UserError(f"{', '.join(needing)}: name the file with each passage's document by --documents")
-        comparison = compare(runs, qrels, names, membership, test.value)
+        comparison = compare(runs, qrels, names, membership, test.value, ignore_identical_ids)
     elif bundles and not runs and not qrels:
         data = Dataset(dataset or root / "latest" / "dataset")
         comparison = _compare_bundles(
@@ -291,14 +299,15 @@ def _compare_bundles(
     from gnn_encoder.evaluation.compare import comparison_of
     from gnn_encoder.evaluation.documents import documents_of
     from gnn_encoder.evaluation.measures import labelled_queries
+    from gnn_encoder.evaluation.remarks import data_remarks
     from gnn_encoder.evaluation.strata import old_strata, warm_strata
     from gnn_encoder.evaluation.trec import without_space
-    from gnn_encoder.promotion.champion import bundle_figures, present_rows
+    from gnn_encoder.promotion.champion import bundle_figures, earlier_rows, present_rows
     from gnn_encoder.retrieval.search import Searcher
     from gnn_encoder.settings.measures import ALL
     from gnn_encoder.settings.outcome import Evaluate
 
-    labels = data.split_qrels(split)
+    labels = data.judged(split)
     labelled = labelled_queries(labels)
     if not len(labelled):
         raise UserError(f"{data.path} has no {split} query with a positive label, so nothing can be measured")
@@ -310,13 +319,13 @@ def _compare_bundles(
         searcher = Searcher(Bundle.read(folder))
         if not values:
             rows, _ = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
-            strata.append(old_strata(labels, rows))
+            strata.append(old_strata(labels, earlier_rows(rows, data)))
         found = bundle_figures(searcher, data, split, measures, Evaluate(), documents=documents, strata=strata)
         for stratum, of_queries in found.items():
             values.setdefault(stratum, {})[name] = of_queries
     of_all = values.pop(ALL)
     unlabelled, count = len(data.query_rows(split)) - len(labelled), len(documents.ids) if documents else None
-    return comparison_of(of_all, measures, unlabelled, {}, count, test, values)
+    return comparison_of(of_all, measures, unlabelled, {}, count, test, values, list(data_remarks(data, split)))
 
 
 def _folder(bundle: str, root: Path) -> Path:

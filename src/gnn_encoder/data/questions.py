@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from gnn_encoder.artifacts import DatasetWriter, pair_keys
 from gnn_encoder.artifacts.added_labels import read_labels
-from gnn_encoder.artifacts.dataset import BATCH, SPLITS
-from gnn_encoder.artifacts.texts import blank
+from gnn_encoder.artifacts.dataset import BATCH, SPLITS, passage_text
+from gnn_encoder.artifacts.texts import blank, folded
 from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import recurring, twin_groups
@@ -39,7 +39,9 @@ class Questions:
     queries   a table of `QUERIES`, labels   a table of `LABELS`
     known_ids ids of all queries with a text, those that were left out included
     split     int8 [queries]: index of the final split in `SPLITS`
-    query, passage   int64 [labels]: rows in `queries` and in the corpus
+    query, passage   int64 [labels]: rows in `queries` and in the corpus. A passage that the corpus lacks, or is the
+                     query itself, has a row behind those of the corpus; only labels of dev and test name it.
+    identical int64 [queries]: as `Dataset.identical`
     groups    int [queries]: as `Dataset.groups`
     recurring bool [queries, splits]: whether another query of each split nearly equals the query
     train_before_draw, dev_before_draw   number of training, and of dev queries before the draw
@@ -62,14 +64,19 @@ class Questions:
         ):
             if len(known):
                 _count(problems, kind, self.labels.filter(rows.is_null()), name)
-        self.query, self.passage = _numbers(query.fill_null(0)), _numbers(passage.fill_null(0))
-        self._keep_labels(pc.and_(query.is_valid(), passage.is_valid()).to_numpy())
+        self._passages = len(passage_ids)
+        missing = self.labels["passage_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+        there = passage.is_valid().to_numpy()
+        self.query = _numbers(query.fill_null(0))
+        self.passage = np.where(there, _numbers(passage.fill_null(0)), self._passages + missing)
+        self._keep_labels(query.is_valid().to_numpy() & (there | self._measurable(there)))
         self._settle_splits(settings, problems)
         self.train_before_draw = int((self.split == TRAIN).sum())
         self.dev_before_draw = int((self.split == DEV).sum())
         most = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}
         drawing = np.where(_added(self.queries), NONE, self.split)
         self._keep_queries(drawn(drawing, self.queries["text"], self._answered(), most, settings.seed))
+        self._find_identical(source, passage_ids, settings.ignore_identical_ids)
         self._find_twins(settings.twin_similarity)
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
@@ -83,6 +90,10 @@ class Questions:
         """bool [labels]: relevance of at least 1."""
         return _numbers(self.labels["relevance"]) >= 1
 
+    def _in_corpus(self) -> np.ndarray:
+        """bool [labels]: labels of passages that the corpus has."""
+        return self.passage < self._passages
+
     def _answered(self) -> np.ndarray:
         """bool [queries]: queries with a label of at least 1."""
         answered = np.zeros(len(self.queries), dtype=bool)
@@ -91,9 +102,9 @@ class Questions:
 
     def counts(self, passages: int) -> dict[str, Any]:
         """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
-        rows = {"queries": self.split, "labels": self.split[self.query]}
+        rows = {"queries": self.split, "labels": self.split[self.query[self._in_corpus()]]}
         rows["without_positive"] = self.split[~self._answered()]
-        positive = self._positive()
+        positive = self._positive() & self._in_corpus()
         passage, split = self.passage[positive], self.split[self.query[positive]]
         # Training queries of each passage. Twins count once, because they leave the graph together.
         asking = np.unique(pair_keys(self.groups[self.query[positive]], passage)[split == TRAIN])
@@ -123,8 +134,15 @@ class Questions:
         """Write both tables."""
         ids, texts, answers = self.queries.select(["id", "text", "answers"]).columns
         writer.queries(ids, texts, np.array(SPLITS)[self.split].tolist(), answers, self.groups)
-        query_ids, passage_ids, relevance = self.labels.select(["query_id", "passage_id", "relevance"]).columns
-        writer.qrels(query_ids, passage_ids, relevance, self.query, self.passage)
+        there = self._in_corpus()
+        columns = self.labels.select(["query_id", "passage_id", "relevance"])
+        query_ids, passage_ids, relevance = columns.filter(pa.array(there)).columns
+        writer.qrels(query_ids, passage_ids, relevance, self.query[there], self.passage[there])
+        if not there.all():
+            _, passage_ids, relevance = columns.filter(pa.array(~there)).columns
+            writer.missing(self.query[~there], passage_ids, relevance)
+        if len(alike := np.flatnonzero(self.identical >= 0)):
+            writer.identical(alike, self.identical[alike])
         again = np.flatnonzero(self.recurring[:, TRAIN])
         if len(again):
             writer.recurring(again)
@@ -151,6 +169,15 @@ class Questions:
         queries = [row for query, row in reversed(first.items()) if query not in known]
         self.queries = _appended(self.queries, queries, QUERIES)
         self.labels = _appended(self.labels, labels, LABELS)
+
+    def _measurable(self, there: np.ndarray) -> np.ndarray:
+        """bool [labels]: labels of dev and test, and those of queries with a label of a passage that is `there`.
+
+        Such labels of train stay as long as their queries may become dev or test queries.
+        """
+        known = np.zeros(len(self.queries) + 1, dtype=bool)
+        known[self.query[there]] = True
+        return np.asarray((_numbers(self.labels["split"]) != TRAIN) | known[self.query])
 
     def _settle_splits(self, settings: Ingest, problems: Problems) -> None:
         """Assigns a split to every query; leaves out queries and labels without a split."""
@@ -179,6 +206,55 @@ class Questions:
         copies = leaked(self.queries["text"], self.split)
         self._remark(copies, "queries have the words of one in a later split (train, dev, test) and were left out")
         self._keep_queries(~copies)
+        self._keep_labels(self._in_corpus() | (self.split[self.query] != TRAIN))
+        missed = ~self._in_corpus()
+        self._remark(missed, "labels of dev or test name a passage that the corpus lacks: they count as missed")
+
+    def _find_identical(self, source: Source, passage_ids: pa.ChunkedArray, left_out: bool) -> None:
+        """Finds the passage with the id of each query (`Ingest.ignore_identical_ids`), and settles labels of both."""
+        self.identical = np.full(len(self.queries), -1, np.int64)
+        ids = self.queries["id"].combine_chunks().cast(pa.large_string())
+        found = pc.index_in(passage_ids, value_set=ids)
+        passage = np.flatnonzero(found.is_valid().to_numpy())
+        query, first = np.unique(found.drop_null().to_numpy(), return_index=True)
+        if not len(query):
+            return
+        if not left_out:
+            self.remarks.append(f"{len(query):,} queries have the id of a passage, which may be among their hits")
+            return
+        self.identical[query] = passage[first]
+        joined = self._positive() & (self.identical[self.query] == self.passage)
+        if joined.any():
+            ids_of_joined = {ids[row].as_py(): row for row in np.unique(self.query[joined]).tolist()}
+            same = self._has_words(source, ids_of_joined)[self.query]
+            self.identical[self.query[joined & ~same]] = -1
+        alike = self.identical >= 0
+        self._remark(
+            alike,
+            "queries have the id of a passage, which is left out of their hits, as by BEIR's ignore_identical_ids: set "
+            "ingest.ignore_identical_ids=false if the ids are equal by chance",
+        )
+        if joined.any():
+            self._remark(joined & ~same, "labels name the passage with the query's id and other words: it stays a hit")
+            trained = joined & same & (self.split[self.query] == TRAIN)
+            missed = joined & same & ~trained
+            self._remark(missed, "labels of dev or test name the query itself: they count as missed")
+            self.passage[missed] = self._passages
+            self._remark(trained, "labels of train name the query itself and were left out")
+            self._keep_labels(~trained)
+
+    def _has_words(self, source: Source, wanted: dict[str, int]) -> np.ndarray:
+        """bool [queries]: queries with the words of the passage that has their id; `wanted`: rows of queries by id."""
+        same, texts = np.zeros(len(self.queries), dtype=bool), self.queries["text"]
+        for rows in source.passages(Problems()):
+            names = rows.ids if isinstance(rows.ids, list) else rows.ids.to_pylist()
+            for place, name in enumerate(names):
+                if (query := wanted.pop(name, None)) is not None:
+                    columns = (rows.titles[place], rows.texts[place])
+                    title, text = (each.as_py() if isinstance(each, pa.Scalar) else each for each in columns)
+                    words = {folded(text), folded(passage_text(title, text))}
+                    same[query] = folded(texts[query].as_py()) in words
+        return same
 
     def _find_twins(self, similarity: float) -> None:
         """Groups the training queries that are twins."""

@@ -11,6 +11,7 @@ from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.answers import Answers, answer_recall
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
+from gnn_encoder.evaluation.remarks import data_remarks, hit_remarks
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.evaluation.trec import write_qrels, write_run
@@ -34,23 +35,25 @@ class Collected:
     documents   the documents of the passages; None: the data have none
     strata      {split: the warm and cold queries and labels}
     hits        {system: [n, SHOWN]} passages of the shown split's queries
+    without_hits {split: {system: number of the labelled queries that it found nothing for}}, where there are any
     """
 
     def __init__(self, data: Dataset, measures: tuple[str, ...], evaluation: Draft, run_depth: int) -> None:
         self.data, self._draft, self._run_depth = data, evaluation, run_depth
-        self.qrels = {split: data.split_qrels(split) for split in SPLITS}
+        self.qrels = {split: data.judged(split) for split in SPLITS}
         self.queries = {s: rows for s in SPLITS if len(rows := labelled_queries(self.qrels[s]))}
         self.answered = {s: rows for s in SPLITS if len(rows := _with_answers(data, data.query_rows(s)))}
         self.asked, self.shown = evaluated_queries(data), shown_split(data)
         self.measured = tuple(dict.fromkeys((*measures, JUDGED)))
         self.documents = documents_of(data, measures)
-        self.query_ids, self.passage_ids = data.queries.column("query_id"), data.passages.ids()
+        self.query_ids, self.passage_ids = data.queries.column("query_id"), data.judged_ids()
         train = data.split_qrels("train")
         self.strata = {split: warm_strata(self.qrels[split], train) for split in self.queries}
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
         self._of_strata: dict[str, dict[str, dict[str, np.ndarray]]] = {split: {} for split in self.queries}
         self._answer_hits: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.answered}
         self.hits: dict[str, np.ndarray] = {}
+        self.without_hits: dict[str, dict[str, int]] = {split: {} for split in self.queries}
         for split in self.queries if run_depth else ():
             path = Evaluation.trec_file(evaluation, split, "qrels")
             write_qrels(path, self.qrels[split], self.query_ids, self.passage_ids)
@@ -61,6 +64,8 @@ class Collected:
             how = (self.passage_ids, self.measured, self.documents)
             self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
             self._of_strata[split][system] = self.strata[split].measured(values, run, *how)
+            if missed := int((~np.isin(rows, run.query)).sum()):
+                self.without_hits[split][system] = missed
         for split, rows in self.answered.items():
             self._answer_hits[split][system] = run.hits(rows, answers.DEPTH)
         self.hits[system] = run.hits(self.queries[self.shown], SHOWN)
@@ -103,6 +108,11 @@ class Collected:
                     found[name][split] = {system: figures[inside] for system, figures in systems.items()}
         return found
 
+    def remarks(self, split: str) -> list[str]:
+        """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
+        missed = hit_remarks(self.data, split, len(self.queries[split]), self.without_hits[split])
+        return [*data_remarks(self.data, split), *missed]
+
     def answer_figures(self) -> dict[str, PerQuery]:
         """Returns {split: {system: `answers.MEASURES` [n, 3]}} of the splits with answers."""
         return {
@@ -115,7 +125,7 @@ class Collected:
 
 def evaluated_queries(data: Dataset) -> np.ndarray:
     """Returns the rows of dev and test queries with a positive label or an answer, ascending; a run must have all."""
-    parts = [labelled_queries(data.split_qrels(split)) for split in SPLITS]
+    parts = [labelled_queries(data.judged(split)) for split in SPLITS]
     parts += [_with_answers(data, data.query_rows(split)) for split in SPLITS]
     rows: np.ndarray = np.unique(np.concatenate(parts))
     return rows
@@ -123,7 +133,7 @@ def evaluated_queries(data: Dataset) -> np.ndarray:
 
 def shown_split(data: Dataset) -> str:
     """Returns the split of the report's headline: test, or dev if test has no labelled query."""
-    return "test" if len(labelled_queries(data.split_qrels("test"))) else "dev"
+    return "test" if len(labelled_queries(data.judged("test"))) else "dev"
 
 
 def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:

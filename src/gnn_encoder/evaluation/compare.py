@@ -15,7 +15,8 @@ from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_que
 from gnn_encoder.evaluation.results import PerQuery, block
 from gnn_encoder.evaluation.significance import SIGNIFICANT, TESTS
 from gnn_encoder.evaluation.strata import MEANING
-from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run
+from gnn_encoder.evaluation.trec import Ids, lines_of, read_qrels, read_run
+from gnn_encoder.retrieval.identical import run_without
 
 STATISTICS = {"permutations": 10_000, "resamples": 2000, "seed": 0}
 ENDINGS = {".gz", ".txt", ".trec", ".run", ".tsv"}
@@ -28,27 +29,39 @@ def compare(
     measures: Sequence[str],
     membership: Membership | None = None,
     test: str = "randomization",
+    ignore_identical_ids: bool = False,
 ) -> dict[str, Any]:
     """Reads runs and qrels and returns `comparison_of` the runs, with one run in memory at a time.
 
-    `membership` says which document each passage is in, for measures of documents.
+    A file without any line is the run of a system that found nothing.
+
+    Args:
+        membership: says which document each passage is in, for measures of documents.
+        ignore_identical_ids: leave out hits with the query's own id, as BEIR does. trec_eval does not.
     """
     query_ids, passage_ids = Ids(), Ids()
     labels = read_qrels(qrels, query_ids, passage_ids)
     queries = labelled_queries(labels)
     if not len(queries):
         raise UserError(f"{qrels} has no positive label, so nothing can be measured")
-    values, without_hits = {}, {}
+    values, without_hits, remarks = {}, {}, []
     for path, name in zip(runs, system_names(runs), strict=True):
         run = read_run(path, query_ids, passage_ids)
-        if not len(run.query):
+        if not len(run.query) and any(lines_of(path)):
             raise UserError(f"{path} has no hit for any query of {qrels}: are the query ids the same?")
+        identical = np.array([passage_ids.get(query, -1) for query in query_ids], np.int64)
+        if alike := int((identical[run.query] == run.passage).sum()):
+            done = "counted as in trec_eval; --ignore-identical-ids leaves them out, as BEIR does"
+            if ignore_identical_ids:
+                run, done = run_without(run, identical), "left out"
+            remarks.append(f"{name}: {alike:,} hits have their query's id, {done}")
         passages = passage_ids.column()
         documents = membership.of(passages, f"{path} and {qrels}") if membership else None
         values[name] = per_query(run, labels, queries, passages, measures, documents)
         without_hits[name] = int((~np.isin(queries, run.query)).sum())
     count = len(membership.documents.ids) if membership else None
-    return comparison_of(values, measures, len(query_ids) - len(queries), without_hits, count, test)
+    unlabelled = len(query_ids) - len(queries)
+    return comparison_of(values, measures, unlabelled, without_hits, count, test, remarks=remarks)
 
 
 def comparison_of(
@@ -59,8 +72,9 @@ def comparison_of(
     documents: int | None = None,
     test: str = "randomization",
     strata: Mapping[str, PerQuery] | None = None,
+    remarks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Compares every system with the first; returns the facts of `block` for one split, and the last five arguments.
+    """Compares every system with the first; returns the facts of `block` for one split, and the last six arguments.
 
     Args:
         values: values [queries, measures] of queries with a positive label; a query without a hit counts 0.
@@ -69,6 +83,7 @@ def comparison_of(
         documents: number of documents; None: unknown.
         test: one of `significance.TESTS`.
         strata: stratum → values of its queries; in the result, the facts of a `block`.
+        remarks: lines for the notes.
     """
 
     def facts(values: PerQuery) -> dict[str, Any]:
@@ -76,6 +91,7 @@ def comparison_of(
         return {name: fact if name == "measures" else fact[""] for name, fact in found.items()}
 
     others = {"unlabelled": unlabelled, "without_hits": without_hits, "documents": documents, "test": test}
+    others["remarks"] = list(remarks)
     return facts(values) | others | {"strata": {name: facts(of) for name, of in (strata or {}).items()}}
 
 
@@ -145,4 +161,4 @@ def notes(found: dict[str, Any]) -> list[str]:
     for system, count in found["without_hits"].items():
         if count:
             lines.append(f"{system}: no hit for {count:,} queries, which count 0")
-    return lines
+    return [*lines, *found["remarks"]]

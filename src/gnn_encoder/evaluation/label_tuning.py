@@ -7,6 +7,7 @@ either lose (`recommendation.falls`) is not chosen. Nor is one whose gain over t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -19,6 +20,7 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.retrieval.exact import Hits, merge
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
 from gnn_encoder.retrieval.memory import Memory
 from gnn_encoder.retrieval.passage_index import best_of_blocks
@@ -57,7 +59,8 @@ def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
 class Trial:
     """Queries [n] with their vectors [n, d], and the labels that they may use; `depth`: hits that are measured.
 
-    `vectors`: of all passages [m, d], possibly memory-mapped.
+    `vectors`: of all passages [m, d], possibly memory-mapped. `left_out`: passage row [n] that is no hit of each query,
+    such as `Dataset.identical`; -1: none.
     """
 
     queries: np.ndarray
@@ -65,33 +68,35 @@ class Trial:
     labels: LabelledQueries
     vectors: np.ndarray
     depth: int
+    left_out: np.ndarray | None = None
     _found: dict[bool, Hits] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
-        if not use.weight:
-            scores, rows = self._plain(labelled=True)
-        elif use.method == "softmax":
-            scores, rows = Memory(self.labels, use).search(self.vectors, self.asked, self._plain(labelled=True))
-        else:
-            lifted = best_of_blocks(
-                label_blocks(use, self.vectors, self.labels, self.labels.passages), self.asked, self.depth
-            )
-            scores, rows = merge(*self._plain(labelled=False), *lifted)
+        scores, rows = search_without(partial(self._searched, use), self.left_out, self.depth)
         return Run.from_hits(self.queries, rows, scores)
+
+    def _searched(self, use: LabelUse, k: int) -> Hits:
+        """Returns the `k` best passages; `k` is the same in all calls."""
+        if not use.weight:
+            return self._plain(k, labelled=True)
+        if use.method == "softmax":
+            return Memory(self.labels, use).search(self.vectors, self.asked, self._plain(k, labelled=True))
+        lifted = best_of_blocks(label_blocks(use, self.vectors, self.labels, self.labels.passages), self.asked, k)
+        return merge(*self._plain(k, labelled=False), *lifted)
 
     def warm(self, qrels: Qrels) -> np.ndarray:
         """Returns whether a relevant passage of each query has a label of this trial, bool [n]."""
         known = qrels.where((qrels.relevance >= 1) & np.isin(qrels.passage, self.labels.passages))
         return np.isin(self.queries, known.query)
 
-    def _plain(self, labelled: bool) -> Hits:
+    def _plain(self, k: int, labelled: bool) -> Hits:
         """Returns the best passages as they are, of all or of those without a label."""
         if labelled not in self._found:
             every = np.arange(len(self.vectors))
             rows = every if labelled else np.setdiff1d(every, self.labels.passages)
             blocks = ((np.asarray(self.vectors[some]), some) for some in in_blocks(rows))
-            self._found[labelled] = best_of_blocks(blocks, self.asked, self.depth)
+            self._found[labelled] = best_of_blocks(blocks, self.asked, k)
         return self._found[labelled]
 
 
@@ -119,11 +124,12 @@ def chosen_use(
         return uses[0], {}
     k = 0 if of_documents((settings.measure,)) else cutoff(settings.measure)
     depth = min(k or 1000, len(vectors))
-    dev = labelled_queries(data.split_qrels("dev"))
+    dev = labelled_queries(data.judged("dev"))
     if len(dev) >= max(settings.smallest_dev, 1):
         queries = _evenly(dev)
         labels = LabelledQueries.of(*pairs, len(vectors), of_train)
-        trials, qrels = [Trial(queries, encoded(queries), labels, vectors, depth)], data.split_qrels("dev")
+        left_out = data.identical[queries]
+        trials, qrels = [Trial(queries, encoded(queries), labels, vectors, depth, left_out)], data.judged("dev")
         tuned_on = "dev"
     else:
         trials = fold_trials(data, settings.folds, pairs, vectors, of_train, depth)
@@ -182,7 +188,8 @@ def fold_trials(
         others = fold_of_pair != number
         if len(inside):
             labels = LabelledQueries.of(query[others], passage[others], len(vectors), of_train)
-            trials.append(Trial(train[places[inside]], of_train[places[inside]], labels, vectors, depth))
+            queries, asked = train[places[inside]], of_train[places[inside]]
+            trials.append(Trial(queries, asked, labels, vectors, depth, data.identical[queries]))
     return trials
 
 
@@ -208,7 +215,7 @@ class _Measured:
 
     def __init__(self, data: Dataset, measure: str, qrels: Qrels) -> None:
         self._measure, self._qrels = measure, qrels
-        self._ids, self._documents = data.passages.ids(), documents_of(data, (measure,))
+        self._ids, self._documents = data.judged_ids(), documents_of(data, (measure,))
 
     def of(self, run: Run, queries: np.ndarray) -> np.ndarray:
         values = per_query(run, self._qrels, queries, self._ids, (self._measure,), self._documents)

@@ -54,10 +54,14 @@ def per_query(
         run: the ranking. Only scores and passages are used, as in trec_eval; the ranks must agree with the scores.
         qrels: labels, also graded (nDCG's gains). A passage without a label is not relevant.
         queries: [n] row numbers.
-        passage_ids: text id of every passage row; the ids order equal scores.
+        passage_ids: text id of every passage row, of missing passages that labels name, too (`Dataset.judged_ids`); the
+            ids order equal scores.
         names: names of the measures (`settings.measures`).
-        documents: the documents of the passages, for the measures that need them (`documents_of`).
+        documents: the documents of the passages, for the measures that need them (`documents_of`). A passage of a later
+            row is a document of its own.
     """
+    if documents and len(documents.document) < len(passage_ids):
+        documents = documents.of_rows(np.arange(len(passage_ids)))
     values = np.zeros((len(queries), len(names)))
     parts = [Parts.of_name(name) for name in names]
     for by_document in (False, True):

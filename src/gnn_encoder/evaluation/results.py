@@ -151,7 +151,8 @@ def per_query_table(
 
 
 def split_digest(dataset: Dataset, split: str) -> str:
-    """Returns the hex SHA-256 of the corpus and of a split's queries and labels, on which the split's measures depend.
+    """Returns the hex SHA-256 of the corpus and of a split's queries and labels, on which the split's measures depend:
+    also labels of passages that the corpus lacks, and passages that are no hit of a query with the same id.
 
     The digest leaves out other splits, so that two models trained on different queries can be compared.
     """
@@ -161,6 +162,19 @@ def split_digest(dataset: Dataset, split: str) -> str:
     texts = dataset.query_texts(qrels.query[order])
     for text, passage, relevance in zip(texts, qrels.passage[order], qrels.relevance[order], strict=True):
         digest.update(f"{text}\0{passage}\0{relevance}\n".encode())
+    judged, ids = dataset.judged(split), dataset.judged_ids()
+    missing = judged.where(judged.passage >= len(dataset.passages))
+    names = ids.take(pa.array(missing.passage)).to_pylist()
+    texts = dataset.query_texts(missing.query)
+    lines = [
+        f"{text}\0missing\0{name}\0{relevance}\n"
+        for text, name, relevance in zip(texts, names, missing.relevance, strict=True)
+    ]
+    queries = dataset.query_rows(split)
+    alike = queries[dataset.identical[queries] >= 0]
+    texts = dataset.query_texts(alike)
+    lines += [f"{text}\0left out\0{row}\n" for text, row in zip(texts, dataset.identical[alike], strict=True)]
+    digest.update("".join(sorted(lines)).encode())
     return digest.hexdigest()
 
 

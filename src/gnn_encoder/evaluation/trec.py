@@ -87,6 +87,11 @@ def read_run(path: Path, queries: Ids, passages: Ids, *, every: bool = False) ->
     return Run.by_score(query, passage, score)
 
 
+def lines_of(path: Path) -> Iterator[int]:
+    """Yields the numbers, from 1, of a run file's lines that are not blank."""
+    return (number for number, _ in _lines(path, RUN_FORM))
+
+
 def read_run_of(path: Path, data: Dataset) -> Run:
     """Returns all hits of a run file as rows of a dataset.
 

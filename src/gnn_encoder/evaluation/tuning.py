@@ -20,11 +20,11 @@ def chosen_weight(
     Args:
         ranked: returns the ranking of some queries [n] with a weight.
     """
-    qrels = data.split_qrels("dev")
+    qrels = data.judged("dev")
     dev = labelled_queries(qrels)
     if len(weights) == 1 or not len(dev):
         return weights[len(weights) // 2], {}
-    ids, documents = data.passages.ids(), documents_of(data, (measure,))
+    ids, documents = data.judged_ids(), documents_of(data, (measure,))
     figures = {
         weight: float(per_query(ranked(dev, weight), qrels, dev, ids, (measure,), documents).mean())
         for weight in weights

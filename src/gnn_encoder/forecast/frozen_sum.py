@@ -87,6 +87,9 @@ def reciprocal_ranks(
             above = asked[start:stop] @ mixed.T > best[start:stop, None] + TIE
             pairs = slice(*np.searchsorted(sample.row, [start, stop]))
             above[sample.row[pairs] - start, sample.place[pairs]] = False
+            if sample.same is not None:
+                alike = np.flatnonzero(sample.same[start:stop] >= 0)
+                above[alike, sample.same[start:stop][alike]] = False
             rank = 1 + above @ sample.weight
             values[start:stop, column] = np.where(rank <= CUTOFF, 1 / rank, 0.0)
     return values

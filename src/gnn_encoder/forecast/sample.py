@@ -13,6 +13,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, pair_keys
 from gnn_encoder.artifacts.arrays import ranges
+from gnn_encoder.artifacts.tables import find_pairs
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.settings.bm25 import IndexBm25
@@ -36,6 +37,7 @@ class Sample:
     weight     float64 [c], the number of the corpus's passages that each passage stands for
     row, place int64 [r], the relevant pairs: indices in `queries` and in `passages`, ascending by query; positives of
                a query's twins are also positives of the query (`Dataset.groups`)
+    same       int64 [a], index in `passages` of the passage that is the query itself, -1: none; None: none of any query
     """
 
     split: str
@@ -44,6 +46,7 @@ class Sample:
     weight: np.ndarray
     row: np.ndarray
     place: np.ndarray
+    same: np.ndarray | None = None
 
 
 def draw(dataset: Dataset, most: int, seed: int, progress: NewProgress) -> Sample:
@@ -65,7 +68,8 @@ def draw(dataset: Dataset, most: int, seed: int, progress: NewProgress) -> Sampl
         passages = np.concatenate([certain, drawn])
         order = np.argsort(passages)
         passages, weight = passages[order], weight[order]
-    return Sample(split, queries, passages.astype(np.int32), weight, row, np.searchsorted(passages, passage))
+    same = find_pairs(passages, np.zeros(len(queries)), dataset.identical[queries])
+    return Sample(split, queries, passages.astype(np.int32), weight, row, np.searchsorted(passages, passage), same)
 
 
 def _found(dataset: Dataset, queries: np.ndarray, without: np.ndarray, count: int, progress: NewProgress) -> np.ndarray:

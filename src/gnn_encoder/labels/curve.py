@@ -8,6 +8,7 @@ the value of labels to a trained model, and not the figures of a training with f
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import TextEncoder, device
 from gnn_encoder.query_graph.propagation import Propagation
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 
 MEASURE, DEPTH = "RR@10", 10
 SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
@@ -29,7 +31,10 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class DevQueries:
-    """The labelled dev queries of a run: rows [a], vectors E_Q(q) fp32 [a, d], and the labels."""
+    """The labelled dev queries of a run: rows [a], vectors E_Q(q) fp32 [a, d], and labels of passages in the corpus.
+
+    A query may have none, because its relevant passages are missing (`Dataset.judged`): its figure is 0.
+    """
 
     rows: np.ndarray
     vectors: np.ndarray
@@ -39,8 +44,7 @@ class DevQueries:
     def of(cls, run: FinishedRun) -> "DevQueries":
         """Encodes the queries; raises UserError if there are none."""
         data = run.sources.dataset
-        qrels = data.split_qrels("dev")
-        rows = labelled_queries(qrels)
+        qrels, rows = data.split_qrels("dev"), labelled_queries(data.judged("dev"))
         if not len(rows):
             raise UserError(f"{data.path} has no labelled dev query, so the value of labels cannot be measured")
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
@@ -48,8 +52,9 @@ class DevQueries:
 
     def figures(self, run: FinishedRun, vectors: np.ndarray, places: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The measure of each query with passage vectors [m, d], float64 [a], or of some queries."""
-        scores, hits = exact.search(vectors, self.vectors[places], min(DEPTH, len(vectors)))
         rows = self.rows[places]
+        left_out, depth = run.sources.dataset.identical[rows], min(DEPTH, len(vectors))
+        scores, hits = search_without(partial(exact.search, vectors, self.vectors[places]), left_out, depth)
         ranking = Run.from_hits(rows, hits, scores)
         figures: np.ndarray = per_query(ranking, self.qrels, rows, run.known.passage_ids, [MEASURE])[:, 0]
         return figures

@@ -23,6 +23,7 @@ curve) is not subtracted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from gnn_encoder.labels.curve import DEPTH, DevQueries
 from gnn_encoder.labels.nodes import FinishedRun, changed_nodes
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 
 SIMULATED = 100
 """Dev queries that get a label of their own, to measure V."""
@@ -121,9 +123,10 @@ class Suggestions:
     def labelled_value(self, seed: int = 0) -> float:
         """V: the mean of the measure over up to `SIMULATED` dev queries, each with a label of its own."""
         run, dev = self._run, self._dev
-        count = min(SIMULATED, len(dev.rows))
-        places = np.sort(np.random.default_rng(seed).choice(len(dev.rows), count, replace=False))
         labels, ids = dev.qrels.positive(), run.known.passage_ids
+        answered = np.flatnonzero(np.isin(dev.rows, labels.query))
+        count = min(SIMULATED, len(answered))
+        places = np.sort(np.random.default_rng(seed).choice(answered, count, replace=False))
         first = {int(row): int(np.flatnonzero(labels.query == row)[0]) for row in dev.rows[places]}
         texts = run.sources.dataset.query_texts(dev.rows[places])
         own = [
@@ -152,7 +155,8 @@ class Suggestions:
         asked = encode_texts(encoder, texts, **run.encoding_settings.speed)
         similarity, nearest = self._nearest(asked)
         margin, first = self._margins(asked)
-        of_dev = (self._nearest(self._dev.vectors)[0], self._margins(self._dev.vectors)[0])
+        left_out = run.sources.dataset.identical[self._dev.rows]
+        of_dev = (self._nearest(self._dev.vectors)[0], self._margins(self._dev.vectors, left_out)[0])
         expected = expected_figures((similarity, margin), of_dev, self._now)
         counts = np.array([log[text] for text in texts])
         gains = counts * np.maximum(0.0, value - expected)
@@ -183,8 +187,8 @@ class Suggestions:
         if len(nodes) > ASKING:
             nodes = np.sort(np.random.default_rng(seed).choice(len(nodes), ASKING, replace=False))
         k = min(DEPTH, m)
-        _, of_train = exact.search(self._vectors, np.asarray(encoding.queries[nodes]), k)
-        _, of_dev = exact.search(self._vectors, dev.vectors, k)
+        of_train = self._hits(np.asarray(encoding.queries[nodes]), k, data.identical[graph.queries[nodes]])[1]
+        of_dev = self._hits(dev.vectors, k, data.identical[dev.rows])[1]
         precision = cold_precision(of_dev, cold, _relevant(dev, of_dev))
         answers = demand(np.concatenate([of_train, of_dev]), cold, precision, m)
         best = np.argsort(-answers, kind="stable")[:most]
@@ -207,9 +211,13 @@ class Suggestions:
         scores, nodes = exact.search(_unit(stored), _unit(asked), 1)
         return scores[:, 0], nodes[:, 0]
 
-    def _margins(self, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _hits(self, asked: np.ndarray, k: int, left_out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Scores [a, k] and rows [a, k] of the best passages; `left_out` [a]: passages that are the query itself."""
+        return search_without(partial(exact.search, self._vectors, asked), left_out, k)
+
+    def _margins(self, asked: np.ndarray, left_out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Difference of the first two scores [a] (0 with a single passage), and the first passage [a]."""
-        scores, rows = exact.search(self._vectors, asked, min(2, len(self._vectors)))
+        scores, rows = self._hits(asked, min(2, len(self._vectors)), left_out)
         return scores[:, 0] - scores[:, -1], rows[:, 0]
 
 

@@ -55,9 +55,9 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     asked = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
     lengths = [np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(asked))]
     train = data.split_qrels("train").positive()
-    counts = {split: len(labelled_queries(data.split_qrels(split))) for split in ("train", "dev", "test")}
+    counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
     judged = next((split for split in ("dev", "test") if counts[split]), "")
-    warm = float(warm_strata(data.split_qrels(judged), train).rows(WARM).mean()) if judged else 0.0
+    warm = float(warm_strata(data.judged(judged), train).rows(WARM).mean()) if judged else 0.0
     per_passage = np.bincount(train.passage, minlength=len(data.passages))
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
     return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths)

@@ -48,11 +48,11 @@ def compare_with_champion(
         settings: settings of the challenger's evaluation; precision, depth, test, permutations and seed are used.
         progress: starts the progress report of a stage, given its name and number of queries.
     """
-    qrels, searchers = data.split_qrels(split), {CHAMPION: champion, CHALLENGER: challenger}
+    qrels, searchers = data.judged(split), {CHAMPION: champion, CHALLENGER: challenger}
     queries = labelled_queries(qrels)
     rows, _ = present_rows(champion.bundle.passages.ids(), data.passages.ids())
     gone = int((rows >= len(data.passages)).sum())
-    strata = [warm_strata(qrels, data.split_qrels("train")), old_strata(qrels, rows)]
+    strata = [warm_strata(qrels, data.split_qrels("train")), old_strata(qrels, earlier_rows(rows, data))]
     values: dict[str, dict[str, np.ndarray]] = {}
     for name, searcher in searchers.items():
         found = bundle_figures(searcher, data, split, measures, settings, progress(name, len(queries)), strata=strata)
@@ -94,27 +94,44 @@ def bundle_figures(
 
     The bundle ranks as `gnn-encoder search` does by default: by its vectors, with its own index and query encoder, by
     BM25, or by both; for `settings.depth` hits, or more if a measure needs more. A hit that is not in the dataset keeps
-    its rank, is not relevant, and is a document of its own. A passage that is not in the bundle is never a hit.
+    its rank, is not relevant, and is a document of its own. A passage that is not in the bundle is never a hit, and
+    neither is one that is the query itself (`Dataset.identical`).
 
     Args:
         documents: the documents of the dataset's passages; None: those of the dataset, if it has any.
         strata: strata of the split.
     """
-    qrels = data.split_qrels(split)
+    qrels = data.judged(split)
     queries = labelled_queries(qrels)
     rows, ids = present_rows(searcher.bundle.passages.ids(), data.passages.ids())
+    m, missing = len(data.passages), data.judged_ids().slice(len(data.passages))
+    # Missing passages that labels name have the rows behind the corpus, and names that no hit has.
+    rows[rows >= m] += len(missing)
+    unnamed = pa.array([f"\x01{name}" for name in missing.to_pylist()], ids.type)
+    ids = pa.chunked_array([*ids.slice(0, m).chunks, unnamed, *ids.slice(m).chunks], ids.type)
+    in_bundle = np.full(len(ids), -1, np.int32)
+    in_bundle[rows] = np.arange(len(rows))
+    same = data.identical[queries]
+    left_out = np.where(same >= 0, in_bundle[same], -1)
     questions = data.query_texts(queries)
     vectors = encode_texts(searcher.encoder, questions, progress=progress, **settings.speed)
     depth = min(max(settings.depth, *map(cutoff, measures)), max(len(rows), 1))
-    found = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth)
+    found = served_run(searcher.bundle, searcher.index, queries, questions, vectors, depth, left_out)
     documents = documents or documents_of(data, measures)
-    if documents:
-        documents = documents.of_rows(np.arange(len(ids)))
     run = Run(found.query, rows[found.passage], found.rank, found.score)
     values = {ALL: per_query(run, qrels, queries, ids, measures, documents)}
     for each in strata:
         values |= each.measured(values[ALL], run, ids, measures, documents)
     return values
+
+
+def earlier_rows(rows: np.ndarray, data: Dataset) -> np.ndarray:
+    """Returns the rows of passages that are not new to a bundle with the `rows` of `present_rows`.
+
+    Missing passages that labels name are among them: no corpus brings them.
+    """
+    m = len(data.passages)
+    return np.append(rows[rows < m], np.arange(m, len(data.judged_ids())))
 
 
 def present_rows(ids: pa.ChunkedArray, present: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:

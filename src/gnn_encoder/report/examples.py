@@ -63,7 +63,7 @@ def examples(
         figures: {system: [n]} one measure of each query.
         hits: {system: [n, SHOWN]} passage rows, best first, -1 after the last hit.
     """
-    labels = dataset.split_qrels(split).positive()
+    labels = dataset.judged(split).positive()
     queries = labelled_queries(labels)[positions]
     ids = dataset.queries.column("query_id").take(pa.array(queries)).to_pylist()
     shown = []

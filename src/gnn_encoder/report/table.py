@@ -6,6 +6,7 @@ from typing import Any
 from rich import box
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.results import in_table
@@ -24,6 +25,8 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
 
     The best value of a column is bold; `*` marks a significant difference from the baseline. The row below a dense
     system is the system's fusion with BM25. Measures that do not fit beside others into 80 columns have a table below.
+
+    Remarks on the data follow, if there are any.
 
     Args:
         more: title → rows of a further block.
@@ -50,7 +53,7 @@ def results_table(metrics: dict[str, Any], more: Mapping[str, Sequence[Row]] | N
             for label, cells in rows:
                 table.add_row(label, *(cells[measure] for measure in part))
             table.add_section()
-    return Group(*tables)
+    return Group(*tables, *(Text(remark) for remark in metrics.get("remarks", ())))
 
 
 def _fitting(measures: Sequence[str], label: int) -> list[list[str]]:

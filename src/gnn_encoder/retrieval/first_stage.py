@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
+from gnn_encoder.retrieval.identical import search_without
 
 Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
@@ -37,6 +38,15 @@ def search_splits(
     return Run.concatenate(runs)
 
 
+def leaving_out(dataset: Dataset, search: Search) -> Search:
+    """Returns a search that leaves out of each query's hits the passage that is the query itself."""
+
+    def found(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        return search_without(lambda depth: search(queries, depth), dataset.identical[queries], k)
+
+    return found
+
+
 def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval_depth: int) -> Run:
     """Returns the run of all hits of run artifacts over different passages, or over different queries.
 
@@ -60,7 +70,7 @@ def join_runs(dataset: Dataset, parts: Sequence[Path], *, train_depth: int, eval
 
 def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
     """R@100 and MRR@10 of a run, averaged over the dev queries with a positive; empty without such queries."""
-    labels = dataset.split_qrels("dev").positive()
+    labels = dataset.judged("dev").positive()
     queries, positives = np.unique(labels.query, return_counts=True)
     if len(queries) == 0:
         return {}

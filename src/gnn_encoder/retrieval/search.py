@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from gnn_encoder.artifacts.texts import is_blank
 from gnn_encoder.errors import UserError, printable
 from gnn_encoder.inference.numpy_bert import Bert
 from gnn_encoder.retrieval.fusion import UNTUNED, fuse
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def ranking(
     vectors: np.ndarray,
     k: int,
     weight: float | None,
+    left_out: np.ndarray | None = None,
 ) -> Run:
     """The best `k` passages of many queries by weight · dense score + (1 - weight) · BM25 score, as in `fused_run`.
 
@@ -208,33 +210,41 @@ def ranking(
         bm25: the passages' BM25 index; None is enough for a weight of None, the vectors alone.
         queries: row numbers [n] of the queries, for the run. questions: their texts [n].
         vectors: their vectors [n, d]; with weight 0, BM25 alone, nobody looks at them.
+        left_out: passage row [n] that is no hit of each query, such as `Dataset.identical`; -1: none.
     """
     if weight is None or bm25 is None:
-        scores, rows = index.search(vectors, k)
+        scores, rows = search_without(partial(index.search, vectors), left_out, k)
         return Run.from_hits(queries, rows, scores)
     depth = max(k, DEPTH)
-    scores, rows = bm25.search(questions, depth)
+    scores, rows = search_without(partial(bm25.search, questions), left_out, depth)
     lexical = Run.from_hits(queries, rows, scores)
     if not weight:
         return lexical.of(queries, k)
-    scores, rows = index.search(vectors, depth)
+    scores, rows = search_without(partial(index.search, vectors), left_out, depth)
     return fuse(lexical, Run.from_hits(queries, rows, scores), weight, k)[0]
 
 
 def served_run(
-    bundle: Bundle, index: PassageIndex, queries: np.ndarray, questions: Sequence[str], vectors: np.ndarray, k: int
+    bundle: Bundle,
+    index: PassageIndex,
+    queries: np.ndarray,
+    questions: Sequence[str],
+    vectors: np.ndarray,
+    k: int,
+    left_out: np.ndarray | None = None,
 ) -> Run:
     """The best `k` passages of many queries, as `gnn-encoder search` ranks them by default (`Bundle.serving`).
 
     Args:
         queries: row numbers [n] of the queries, for the run. questions: their texts [n]. vectors: their vectors [n, d].
+        left_out: as in `ranking`.
 
     Raises:
         UserError: the bundle is served with BM25, but has no BM25 index.
     """
     weight = bundle.serving.weight
     bm25 = None if weight is None else bm25_of(bundle)
-    return ranking(index, bm25, queries, questions, vectors, k, weight)
+    return ranking(index, bm25, queries, questions, vectors, k, weight, left_out)
 
 
 def _tuned_weight(bundle: Bundle) -> tuple[float, str]:

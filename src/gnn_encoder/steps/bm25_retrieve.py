@@ -9,7 +9,7 @@ from gnn_encoder.artifacts import Dataset, Draft
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.first_stage import search_splits, searched_queries
+from gnn_encoder.retrieval.first_stage import leaving_out, search_splits, searched_queries
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Bm25Retrieve
 from gnn_encoder.settings.systems import LEXICAL
@@ -25,7 +25,7 @@ def bm25_retrieve(
     searching = context.progress("searching", count, "queries")
     run = search_splits(
         data,
-        lambda queries, k: index.search(data.query_texts(queries), k, searching),
+        leaving_out(data, lambda queries, k: index.search(data.query_texts(queries), k, searching)),
         train_depth=settings.train_depth,
         eval_depth=settings.eval_depth,
         share=settings.share,

@@ -19,6 +19,7 @@ from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.edge_features import EdgeFeatureWriter
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.update.changes import carry_over, passage_digests, text_digests
@@ -64,10 +65,14 @@ def build_graph(
     unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))
     asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
-    if former:
-        retrieved = former.search(vectors, asked, depth, settings.neighbors)
-    else:
-        _, retrieved = exact.search(vectors, asked, depth)
+
+    def nearest(k: int) -> tuple[np.ndarray, np.ndarray]:
+        if former is None:
+            return exact.search(vectors, asked, k)
+        rows = former.search(vectors, asked, k, settings.neighbors)
+        return np.zeros(rows.shape, np.float32), rows  # nobody looks at the scores
+
+    _, retrieved = search_without(nearest, data.identical[queries], depth)
     kinds = settings.edge_kinds
     edges = retrieved[:, : settings.neighbors if "retrieved" in kinds else 0]
     if not kinds:  # One empty slot per query: memory-mapping fails for an array without columns.

@@ -5,6 +5,7 @@ training does only roughly; docs/evidence.md says how well.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.measures import COLD, cutoff
@@ -87,7 +89,7 @@ class _Trial:
     ) -> None:
         self.context, self.settings, self.data = context, settings, data
         self.encoders, self.passages = encoders, passages
-        self.qrels = data.split_qrels(DEV)
+        self.qrels = data.judged(DEV)
         self.asked = labelled_queries(self.qrels)
         strata = warm_strata(self.qrels, data.split_qrels("train"))
         self.cold = strata.rows(COLD)
@@ -113,9 +115,11 @@ class _Trial:
         return found
 
     def _measured(self, passages: np.ndarray, asking: np.ndarray) -> np.ndarray:
-        scores, hits = exact.search(passages, asking, min(cutoff(self.settings.measure), len(passages)))
+        depth = min(cutoff(self.settings.measure), len(passages))
+        left_out = self.data.identical[self.asked]
+        scores, hits = search_without(partial(exact.search, passages, asking), left_out, depth)
         run = Run.from_hits(self.asked, hits, scores)
-        return per_query(run, self.qrels, self.asked, self.data.passages.ids(), [self.settings.measure])[:, 0]
+        return per_query(run, self.qrels, self.asked, self.data.judged_ids(), [self.settings.measure])[:, 0]
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:
         """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""

@@ -16,11 +16,11 @@ def choose_reranker(
 ) -> Metrics:
     """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run.
 
-    A run without any hit belongs to a system that the settings leave out. SS-BERT(d) and QSF are not among the runs,
+    A run without files belongs to a system that the settings leave out. SS-BERT(d) and QSF are not among the runs,
     because a search could not rank as they do: a bundle has no query generator, and does not say a passage's section.
     """
-    data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).rows.get("hits")]
-    qrels, ids = data.split_qrels("dev"), data.passages.ids()
+    data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).files]
+    qrels, ids = data.judged("dev"), data.judged_ids()
     dev, measure = labelled_queries(qrels), (settings.measure,)
     documents = documents_of(data, measure)
     figures = {

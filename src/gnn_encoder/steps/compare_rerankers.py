@@ -74,7 +74,7 @@ def measured(
     context: Context, settings: CompareRerankers, data: Dataset, run: Run, split: str, folders: Mapping[str, Path]
 ) -> dict[str, Diffusion]:
     """Returns the diffusion of information in each encoder, over pairs drawn from a split's first hits."""
-    hits = run.of(labelled_queries(data.split_qrels(split)), settings.depth)
+    hits = run.of(labelled_queries(data.judged(split)), settings.depth)
     rows = np.random.default_rng(settings.seed).permutation(len(hits.query))[: settings.diffusion_pairs]
     progress = context.progress("diffusion", len(folders) * len(rows), "pairs")
     found = {}

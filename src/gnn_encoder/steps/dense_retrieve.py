@@ -14,7 +14,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import CHUNK, search
-from gnn_encoder.retrieval.first_stage import search_splits
+from gnn_encoder.retrieval.first_stage import leaving_out, search_splits
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.systems import DPR
@@ -39,6 +39,7 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
         scores, found = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
         return scores, np.where(found < 0, found, found + share.start)
 
-    run = search_splits(data, search_dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
+    dense = leaving_out(data, search_dense)
+    run = search_splits(data, dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
     run.write(dpr_run, DPR)
     return hit_figures("dense_retrieve", data, run, len(rows), encoding_rate, whole=settings.shards == 1)

@@ -26,8 +26,8 @@ from gnn_encoder.settings.outcome import Evaluate
 def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Path], evaluation: Draft) -> Metrics:
     """Measures the runs one at a time, to save memory, and compares each with the baseline.
 
-    Queries without a positive label are left out and counted. A query without a hit counts 0. A run without any hit
-    belongs to a system that the settings leave out.
+    Queries without a positive label are left out and counted. A query without a hit counts 0, also if a system finds
+    nothing for any query. A run without files belongs to a system that the settings leave out.
 
     Raises:
         UserError: no labelled dev or test query, a measure of documents of data without documents, two runs of one
@@ -42,7 +42,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
     for path in runs:
-        if not read_manifest(path).rows.get("hits"):
+        if not read_manifest(path).files:
             progress.advance()
             continue
         system, run = System.of(path), Run.read(path)
@@ -69,6 +69,8 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "headline_split": collected.shown,
         "documents": len(collected.documents.ids) if collected.documents else None,
         "unlabelled_queries": {split: len(data.query_rows(split)) - len(rows) for split, rows in queries.items()},
+        "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},
+        "remarks": [remark for split in queries for remark in collected.remarks(split)],
         "digests": {split: split_digest(data, split) for split in queries},
         "fusions": {system: each for system, each in facts.items() if "method" in each},
         "labels": {system: each for system, each in facts.items() if "labels" in each},

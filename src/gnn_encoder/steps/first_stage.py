@@ -15,6 +15,7 @@ from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.retrieval.identical import run_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import served_run
 from gnn_encoder.runs.step import Context, Metrics, step
@@ -38,6 +39,7 @@ def first_stage(
         found = _ordered_pool(context, data, Bm25.load(Bm25Index.read(bm25_index).path))
     else:
         found = lexical if settings.source == BM25 else read_run_of(local_file(settings.source), data)
+    found = run_without(found, data.identical)  # a pool or a file may have the query itself
     note = ""
     if settings.source != BM25:
         rows = {split: data.query_rows(split) for split in SPLITS}
@@ -68,7 +70,8 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)
         vectors = encode_texts(encoder, questions, progress=progress, **settings.speed)
-        return served_run(bundle, index, queries, questions, vectors, k).scored_hits(queries, k)
+        run = served_run(bundle, index, queries, questions, vectors, k, data.identical[queries])
+        return run.scored_hits(queries, k)
 
     return search_splits(data, search, train_depth=settings.train_depth, eval_depth=settings.eval_depth)
 

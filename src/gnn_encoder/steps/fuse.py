@@ -37,12 +37,12 @@ def fuse(
     asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
     lexical, dense = (Run.read(path).of(asked, depth) for path in (lexical_run, dense_run))
     first, second = System.of(lexical_run).name, System.of(dense_run).name
-    qrels, weight = data.split_qrels("dev"), fusion.UNTUNED
+    qrels, weight = data.judged("dev"), fusion.UNTUNED
     tuned: dict[str, Any] = {"tuned_on": None}
     dev = labelled_queries(qrels)
     if len(dev):
         some = dev[np.linspace(0, len(dev) - 1, min(len(dev), TUNING_QUERIES)).astype(int)]
-        ids, documents = data.passages.ids(), documents_of(data, (settings.measure,))
+        ids, documents = data.judged_ids(), documents_of(data, (settings.measure,))
         tuning = context.progress("tuning", len(fusion.GRID), "weights")
 
         def figure(run: Run) -> float:

@@ -22,7 +22,7 @@ def measure_latency(
 ) -> Metrics:
     """Measures the time of single queries of the headline split, the two systems in turn."""
     data = Dataset(dataset)
-    questions = data.query_texts(labelled_queries(data.split_qrels(shown_split(data))))
+    questions = data.query_texts(labelled_queries(data.judged(shown_split(data))))
     facts = systems_latency(questions, dual_encoder, passage_vectors, bundle)
     Latency.write(latency, facts)
     took = {system: each["encode_ms"] + each["search_ms"] for system, each in facts["systems"].items()}

@@ -1,5 +1,6 @@
 """Ranks passages for the dev and test queries with one dense system."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rank
@@ -26,12 +28,11 @@ def rank(
 ) -> Metrics:
     """Ranks with the vectors of a bundle, or with the backbone in the settings.
 
-    If none is given, the run is empty and the tables leave the system out.
+    If none is given, no run is written, and the tables leave the system out.
     """
     data = Dataset(dataset)
     asked = evaluated_queries(data)
-    texts, depth = data.query_texts(asked), min(settings.depth, len(data.passages))
-
+    texts, depth, left_out = data.query_texts(asked), min(settings.depth, len(data.passages)), data.identical[asked]
     facts: dict[str, Any] = {}
 
     def encoded(encoder: TextEncoder) -> np.ndarray:
@@ -44,16 +45,16 @@ def rank(
             chosen = parts.manifest.metrics
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
-        scores, passages = PassageIndex.read(parts).search(queries, depth)
+        scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
     elif settings.backbone:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
         progress = context.progress("encoding", len(vectors), "passages")
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
-        scores, passages = exact.search(vectors, encoded(encoder), depth)
+        scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
     else:
-        scores, passages = np.empty((len(asked), 0), np.float32), np.empty((len(asked), 0), np.int32)
+        return {"headline": "neither a bundle nor a backbone"}
     ranking = Run.from_hits(asked, passages, scores)
     ranking.write(run, settings.system, **facts)
     return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}

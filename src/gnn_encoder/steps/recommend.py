@@ -94,7 +94,7 @@ def _by_rule(settings: Recommend, data: Dataset, evaluated: Evaluation, order: l
     evaluate = Evaluate.model_validate(evaluated.manifest.settings)
     baseline = evaluated.metrics["baseline"]
     values = {system: evaluated.figures(DEV, system, settings.measure) for system in order}
-    strata = warm_strata(data.split_qrels(DEV), data.split_qrels("train"))
+    strata = warm_strata(data.judged(DEV), data.split_qrels("train"))
 
     def p_value(differences: np.ndarray) -> float:
         column = differences[:, None]

@@ -3,6 +3,7 @@
 All variants of a study start from the same M_de, the same candidates and the same cross-encoder.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from gnn_encoder.evaluation.strata import warm_strata
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
+from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.settings.labels import EncodeWithLabels
@@ -40,7 +42,7 @@ def try_variant(
 ) -> Metrics:
     """Trains the variant and propagates over the full graph, or chooses a use of labels; searches, and measures."""
     data, queries, passages = Dataset(dataset), read_vectors(query_vectors), read_vectors(passage_vectors)
-    qrels = {split: data.split_qrels(split) for split in SPLITS}
+    qrels = {split: data.judged(split) for split in SPLITS}
     rows = {split: labelled_queries(labels) for split, labels in qrels.items()}
     asked = np.concatenate(list(rows.values()))
     if not len(asked):
@@ -49,15 +51,15 @@ def try_variant(
     if settings.labels:
         run = _with_labels(settings.labels, data, queries, passages, asked, settings.depth)
     elif not settings.trains:
-        run = _searched(passages, asked, np.asarray(queries[asked]), settings.depth)
+        run = _searched(data, passages, asked, np.asarray(queries[asked]), settings.depth)
     else:
         built = BuildGraph.model_validate(read_manifest(graph).settings)
         arrays, encoders = narrowed(Graph.read(graph), built, settings), DualEncoder.load(dual_encoder)
         passages, of_queries, trained = train_variant(
             context, settings, data, TrainingSet.read(training_set), encoders, arrays, queries, passages
         )
-        run = _searched(passages, asked, of_queries(asked), settings.depth)
-    ids = data.passages.ids()
+        run = _searched(data, passages, asked, of_queries(asked), settings.depth)
+    ids = data.judged_ids()
     found = {split: per_query(run, qrels[split], rows[split], ids) for split in SPLITS if len(rows[split])}
     train = data.split_qrels("train")
     warm = {split: warm_strata(qrels[split], train).rows(WARM) for split in found}
@@ -72,9 +74,9 @@ def try_variant(
     return {**trained, **means, "headline": headline}
 
 
-def _searched(passages: np.ndarray, asked: np.ndarray, asking: np.ndarray, depth: int) -> Run:
+def _searched(data: Dataset, passages: np.ndarray, asked: np.ndarray, asking: np.ndarray, depth: int) -> Run:
     """Ranks passages [m, d] for the queries `asked` [n] with the vectors `asking` [n, d]."""
-    scores, hits = exact.search(passages, asking, depth)
+    scores, hits = search_without(partial(exact.search, passages, asking), data.identical[asked], depth)
     return Run.from_hits(asked, hits, scores)
 
 
@@ -88,7 +90,8 @@ def _with_labels(
     of_train = np.asarray(queries[data.query_rows("train")])
     use, _ = chosen_use(data, settings, passages, of_train, lambda rows: np.asarray(queries[rows]))
     labels = LabelledQueries.of(*labelled_pairs(data), len(passages), of_train)
-    return Trial(asked, np.asarray(queries[asked]), labels, passages, min(depth, len(passages))).ranked(use)
+    depth, left_out = min(depth, len(passages)), data.identical[asked]
+    return Trial(asked, np.asarray(queries[asked]), labels, passages, depth, left_out).ranked(use)
 
 
 def _table(split: str, rows: np.ndarray, warm: np.ndarray, values: np.ndarray) -> pa.Table:

@@ -34,13 +34,14 @@ class DevPool:
         self.passages = np.union1d(positives, others).astype(np.int32)
         known = KnownPositives(labels.query, labels.passage)
         self.relevant = known.contains(self.queries[:, None], self.passages[None, :])
+        self._same = dataset.identical[self.queries][:, None] == self.passages  # no hit: the query itself
 
     def __len__(self) -> int:
         return len(self.queries)
 
     def measure(self, queries: np.ndarray, passages: np.ndarray) -> dict[str, float]:
         """Mean reciprocal rank at 10 and recall at 20 in the pool, for vectors of queries [u, d], passages [c, d]."""
-        scores = queries @ passages.T
+        scores = np.where(self._same, -np.inf, queries @ passages.T)
         hits = np.take_along_axis(self.relevant, np.argsort(-scores, axis=1, kind="stable"), axis=1)
         recall = hits[:, :20].sum(1) / hits.sum(1)
         return {MRR: reciprocal_rank(hits), "dev_pool/R_at_20": float(recall.mean())}

@@ -1,0 +1,58 @@
+"""Says what a reader of figures has to know about the data behind them: labels and hits that are not as they seem."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gnn_encoder.artifacts import Dataset
+from gnn_encoder.evaluation.measures import labelled_queries
+from gnn_encoder.settings.systems import LEXICAL
+
+SAMPLE = 1000
+"""Passages, the first ones, in which words between spaces are counted."""
+LONG = 15.0
+"""Characters of a word on average from which on the texts are taken to have no spaces between words. English has 6."""
+
+
+def data_remarks(data: Dataset, split: str) -> Iterator[str]:
+    """Yields what the labels and ids of a split mean for all figures on its queries."""
+    judged, m = data.judged(split).positive(), len(data.passages)
+    queries = labelled_queries(judged)
+    missing, reachable = judged.where(judged.passage >= m), judged.where(judged.passage < m)
+    names = data.judged_ids().take(pa.array(missing.passage))
+    themselves = pc.equal(names, data.queries.column("query_id").take(pa.array(missing.query))).to_numpy()
+    themselves &= data.identical[missing.query] >= 0
+    lost = len(queries) - len(labelled_queries(reachable))
+    without = f"; {lost:,} queries have no other relevant passage and count 0" if lost else ""
+    for rows, what in ((~themselves, "a passage that the corpus lacks"), (themselves, "the query itself")):
+        if count := int(rows.sum()):
+            yield (
+                f"{count:,} of {len(judged.query):,} {split} labels name {what}: they count as missed, as trec_eval "
+                f"counts them{without}"
+            )
+            without = ""
+    if alike := int((data.identical[queries] >= 0).sum()):
+        yield (
+            f"{alike:,} of {len(queries):,} {split} queries have the id of a passage, which is left out of their hits, "
+            "as BEIR does (ingest.ignore_identical_ids)"
+        )
+
+
+def hit_remarks(data: Dataset, split: str, queries: int, without_hits: Mapping[str, int]) -> Iterator[str]:
+    """Yields which systems found nothing for some of a split's `queries`, {system: count}."""
+    for system, count in without_hits.items():
+        why = f": {_no_word(data)}" if system == LEXICAL else ""
+        yield f"{system} found nothing for {count:,} of {queries:,} {split} queries, which count 0{why}"
+
+
+def _no_word(data: Dataset) -> str:
+    """Says why BM25 finds nothing, with the number of words a passage if spaces are few."""
+    texts = data.passages.take(np.arange(min(SAMPLE, len(data.passages)))).full_texts()
+    words = [text.split() for text in texts]
+    count, characters = sum(map(len, words)), sum(len(word) for of_text in words for word in of_text)
+    reason = "no passage has one of their words"
+    if characters > LONG * count:
+        reason += f"; the texts have no spaces between words ({count / len(texts):.1f} words a passage)"
+    return reason
