@@ -38,6 +38,7 @@ def bigrams(*runs: str) -> list[str]:
         ("हिन्दी में कितने दिन हैं?", ["हिन्दी", "में", "कितने", "दिन", "हैं"]),
         ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
         ("كِتَاب", ["كِتَاب"]),
+        ("ﻻ ﬀ", ["لا", "ff"]),
         ("½ of 2½", ["of", "21⁄2"]),
         ("Windows™ 10⁻³", ["windows", "10"]),
     ],
@@ -64,6 +65,12 @@ def test_words_of_other_scripts(text: str, expected: list[str]) -> None:
 )
 def test_forms_of_a_text_that_read_the_same_have_the_same_words(one: str, other: str) -> None:
     assert words(one) == words(other) != []
+
+
+def test_single_letters_are_words_where_they_are_asked_for() -> None:
+    assert words("Is C a é ½?") == ["is"]
+    assert words("Is C a é ½?", shortest=1) == ["is", "c", "a", "é", "1⁄2"]
+    assert words("金 a", shortest=1) == ["金", "a"]
 
 
 def test_different_words_stay_different() -> None:

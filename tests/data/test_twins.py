@@ -102,3 +102,15 @@ def test_only_training_queries_have_twins_and_the_dataset_names_them(
     assert data.queries["query_id"].to_pylist() == [f"q{i}" for i in range(7)]
     assert data.groups.tolist() == [0, 1, 2, 0, 0 if similarity else 4, 5, 6]
     assert f"{3 if similarity else 2} training queries ask the same as another" in capsys.readouterr().err
+
+
+def test_nearly_equal_questions_without_spaces_recur() -> None:
+    """Words are pairs of characters there; without them each question would be one word."""
+    texts = [
+        "金沢の図書館は何時に開きますか",
+        "金沢の図書館は何時に開きますか。",
+        "金沢の図書館は何時に開くの",
+        "福岡の空港は遠いですか",
+    ]
+    again = recurring(texts, np.array([0, 1, 1, 1]), 2, 0.6)
+    assert again[:, 0].tolist() == [False, True, True, False]

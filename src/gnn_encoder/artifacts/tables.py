@@ -216,8 +216,8 @@ class KnownPositives:
 
     A positive of a query is also a positive of the query's twins (`Dataset.groups`). Otherwise a model would learn for
     queries with the same meaning both that a passage is relevant and that the passage is not relevant. For the same
-    reason a copy of a positive is a positive, too (`Dataset.passage_groups`), and so is the passage that is the query
-    itself (`Dataset.identical`), which is no negative of the query.
+    reason a copy of a positive is a positive, too (`Dataset.passage_groups`). The passage that is the query itself
+    (`Dataset.identical`) is among the pairs, so that it is no negative of the query.
 
     `query`, `passage` are dataset rows [r]. Rows with query -1 are ignored: a generated query shares no positive.
     `groups` int [n] is the group of every query of the dataset, `passage_groups` int [m] that of every passage; None:

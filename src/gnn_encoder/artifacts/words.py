@@ -1,4 +1,4 @@
-"""Splits a text into the words that BM25 counts, per script: one rule for queries and passages.
+"""Splits a text into words, per script: one rule for queries and passages, in BM25 and where queries are compared.
 
 An ASCII text is split at all characters but letters, digits and `_`, and a word has at least two characters. Other
 texts follow the same rule, with four additions:
@@ -30,17 +30,20 @@ _SIGNS = re.compile(
 )
 """Frequent signs that split words. Without them nearly all English texts are ASCII, whose words take a third of the
 time."""
-_ASCII_WORDS = re.compile(r"\w\w+", re.ASCII).findall
+_ASCII_WORDS = {1: re.compile(r"\w+", re.ASCII).findall, 2: re.compile(r"\w\w+", re.ASCII).findall}
 
 
-def words(text: str) -> list[str]:
-    """Returns the words of a text in order, each as often as it occurs."""
+def words(text: str, shortest: int = 2) -> list[str]:
+    """Returns the words of a text in order, each as often as it occurs.
+
+    `shortest`: the least number of characters of a word in a script with spaces, 1 or 2.
+    """
     if not text.isascii() and not (text := _SIGNS.sub(" ", text)).isascii():
         text = visible(text)
     if text.isascii():
-        return _ASCII_WORDS(text.lower())
+        return _ASCII_WORDS[shortest](text.lower())
     runs, scripts = _patterns()
-    return [word for run in runs(text) for word in _words_of_run(run, scripts)]
+    return [word for run in runs(text) for word in _words_of_run(run, scripts, shortest)]
 
 
 @cache
@@ -57,10 +60,10 @@ def _patterns() -> tuple[Callable[[str], list[str]], Callable[[str], Iterator[An
     return runs.findall, regex.compile(rf"([{unspaced}][{unspaced}\p{{M}}]*)|[^{unspaced}]+").finditer
 
 
-def _words_of_run(run: str, scripts: Callable[[str], Iterator[Any]]) -> Iterator[str]:
+def _words_of_run(run: str, scripts: Callable[[str], Iterator[Any]], shortest: int) -> Iterator[str]:
     """Yields the words of a run of letters, marks and digits."""
     if run.isascii():
-        if len(run) > 1:
+        if len(run) >= shortest:
             yield run.lower()
         return
     for form in folded(run).split():  # a few compatibility forms have spaces
@@ -70,5 +73,5 @@ def _words_of_run(run: str, scripts: Callable[[str], Iterator[Any]]) -> Iterator
             text = part[0]
             if part[1] and len(text) > 1:
                 yield from (text[i : i + 2] for i in range(len(text) - 1))
-            elif mixed or min(len(text), len(run)) > 1:  # a single sign, such as ½, has a longer form
-                yield text
+            elif mixed or (len(text) >= shortest and (len(run) >= shortest or run.isalpha())):
+                yield text  # a sign such as ½ is one character, though its form is longer

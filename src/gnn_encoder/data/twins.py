@@ -4,8 +4,9 @@ Counts recurring queries: those that nearly equal another one, also in another s
 Equal texts (`texts.folded`) are always twins: all 1,131 twins among
 MedQuAD's 13,677 training queries differ in letter case. Punctuation counts: "C" is not "C++".
 
-Other queries are twins if the Jaccard similarity of their sets of words reaches `ingest.twin_similarity`. Ingestion
-forms the groups, so that all steps agree. No model exists at ingestion, and later models have different vectors.
+Other queries are twins if the Jaccard similarity of their sets of words (`artifacts.words`, with single letters)
+reaches `ingest.twin_similarity`. Ingestion forms the groups, so that all steps agree. No model exists at ingestion, and
+later models have different vectors.
 
 The threshold is off by default, because no cheap measure recognises equal meaning. On MedQuAD, 1.0 adds 85 queries
 ("Klippel-Feil syndrome" and "Klippel Feil syndrome"), 0.9 adds 162, and 0.8 joins 116 questions in one chain ("What is
@@ -16,7 +17,6 @@ Cost for 500,000 random queries of 3 to 9 words out of 50,000: 0.4 s of processo
 200 MB with 0.8; a minute if most words are among a few frequent ones.
 """
 
-import re
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts.arrays import ranges
 from gnn_encoder.artifacts.texts import folded_column
+from gnn_encoder.artifacts.words import words as words_of
 
-WORD = re.compile(r"\w+")
 PAIRS = 2**18
 """Pairs of queries compared at a time."""
 ROUNDING = 1e-6
@@ -84,7 +84,7 @@ def similar_pairs(
     vocabulary: dict[str, int] = {}
     words, indptr = array("i"), array("q", [0])
     for text in texts:
-        words.extend(vocabulary.setdefault(word, len(vocabulary)) for word in dict.fromkeys(WORD.findall(text)))
+        words.extend(vocabulary.setdefault(word, len(vocabulary)) for word in dict.fromkeys(words_of(text, shortest=1)))
         indptr.append(len(words))
     n, word, begins = len(texts), np.asarray(words), np.asarray(indptr)
     sets = csr_array((np.ones(len(word), np.int32), word, begins), shape=(n, len(vocabulary)))
