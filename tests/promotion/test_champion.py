@@ -125,6 +125,39 @@ def test_queries_on_passages_that_the_champion_lacks_are_new(
     assert "MRR@10, 4 new queries" in shown and "MRR@10, 16 old queries" in shown
 
 
+def test_missing_passages_and_the_query_itself_are_no_hits(
+    tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The corpus has lost the passages of four test queries, which labels still name; the champion has them and finds
+    them first. It also finds first the passage of a fifth query, which is this query itself."""
+    labels, passages = tiny_dataset.split_qrels("test"), next(tiny_dataset.passages.stream())
+    lost = labels.passage[:4]
+    kept = np.setdiff1d(np.arange(100), lost)
+    with drafting(tmp_path / "present", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        columns = (passages.ids, passages.titles, passages.texts)
+        writer.passages(*([column[row] for row in kept] for column in columns))
+        queries = tiny_dataset.queries.to_pydict()
+        writer.queries(*(queries[name] for name in ("query_id", "text", "split", "answers")))
+        rows, there = labels.query[4:], np.searchsorted(kept, labels.passage[4:])
+        ids = [queries["query_id"][row] for row in rows], [passages.ids[row] for row in labels.passage[4:]]
+        writer.qrels(*ids, [1] * len(rows), rows, there)
+        writer.missing(labels.query[:4], [passages.ids[row] for row in lost], [1] * 4)
+        writer.identical(rows[:1], there[:1])
+        writer.close()
+    present = Dataset(tmp_path / "present")
+    champion = searcher(tmp_path / "champion", tiny_dataset, tiny_backbone, 10)
+    found = compared(present, champion, champion)
+    assert (found.gone, found.strata["all"].queries, set(found.strata)) == (4, 20, {"all", "cold", "old"})
+    assert found.strata["all"].other["RR@10"] == pytest.approx(5 / 20)  # the fifth to the tenth but one
+    assert found.strata["all"].other["R@1000"] == pytest.approx(15 / 20)
+    by_command = _compare_bundles({"x": tmp_path / "champion"}, present, "test", MEASURES, None, "randomization")
+    assert by_command["results"]["x"] == found.strata["all"].other
+    assert any(
+        remark.startswith("4 of 20 test labels name a passage that the corpus lacks") for remark in notes(by_command)
+    )
+
+
 def test_rows_of_passages_that_are_gone_come_after_all() -> None:
     rows, ids = present_rows(pa.chunked_array([["b", "x"], ["a", "y"]]), pa.chunked_array([["a"], ["b", "c"]]))
     np.testing.assert_array_equal(rows, [1, 3, 0, 4])
