@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gnn_encoder.data.splits import DEV, NONE, TEST, TRAIN, complete, drawn, highest, leaked, share
 
 TEXTS = pa.chunked_array([[f"query number {i}" for i in range(2000)]])
+ANSWERED = np.ones(2000, dtype=bool)
 
 
 def test_shares_are_even_and_do_not_mind_case() -> None:
@@ -19,17 +20,17 @@ def test_shares_are_even_and_do_not_mind_case() -> None:
 
 def test_dev_is_set_apart_from_train_alone() -> None:
     split = np.array([TRAIN] * 1500 + [TEST] * 500, dtype=np.int8)
-    out, remarks = complete(split, TEXTS, 0.1)
+    out, remarks = complete(split, TEXTS, ANSWERED, 0.1)
     assert (out[1500:] == TEST).all()
     assert 100 < (out == DEV).sum() < 200 and len(remarks) == 1
-    assert np.array_equal(out, complete(split, TEXTS, 0.1)[0])
-    assert np.array_equal(complete(out, TEXTS, 0.5)[0], out)
+    assert np.array_equal(out, complete(split, TEXTS, ANSWERED, 0.1)[0])
+    assert np.array_equal(complete(out, TEXTS, ANSWERED, 0.5)[0], out)
 
 
 def test_without_test_dev_is_the_test_and_without_both_each_is_set_apart() -> None:
-    out, _ = complete(np.array([TRAIN] * 1500 + [DEV] * 500, dtype=np.int8), TEXTS, 0.1)
+    out, _ = complete(np.array([TRAIN] * 1500 + [DEV] * 500, dtype=np.int8), TEXTS, ANSWERED, 0.1)
     assert (out[1500:] == TEST).all() and 100 < (out == DEV).sum() < 200
-    out, _ = complete(np.full(2000, TRAIN, dtype=np.int8), TEXTS, 0.1)
+    out, _ = complete(np.full(2000, TRAIN, dtype=np.int8), TEXTS, ANSWERED, 0.1)
     assert 140 < (out == DEV).sum() < 260 and 140 < (out == TEST).sum() < 260
 
 
@@ -48,11 +49,11 @@ def test_twins_are_set_apart_together() -> None:
     texts = pa.chunked_array([[kind.format(i) for kind in kinds for i in range(500)]])
     train = np.full(1500, TRAIN, dtype=np.int8)
     for similarity, together in ((0.0, 2), (0.8, 3)):
-        split = complete(train, texts, 0.2, similarity)[0].reshape(3, 500)
+        split = complete(train, texts, ANSWERED[:1500], 0.2, similarity)[0].reshape(3, 500)
         assert (split[:together] == split[0]).all()
         assert (split == split[0]).all() == (together == 3)
         assert 60 < (split[0] == DEV).sum() < 140 and 60 < (split[0] == TEST).sum() < 140
-        backwards = complete(train, texts.take(np.arange(1500)[::-1]), 0.2, similarity)[0][::-1]
+        backwards = complete(train, texts.take(np.arange(1500)[::-1]), ANSWERED[:1500], 0.2, similarity)[0][::-1]
         assert np.array_equal(backwards, split.ravel())
 
 
@@ -93,8 +94,28 @@ def test_a_draw_changes_by_what_came_and_not_as_a_whole() -> None:
 
 
 def test_a_draw_does_not_follow_from_where_dev_was_set_apart() -> None:
-    split, _ = complete(np.array([TRAIN] * 1500 + [TEST] * 500, dtype=np.int8), TEXTS, 0.5)
+    split, _ = complete(np.array([TRAIN] * 1500 + [TEST] * 500, dtype=np.int8), TEXTS, ANSWERED, 0.5)
     places = np.array([share(text.as_py()) for text in TEXTS])
     train = np.flatnonzero(split == TRAIN)
     keep = drawn(split, TEXTS, np.ones(2000, dtype=bool), {TRAIN: len(train) // 2}, seed=0)[train]
     assert abs(places[train][keep].mean() - places[train][~keep].mean()) < 0.05
+
+
+@given(st.sets(st.integers(0, 10**6), min_size=1, max_size=50), st.sampled_from([0.0, 0.1, 0.5]), st.booleans())
+def test_few_queries_are_set_apart_so_that_both_sides_have_some(names: set[int], fraction: float, test: bool) -> None:
+    """Chance alone would set apart none of a few queries, or nearly all. Every third query has no relevant passage."""
+    texts = pa.chunked_array([[f"question {name}" for name in sorted(names)]])
+    answered = np.arange(len(names)) % 3 > 0
+    split = np.full(len(names), TRAIN, dtype=np.int8)
+    if test:
+        texts = pa.chunked_array([[*texts.to_pylist(), "a test query"]])
+        answered, split = np.append(answered, True), np.append(split, np.int8(TEST))
+    before = int((answered & (split == TRAIN)).sum())
+    out, _ = complete(split, texts, answered, fraction)
+    train, dev, tests = (int((answered & (out == part)).sum()) for part in (TRAIN, DEV, TEST))
+    assert train >= min(before, 2) and train + dev + tests == before + test
+    if fraction:
+        spare = before - 2
+        assert (tests > 0) == (test or spare > 0) and (dev > 0) >= (test and spare > 0)
+    else:
+        assert (out == split).all()

@@ -274,3 +274,14 @@ def test_a_test_query_in_another_form_of_its_characters_leaks_nowhere(tmp_path: 
     report = check(Ingest(dataset=str(folder)))
     assert report.queries == {"train": 2, "dev": 1, "test": 1}
     assert any(remark.startswith(f"{len(forms)} queries have the words of one in a later") for remark in report.remarks)
+
+
+def test_what_only_a_step_after_hours_would_find_is_found_at_once(tmp_path: Path) -> None:
+    every = [(query, f"d{i}", 1) for query in ("q0", "q1") for i in range(6)]
+    found = problems_of(write_beir(tmp_path / "all", qrels={**QRELS, "train": every}))
+    assert set(found) == {Kind.NO_NEGATIVE}
+    assert not problems_of(write_beir(tmp_path / "control", qrels={**QRELS, "train": every[1:]}))
+    unlabelled = {**QRELS, "dev": [("q3", "d3", 0)], "test": [("q4", "d4", 0)]}
+    assert set(problems_of(write_beir(tmp_path / "dark", qrels=unlabelled))) == {Kind.NO_EVALUATION}
+    one = {**unlabelled, "dev": QRELS["dev"]}
+    assert not problems_of(write_beir(tmp_path / "dev", qrels=one))

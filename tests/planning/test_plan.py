@@ -19,7 +19,7 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.planning import rates as measuring
 from gnn_encoder.planning.auto import budget_seconds, planned
 from gnn_encoder.planning.facts import DataFacts, data_facts
-from gnn_encoder.planning.plan import FEWEST, LENGTHS, PER_QUERY, RESERVE, Plan, plan_run
+from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.pipeline import PIPELINES
@@ -60,7 +60,7 @@ def test_a_plan_fits_its_budget_and_is_a_preset() -> None:
         assert 0 < sum(plan.seconds.values()) <= RESERVE * budget
         settings = parse_settings(plan.settings)
         assert settings.train_dual_encoder.passage_length in LENGTHS
-        kept = settings.ingest.max_train_queries or train
+        kept = settings.ingest.max_trained_queries or train
         assert kept == train or FEWEST <= kept < train
         assert len(calls(settings, PIPELINES["train"])["choose_graph"].settings.tried)  # type: ignore[attr-defined]
 
@@ -69,7 +69,7 @@ def test_more_time_is_never_less_training() -> None:
     before = (0, 0, 0, 0)
     for minutes in (15, 20, 30, 60, 120, 480):
         settings = parse_settings(plan_run(facts(), RATES, 60.0 * minutes, "minilm").settings)
-        queries = settings.ingest.max_train_queries or 10**9
+        queries = settings.ingest.max_trained_queries or 10**9
         dual = settings.train_dual_encoder
         now = (queries, dual.passage_length, dual.epochs, settings.train_gnn.epochs)
         assert now[:2] >= before[:2] and (now[1] > before[1] or now[2:] >= before[2:]), minutes
@@ -191,3 +191,33 @@ def test_without_data_there_is_one_line(tmp_path: Path) -> None:
     assert isinstance(result.exception, UserError) and "no data: give --dataset" in str(result.exception)
     result = CliRunner().invoke(app, ["run", "--root", str(tmp_path), "--dataset", "x", "--budget", "soon"])
     assert "--budget soon" in str(result.exception)
+
+
+def test_a_budget_draws_what_is_trained_on_and_keeps_the_labels() -> None:
+    whole = plan_run(facts(), RATES, 3600.0, "minilm")
+    assert whole.settings["ingest"] == {} and OTHER_LABELS not in whole.seconds
+    assert "encode_with_labels" not in whole.settings and "queries" not in whole.settings["build_graph"]
+    for train, minutes, shared, held in (
+        (20_000, 30, 0.5, "all"),
+        (20_000, 15, 0.5, "trained"),
+        (20_000, 30, 0.0, "trained"),
+    ):
+        plan = plan_run(facts(train=train, shared=shared), RATES, 60.0 * minutes, "minilm")
+        settings = parse_settings(plan.settings)
+        assert settings.ingest.max_train_queries == 0 and FEWEST <= settings.ingest.max_trained_queries < train
+        assert settings.build_graph.queries == held and plan.seconds[OTHER_LABELS] > 0
+        assert sum(plan.seconds.values()) <= RESERVE * 60 * minutes
+        assert ("it holds all labels" in plan.reasons["graph"]) == (held == "all")
+        assert "of them trained on, which is what fits" in plan.reasons["data"]
+    more = plan_run(facts(train=80_000), RATES, 1800.0, "minilm")
+    assert parse_settings(more.settings).encode_with_labels.clusters == (4,), "fewer uses of the labels are tried"
+    with pytest.raises(UserError, match=r"a limit ingest\.max_train_queries"):
+        plan_run(facts(train=2_000_000), RATES, 600.0, "minilm")
+
+
+def test_the_users_own_draw_is_not_reduced() -> None:
+    drawn = plan_run(replace(facts(train=20_000), drawn=900), RATES, 1800.0, "minilm")
+    assert drawn.settings["ingest"] == {"max_trained_queries": 900}
+    assert "900 of them trained on, as the settings say" in drawn.reasons["data"]
+    with pytest.raises(UserError, match="larger --budget"):
+        plan_run(replace(facts(train=20_000), drawn=15_000), RATES, 1800.0, "minilm")

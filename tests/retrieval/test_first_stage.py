@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gnn_encoder.artifacts import Dataset, Run
-from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.artifacts import Dataset, KnownPositives, Run
+from gnn_encoder.retrieval.first_stage import chance_negatives, dev_figures, negative_pool, search_splits
 
 
 def random_search(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -50,3 +50,24 @@ def test_first_positive_at_rank_eleven_counts_for_recall_alone(tiny_dataset: Dat
         rows = np.insert(others, rank - 1, labels.passage, axis=1).astype(np.int32)
         run = Run.from_hits(labels.query, rows, np.zeros(rows.shape, np.float32))
         assert dev_figures(tiny_dataset, run) == {"dev/R_at_100": 1.0, "dev/RR_at_10": pytest.approx(expected)}
+
+
+def test_a_query_without_a_negative_gets_some_by_chance(tiny_dataset: Dataset) -> None:
+    """Query 3 finds its positive alone, query 5 nothing; the others keep what the first stage found."""
+    _, rows = random_search(tiny_dataset)
+    labels = tiny_dataset.trained_labels
+    positive = labels.passage[np.argsort(labels.query)]
+    rows = rows[:60, :4].copy()
+    rows[3], rows[5] = [positive[3], -1, -1, -1], -1
+    run = Run.from_hits(np.arange(60), rows, np.zeros(rows.shape, np.float32))
+    pool = negative_pool(tiny_dataset, [run], 4)
+    for row, (query, passage) in enumerate(zip(labels.query, labels.passage, strict=True)):
+        found = pool[row][pool[row] >= 0]
+        assert passage not in found and len(set(found.tolist())) == len(found) > 0
+        if query in (3, 5):
+            assert len(found) == 4 and np.array_equal(pool[row], negative_pool(tiny_dataset, [run], 4)[row])
+        else:
+            assert found.tolist() == [p for p in rows[query] if p != passage]
+    known = KnownPositives(np.repeat(3, 99), np.arange(99))
+    drawn = chance_negatives(tiny_dataset, known, np.array([3]), 200)
+    assert set(drawn.ravel()) <= {-1, 99}, "no positive, whatever the chance"

@@ -1,6 +1,7 @@
 """Presets and overrides: what is taken, and what is refused before anything runs."""
 
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import pytest
@@ -11,6 +12,7 @@ from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.kubeflow.package import load_cluster
 from gnn_encoder.runs import launch
 from gnn_encoder.runs.pipelines import dataset_override
+from gnn_encoder.runs.reranking import every_reranking_call
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.measures import checked
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings
@@ -240,3 +242,21 @@ def test_every_form_of_a_measure_is_one_of_ir_measures(name: str) -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is no measure known here: write RR@k"):
         checked(name)
+
+
+def test_ingest_knows_which_settings_choose_by_dev_queries() -> None:
+    def told(*settings: str, steps: str = "train") -> tuple[str, ...]:
+        own: Any = calls(load_settings("obliqa", settings), PIPELINES[steps])["ingest"].settings
+        return tuple(own.chosen_on_dev)
+
+    assert told() == told(steps="update") == (), "the further training needs none: it leaves the model as it is"
+    assert told("train_dpr.keep=best", "train_gnn.keep=best") == ("train_dpr.keep", "train_gnn.keep")
+    assert told("train_dual_encoder.keep=best", "train_dual_encoder.patience=3") == ()
+    assert told("choose_graph.variants={one: {train_gnn.keep: best}}") == ("train_gnn.keep",)
+    assert told("train_gnn.keep=best", steps="ablation") == ("train_gnn.keep",)
+    rerank: Any = every_reranking_call(load_settings("obliqa"), ["colbert"])["ingest"].settings
+    assert rerank.chosen_on_dev == ("train_reranker.keep",)
+    with pytest.raises(UserError, match=r"unknown setting ingest\.chosen_on_dev"):
+        override("ingest.chosen_on_dev=[train_gnn.keep]")
+    with pytest.raises(UserError, match=r"train_gnn\.keep = best needs dev_queries"):
+        override("train_gnn.keep=best", "train_gnn.dev_queries=0")

@@ -8,6 +8,7 @@ import pytest
 from beir_folder import PASSAGES, QRELS, QUERIES, lines, write_beir
 
 from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts.added_labels import AddedLabel, write_labels
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.steps.ingest import ingest
@@ -128,3 +129,30 @@ def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:
     passages = Dataset(tmp_path / "out").passages
     assert [len(group.ids) for group in passages.stream()] == [10_000, 10_000, 5_003]
     assert passages.take(np.array([25_002, 9_999, 10_000])).texts == ["text 25002", "text 9999", "text 10000"]
+
+
+def test_a_setting_that_chooses_by_dev_queries_needs_some(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d", qrels={**QRELS, "dev": [("q3", "d3", 0)]})
+    with pytest.raises(UserError, match=r"no dev query with a relevant passage, and train_gnn\.keep = best chooses"):
+        ingest(Ingest(dataset=str(folder), chosen_on_dev=("train_gnn.keep",)), dataset=tmp_path / "out" / "dataset")
+    assert list((tmp_path / "out").iterdir()) == []
+    ingest(Ingest(dataset=str(folder)), dataset=tmp_path / "without")
+    ingest(
+        Ingest(dataset=str(write_beir(tmp_path / "with")), chosen_on_dev=("train_gnn.keep",)), dataset=tmp_path / "dev"
+    )
+
+
+def test_added_queries_are_trained_on_besides_the_draw(tmp_path: Path) -> None:
+    label = AddedLabel("new", "quite another need", "d0")
+    write_labels(tmp_path / "labels.jsonl", [label])
+    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=20)
+    ingest(asked.model_copy(update={"labels": str(tmp_path / "labels.jsonl")}), dataset=tmp_path / "out")
+    data = Dataset(tmp_path / "out")
+    assert len(data.trained) == 21 and len(data.query_rows("train")) == 61
+    assert "new" in data.queries["query_id"].take(data.trained).to_pylist()
+
+
+def test_a_draw_of_one_cannot_train(tmp_path: Path) -> None:
+    asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=1)
+    with pytest.raises(UserError, match="fewer than 2 different training queries"):
+        ingest(asked, dataset=tmp_path / "out")

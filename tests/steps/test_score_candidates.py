@@ -21,3 +21,12 @@ def test_candidates_and_labels_each_pair_once_and_in_order(tiny_dataset: Dataset
     expected |= {(int(q), int(p)) for q, row in zip(queries, found, strict=True) for p in row if p >= 0}
     assert list(zip(query.tolist(), passage.tolist(), strict=True)) == sorted(expected)
     assert query.dtype == passage.dtype == np.int32
+
+
+def test_without_any_negative_there_are_some_by_chance(tiny_dataset: Dataset) -> None:
+    labels = tiny_dataset.trained_labels
+    run = Run.from_hits(labels.query, labels.passage[:, None], np.zeros((len(labels.query), 1)))
+    query, _ = candidate_pairs(tiny_dataset, [run], 5)
+    assert (np.bincount(query)[labels.query] == 6).all(), "the label and five others"
+    some = Run.concatenate([run, Run.from_hits(labels.query[:1], np.array([[labels.passage[1]]]), np.zeros((1, 1)))])
+    assert len(candidate_pairs(tiny_dataset, [some], 5)[0]) == len(labels.query) + 1, "one query has a negative"

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from saved_states import wait_for_each
 from torch import multiprocessing
 
-from gnn_encoder.artifacts import Dataset, Qrels, read_manifest
+from gnn_encoder.artifacts import Dataset, DatasetWriter, Qrels, drafting, read_manifest
 from gnn_encoder.inference.generation import generate, pair_batch, passage_ids, query_ids
 from gnn_encoder.inference.tokens import Tokens
 from gnn_encoder.models.query_generator import QueryGenerator
@@ -244,3 +244,42 @@ def test_order_is_of_seed_and_epoch() -> None:
 
     assert order(0, 0) == order(0, 0)
     assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
+
+
+@pytest.mark.parametrize("wanted", [3, 40, 100, 200])
+def test_few_answers_to_many_questions_leave_pairs_to_train_on(wanted: int) -> None:
+    """12 passages with 40 queries each: any 40 queries touch all passages."""
+    pairs = Qrels(np.arange(480), np.arange(480) % 12, np.ones(480, int))
+    train, held_out = split_pairs(pairs, 0.1, 0, wanted, 3, np.arange(480))
+    assert apart(train, held_out) and 240 <= len(train.query) < 480
+    assert 3 <= len(held_out.query) <= min(wanted, 48)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9, 1.0])
+def test_half_of_the_pairs_of_data_of_any_size_are_trained_on(share: float) -> None:
+    generator, measured = np.random.default_rng(0), 0
+    for passages in (1, 2, 3, 12, 50):
+        for queries in range(1, 51, 7):
+            query, passage = np.repeat(np.arange(queries), 2), generator.integers(0, passages, 2 * queries)
+            pairs = Qrels(query, passage, np.ones(len(query), int))
+            train, held_out = split_pairs(pairs, share, 0, 200, 1, np.arange(queries))
+            assert apart(train, held_out) and 2 * len(train.query) >= len(query)
+            assert passages > 1 or not len(held_out.query)
+            measured += len(held_out.query) > 0
+    assert measured > 5, "the control"
+
+
+def test_a_generator_that_cannot_be_measured_says_so(tmp_path: Path, tiny_seq2seq: Path) -> None:
+    """All queries are labelled with one of two passages, so none can be held out."""
+    with drafting(tmp_path / "data", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["p0", "p1"], ["", ""], ["the old river", "the bright stone"])
+        writer.queries([f"q{i}" for i in range(20)], [f"what is {i}" for i in range(20)], ["train"] * 20, [[]] * 20)
+        writer.qrels([f"q{i}" for i in range(20)], ["p0"] * 20, [1] * 20, list(range(20)), [0] * 20)
+        writer.close()
+    train_query_generator(
+        settings_for(tiny_seq2seq, epochs=1), dataset=tmp_path / "data", query_generator=tmp_path / "generator"
+    )
+    metrics = read_manifest(tmp_path / "generator").metrics
+    assert metrics["pairs"] == 20 and metrics["held_out_pairs"] == 0 and "rougeL" not in metrics
+    assert "ROUGE not measured" in metrics["headline"]

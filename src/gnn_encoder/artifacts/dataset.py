@@ -10,6 +10,7 @@ identical.parquet  query, passage: row numbers of the queries that have the id o
                  is left out of the query's hits, if there are any
 missing.parquet  query, passage_id, relevance: labels of dev and test queries for passages that no ranking can have, if
                  there are any: the corpus lacks the passage, or it is the query itself
+trained.parquet  query: row numbers of the training queries that are trained on, if these are a draw
 labels.jsonl     labels that were added to an earlier bundle and are in the other tables, if any are (`added_labels`)
 
 Data with documents have three files more (`artifacts.structure`). Files that only some data have leave the schema's
@@ -35,7 +36,7 @@ from gnn_encoder.artifacts.structure import CITATIONS, DOCUMENTS, NODES, STRUCTU
 
 CORPUS, QUERIES, QRELS, POOL = "corpus.parquet", "queries.parquet", "qrels.parquet", "pool.parquet"
 RECURRING, IDENTICAL, MISSING = "recurring.parquet", "identical.parquet", "missing.parquet"
-PASSAGE_GROUPS = "passage_groups.npy"
+PASSAGE_GROUPS, TRAINED = "passage_groups.npy", "trained.parquet"
 BATCH = 10_000
 """Rows that a reader holds in memory at a time."""
 ROW_GROUP = 1_000
@@ -51,6 +52,7 @@ SCHEMAS = {
     RECURRING: pa.schema({"query": NUMBER}),
     IDENTICAL: pa.schema({"query": NUMBER, "passage": NUMBER}),
     MISSING: pa.schema({"query": NUMBER, "passage_id": TEXT, "relevance": NUMBER}),
+    TRAINED: pa.schema({"query": NUMBER}),
     **STRUCTURE_SCHEMAS,
 }
 SPLITS = ("train", "dev", "test")
@@ -267,6 +269,21 @@ class Dataset:
         return Qrels(query, len(self.passages) + names.indices.to_numpy(), relevance), names.dictionary
 
     @cached_property
+    def trained(self) -> np.ndarray:
+        """Rows int32, ascending, of the training queries that are trained on: all, or `ingest.max_trained_queries`.
+
+        The labels of the others count wherever labels are used without training: in the strata, in the graph, among
+        known positives, and in the systems of `encode_with_labels`.
+        """
+        file = self.path / TRAINED
+        return read_columns(file, "query")[0] if file.is_file() else self.query_rows("train")
+
+    @cached_property
+    def trained_labels(self) -> Qrels:
+        """Labels with relevance of at least 1 of the queries in `trained`."""
+        return self.qrels.where(np.isin(self.qrels.query, self.trained)).positive()
+
+    @cached_property
     def added(self) -> list[AddedLabel]:
         """The labels of `ingest.labels` that are in the tables and not in the data themselves."""
         return read_labels(file) if (file := self.path / ADDED_LABELS).is_file() else []
@@ -362,6 +379,11 @@ class DatasetWriter:
         """Write labels of passages that the corpus lacks, for `Dataset.judged`."""
         self._open(MISSING)
         self._write(MISSING, query, passage_ids, relevance)
+
+    def trained(self, query: Column) -> None:
+        """Write the queries that are trained on, as `Dataset.trained`."""
+        self._open(TRAINED)
+        self._write(TRAINED, query)
 
     def added(self, labels: Iterable[AddedLabel]) -> None:
         """Write the labels of `Dataset.added`."""

@@ -1,5 +1,6 @@
 """Queries and labels: joins them to each other and to the corpus, checks them, and assigns splits."""
 
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Questions:
                      query itself, has a row behind those of the corpus; only labels of dev and test name it.
     identical int64 [queries]: as `Dataset.identical`
     groups    int [queries]: as `Dataset.groups`
+    trained   bool [queries]: training queries that are trained on
     recurring bool [queries, splits]: whether another query of each split nearly equals the query
     train_before_draw, dev_before_draw   number of training, and of dev queries before the draw
     """
@@ -74,17 +76,35 @@ class Questions:
         self.train_before_draw = int((self.split == TRAIN).sum())
         self.dev_before_draw = int((self.split == DEV).sum())
         most = {TRAIN: settings.max_train_queries, DEV: settings.max_dev_queries}
-        drawing = np.where(_added(self.queries), NONE, self.split)
-        self._keep_queries(drawn(drawing, self.queries["text"], self._answered(), most, settings.seed))
+        self._keep_queries(self._drawn(most, settings.seed))
         self._find_identical(source, passage_ids, settings.ignore_identical_ids)
         self._find_twins(settings.twin_similarity)
+        train = self.split == TRAIN
+        self.trained = train & self._drawn({TRAIN: settings.max_trained_queries}, settings.seed)
         texts = self.queries["text"].to_pylist()
         self.recurring = recurring(texts, self.split, len(SPLITS), settings.recurrence_similarity)
-        trained = np.unique(self.groups[self._answered() & (self.split == TRAIN)])
         if not source.has_queries:
             self.remarks.append("no queries: `run` and `rerank` need queries.jsonl and qrels/train.tsv in the folder")
-        elif len(trained) < FEWEST_TRAINING and not problems.count(Kind.MISSING_FILE):
-            problems.add(Kind.NO_TRAINING, source.name)
+        elif not problems.count(Kind.MISSING_FILE):
+            for kind in self._lacks(len(passage_ids)):
+                problems.add(kind, source.name)
+
+    def _drawn(self, most: Mapping[int, int], seed: int) -> np.ndarray:
+        """bool [queries]: as `splits.drawn`; queries that came with added labels are kept besides the draw."""
+        drawing = np.where(_added(self.queries), NONE, self.split)
+        return drawn(drawing, self.queries["text"], self._answered(), most, seed)
+
+    def _lacks(self, passages: int) -> Iterator[Kind]:
+        """Yields what a run needs and the queries lack; a step would find it only after hours of training."""
+        pair = self._positive() & self.trained[self.query]
+        asking = np.unique(pair_keys(self.groups[self.query[pair]], self.passage[pair]))
+        relevant = np.unique(asking >> 32, return_counts=True)[1]  # passages of each group of twins
+        if len(relevant) < FEWEST_TRAINING:
+            yield Kind.NO_TRAINING
+        elif (relevant == passages).all():
+            yield Kind.NO_NEGATIVE
+        if not (self._answered() & (self.split != TRAIN)).any():
+            yield Kind.NO_EVALUATION
 
     def _positive(self) -> np.ndarray:
         """bool [labels]: relevance of at least 1."""
@@ -125,6 +145,7 @@ class Questions:
                 for code, name in enumerate(SPLITS)
             },
             "train_before_draw": self.train_before_draw,
+            "trained": int(self.trained.sum()),
             "dev_before_draw": self.dev_before_draw,
             "isolated_passages": passages - len(np.unique(passage)),
             "query_words": float(pc.mean(words).as_py() or 0.0),
@@ -146,6 +167,8 @@ class Questions:
         again = np.flatnonzero(self.recurring[:, TRAIN])
         if len(again):
             writer.recurring(again)
+        if self.trained.sum() < (self.split == TRAIN).sum():
+            writer.trained(np.flatnonzero(self.trained))
         own = self.labels.filter(pa.array(_added(self.labels))).select(["query_id", "passage_id"]).to_pylist()
         used = {(row["query_id"], row["passage_id"]) for row in own}
         if labels := [label for label in self._added if (label.query_id, label.passage_id) in used]:
@@ -200,7 +223,7 @@ class Questions:
         fraction, similarity = settings.dev_fraction, settings.twin_similarity
         alone = _added(self.queries)  # a query that came with its labels trains, whatever the hash of its text
         splits = np.where(alone, NONE, self.split)
-        self.split, remarks = complete(splits, self.queries["text"], fraction, similarity)
+        self.split, remarks = complete(splits, self.queries["text"], self._answered(), fraction, similarity)
         self.split[alone] = TRAIN
         self.remarks += remarks
         copies = leaked(self.queries["text"], self.split)

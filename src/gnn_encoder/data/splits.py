@@ -14,6 +14,7 @@ import pyarrow as pa
 from gnn_encoder.artifacts.dataset import SPLITS
 from gnn_encoder.artifacts.texts import folded
 from gnn_encoder.data.twins import twin_groups
+from gnn_encoder.data.validation import FEWEST_TRAINING
 
 TRAIN, DEV, TEST = range(len(SPLITS))
 NONE = -1
@@ -47,12 +48,15 @@ def leaked(texts: pa.ChunkedArray, split: np.ndarray) -> np.ndarray:
 
 
 def complete(
-    split: np.ndarray, texts: pa.ChunkedArray, fraction: float, similarity: float = 0.0
+    split: np.ndarray, texts: pa.ChunkedArray, answered: np.ndarray, fraction: float, similarity: float = 0.0
 ) -> tuple[np.ndarray, list[str]]:
     """Returns the splits with missing splits filled in, and remarks on the changes.
 
     Without test, dev becomes test (papers report on MS MARCO's dev). Without both, `fraction` of train becomes test.
     Without dev, `fraction` of train becomes dev. Twins, by `similarity` as in `twin_groups`, stay together.
+
+    Of few queries, chance could set apart none with a relevant passage (`answered`, bool [n]), or nearly all. Then the
+    split gets one such query with its twins, or so many fewer that `FEWEST_TRAINING` stay in train.
     """
     split, remarks = split.copy(), []
     if TEST not in split and DEV in split:
@@ -62,8 +66,18 @@ def complete(
     rows = np.flatnonzero(split == TRAIN)
     if len(rows) and missing:
         places = _places_of_groups(texts.take(pa.array(rows)).to_pylist(), similarity)
+        useful = np.unique(places[answered[rows]])  # one place for each group of twins
+        spare = max(0, len(useful) - FEWEST_TRAINING)
         for i, part in enumerate(missing):
-            chosen = rows[(places >= i * fraction) & (places < (i + 1) * fraction)]
+            inside = (places >= i * fraction) & (places < (i + 1) * fraction)
+            given = useful[(useful >= i * fraction) & (useful < (i + 1) * fraction)]
+            inside &= ~np.isin(places, given[spare:])
+            if fraction and spare and not len(given):
+                given = useful[useful >= i * fraction][:1]
+                inside |= np.isin(places, given)
+            spare -= min(spare, len(given))
+            useful = np.setdiff1d(useful, given)
+            chosen = rows[inside & (split[rows] == TRAIN)]
             split[chosen] = part
             remarks.append(f"no {SPLITS[part]} split: {len(chosen):,} training queries were set apart for it")
     return split, remarks

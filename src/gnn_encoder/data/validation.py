@@ -24,6 +24,8 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable file"
     EMPTY_CORPUS = "empty corpus"
     NO_TRAINING = f"fewer than {FEWEST_TRAINING} different training queries with a relevant passage"
+    NO_NEGATIVE = "no passage that is irrelevant to a training query, so there is nothing to tell apart"
+    NO_EVALUATION = "no dev or test query with a relevant passage, so nothing can be measured"
     ENCODING = "not UTF-8"
     BAD_JSON = "bad JSON"
     BAD_ROW = "wrong columns or fields"
@@ -44,7 +46,16 @@ class Kind(StrEnum):
     POOL_PASSAGE = "candidate that is an unknown passage"
 
 
-FATAL = frozenset({Kind.MISSING_FILE, Kind.UNREADABLE, Kind.EMPTY_CORPUS, Kind.NO_TRAINING})
+FATAL = frozenset(
+    {
+        Kind.MISSING_FILE,
+        Kind.UNREADABLE,
+        Kind.EMPTY_CORPUS,
+        Kind.NO_TRAINING,
+        Kind.NO_NEGATIVE,
+        Kind.NO_EVALUATION,
+    }
+)
 """Problems that remain if rows are left out."""
 
 
@@ -164,6 +175,8 @@ class DataReport:
     `ingest.recurrence_similarity`."""
     train_before_draw: int
     """Training queries that `ingest.max_train_queries` drew from."""
+    trained: int
+    """Training queries that models are trained on (`ingest.max_trained_queries`)."""
     dev_before_draw: int
     """Dev queries that `ingest.max_dev_queries` drew from."""
     isolated_passages: int
@@ -197,7 +210,8 @@ class DataReport:
         draws = [
             f"{self.queries[split]:,} of {n:,} for {split}" for split, n in before.items() if n > self.queries[split]
         ]
-        return f"{counts}, drawn {' and '.join(draws)}" if draws else counts
+        counts += f", drawn {' and '.join(draws)}" if draws else ""
+        return f"{counts}, {self.trained:,} of them trained on" if self.trained < self.queries["train"] else counts
 
     def metrics(self) -> dict[str, Any]:
         """The counts and the dropped rows per kind of problem as flat metrics; the facts as text."""
@@ -215,6 +229,7 @@ class DataReport:
             "twins": self.twins,
             "queries_train_before_draw": self.train_before_draw,
             "queries_dev_before_draw": self.dev_before_draw,
+            **({"queries_trained": self.trained} if self.trained < self.queries["train"] else {}),
             "isolated_passages": self.isolated_passages,
             "copied_passages": self.copies,
             "mean_passage_words": self.passage_words,

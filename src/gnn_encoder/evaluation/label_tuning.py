@@ -22,7 +22,7 @@ from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.retrieval.exact import Hits, merge
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.labelled_vectors import in_blocks, label_blocks
-from gnn_encoder.retrieval.memory import Memory
+from gnn_encoder.retrieval.memory import Memory, nearest_queries
 from gnn_encoder.retrieval.passage_index import best_of_blocks
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import COLD, WARM, cutoff, of_documents
@@ -70,6 +70,7 @@ class Trial:
     depth: int
     left_out: np.ndarray | None = None
     _found: dict[bool, Hits] = field(default_factory=dict)
+    _nearest: dict[int, Hits] = field(default_factory=dict)
 
     def ranked(self, use: LabelUse) -> Run:
         """Returns the ranking of the queries with a use of the labels."""
@@ -81,7 +82,10 @@ class Trial:
         if not use.weight:
             return self._plain(k, labelled=True)
         if use.method == "softmax":
-            return Memory(self.labels, use).search(self.vectors, self.asked, self._plain(k, labelled=True))
+            if use.neighbours not in self._nearest:
+                self._nearest[use.neighbours] = nearest_queries(self.labels, self.asked, use.neighbours)
+            near = self._nearest[use.neighbours]
+            return Memory(self.labels, use).search(self.vectors, self.asked, self._plain(k, labelled=True), near)
         lifted = best_of_blocks(label_blocks(use, self.vectors, self.labels, self.labels.passages), self.asked, k)
         return merge(*self._plain(k, labelled=False), *lifted)
 

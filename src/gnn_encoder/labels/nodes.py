@@ -151,6 +151,7 @@ def _retrieved(
 ) -> list[np.ndarray]:
     """Returns the retrieved passages of each query: stored ones, or M_de's first for a query that is new."""
     graph, settings = run.sources.graph, run.graph_settings
+    trained = np.isin(graph.queries, run.sources.dataset.trained)  # the others have no retrieved passages
     near = [np.empty(0, np.int32)] * len(texts)
     if "retrieved" not in settings.edge_kinds:
         return near
@@ -158,7 +159,7 @@ def _retrieved(
     new = []
     for i, (node, place) in enumerate(zip(nodes.tolist(), places, strict=True)):
         if node >= 0:
-            near[i] = graph.edges[node, :k]
+            near[i] = graph.edges[node, :k] if trained[node] else near[i]
         elif former and place >= 0 and (former.edges[place, :k] >= 0).all():
             near[i] = former.edges[place, :k]
         else:

@@ -102,6 +102,9 @@ class _Forecast:
         self.calls = list(named.values())
         self.graph = BuildGraph.model_validate(named["build_graph"].settings.model_dump())
         self.n, self.judged = size.queries["train"], size.queries["dev"] + size.queries["test"]
+        self.trained = min(self.n, settings.ingest.max_trained_queries or self.n)
+        self.nodes = self.n if self.graph.queries == "all" else self.trained
+        self.trained_labels = self.size.labels * self.trained / max(self.n, 1)
         own = settings.train_dual_encoder
         self.width, self.encoder = width_of(own.backbone), weights_of(own.backbone)
         scorer = settings.train_cross_encoder.backbone
@@ -127,7 +130,7 @@ class _Forecast:
             "choose_graph": self._chosen_graph,
             "encode_with_labels": self._labelled_bundle,
             "train_gnn": self._gnn,
-            "encode_nodes": lambda _: (self.vectors + self.asked + 16 * (self.m + self.n), 0),
+            "encode_nodes": lambda _: (self.vectors + self.nodes * (4 * self.width + 16) + 16 * self.m, 0),
             "encode_corpus": self._encoded,
             "bundle_dual_encoder": lambda own: (self._bundle(own) + self.vectors * (own.system != DUAL_ENCODER), 0),
             "rank": lambda own: (self.hits(self.judged * min(own.depth, self.m)), self.wide if own.backbone else 0),
@@ -153,9 +156,9 @@ class _Forecast:
         return Space(title, int(kept) + ARTIFACT, int(meanwhile))
 
     def pairs(self) -> int:
-        """Candidates of training queries, and their labels, most of which are among the candidates."""
+        """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""
         candidates = min(self.settings.score_candidates.candidates, self.m)
-        return int(self.n * candidates + 0.3 * self.size.labels)
+        return int(self.trained * candidates + 0.3 * self.trained_labels)
 
     def hits(self, count: int) -> float:
         """Bytes of a run of so many hits."""
@@ -180,7 +183,7 @@ class _Forecast:
         return int(sum(self.m * (8 + FP32 * min(2 + self.size.text / TOKEN, length)) for length in lengths))
 
     def _retrieved(self, own: Any) -> tuple[float, float]:
-        train, judged = self.n * min(own.train_depth, self.m), self.judged * min(own.eval_depth, self.m)
+        train, judged = self.trained * min(own.train_depth, self.m), self.judged * min(own.eval_depth, self.m)
         return self.hits(train + judged), 0
 
     def _checkpoint(self, weights: float, own: Any) -> float:
@@ -195,12 +198,12 @@ class _Forecast:
         return weights, self._checkpoint(weights, own)
 
     def _generated(self, own: Any) -> tuple[float, float]:
-        triples = self.n * own.negatives_per_query
+        triples = self.trained * own.negatives_per_query
         distinct = min(own.max_passages or self.m, triples, self.m)
         return distinct * (self.size.query_text * PACKED + 12) + triples * 12, 0
 
     def _selected(self, own: Any) -> tuple[float, float]:
-        examples = self.size.labels * (1 + own.selection + own.augmentation)
+        examples = self.trained_labels * (1 + own.selection + own.augmentation)
         return examples * (16 + 4 * own.negatives_per_example), 0
 
     def _columns(self, own: BuildGraph) -> int:
@@ -211,8 +214,8 @@ class _Forecast:
     def _graph(self, own: Any) -> tuple[float, float]:
         columns, loops = self._columns(own), 0
         if own.edge_features == "cross_encoder" and own.self_loop_features == "cross_encoder":
-            loops = (self.n + self.m) * self.scorer_width * FP16
-        structure = self.n * (columns * 13 + 4 * own.retrieved + 20) + 8 * self.m
+            loops = (self.nodes + self.m) * self.scorer_width * FP16
+        structure = self.nodes * (columns * 13 + 4 * own.retrieved + 20) + 8 * self.m
         vectors = self.vectors + self.asked + 16 * self.m
         return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
 
@@ -220,7 +223,7 @@ class _Forecast:
         """Bytes of the edges' features; a scratch file has those that are not of candidates, at most as many."""
         own = self.graph
         number = 1 if own.edge_feature_type == "int8" else FP16
-        return self.n * self._columns(own) * self.scorer_width * number * (own.edge_features == "cross_encoder")
+        return self.nodes * self._columns(own) * self.scorer_width * number * (own.edge_features == "cross_encoder")
 
     def _chosen_graph(self, own: Any) -> tuple[float, float]:
         """A chosen part of the graph has at most the features of the whole; the whole graph is shared."""
@@ -250,7 +253,7 @@ class _Forecast:
         return self._bundle(own) + self.vectors + labels, 0
 
     def _encoded(self, own: Any) -> tuple[float, float]:
-        return self._bundle(own) + self.vectors + 16 * self.m, self.n * self._columns(self.graph) * FP32 * 4
+        return self._bundle(own) + self.vectors + 16 * self.m, self.nodes * self._columns(self.graph) * FP32 * 4
 
 
 def _generator_weights(name: str) -> float:

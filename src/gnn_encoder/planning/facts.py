@@ -27,6 +27,7 @@ class DataFacts:
     shared              share of the training labels whose passage is relevant to another training query, too
     passage_tokens      int64, ascending, the tokens of a sample of the passages, with special tokens
     query_tokens        the same of queries
+    drawn               labelled training queries that the user's `ingest.max_trained_queries` draws; 0: it is not set
     """
 
     passages: int
@@ -36,6 +37,7 @@ class DataFacts:
     shared: float
     passage_tokens: np.ndarray
     query_tokens: np.ndarray
+    drawn: int = 0
 
     def mean_passage(self, length: int) -> float:
         """Mean number of tokens of a passage that is cut to `length`."""
@@ -53,11 +55,15 @@ def data_facts(data: Dataset, backbone: str, seed: int) -> DataFacts:
     rows = np.sort(generator.permutation(len(data.passages))[:SAMPLE])
     texts = data.passages.take(rows).full_texts()
     asked = np.sort(generator.permutation(len(data.queries))[:SAMPLE])
-    lengths = [np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(asked))]
+    of_passages, of_queries = (
+        np.sort(Tokens.of(tokenizer, some, LONGEST).lengths) for some in (texts, data.query_texts(asked))
+    )
     train = data.split_qrels("train").positive()
     counts = {split: len(labelled_queries(data.judged(split))) for split in ("train", "dev", "test")}
     judged = next((split for split in ("dev", "test") if counts[split]), "")
     warm = float(warm_strata(data.judged(judged), train).rows(WARM).mean()) if judged else 0.0
     per_passage = np.bincount(train.passage, minlength=len(data.passages))
     shared = float((per_passage[train.passage] > 1).mean()) if len(train.passage) else 0.0
-    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, *lengths)
+    trained = len(np.unique(data.trained_labels.query))
+    drawn = trained if trained < counts["train"] else 0
+    return DataFacts(len(data.passages), counts, len(train.passage), warm, shared, of_passages, of_queries, drawn)

@@ -4,6 +4,9 @@ Every cost is a number of tokens that a model reads, divided by a measured rate;
 learning rates are those that the presets of `obliqa` and `scifact` chose on dev. What can be chosen on the data's own
 dev queries is left to the run: the dual encoder's epochs, the graph and the GNN's training (`choose_graph`), the
 weights of labels and of BM25, and the system that is recommended.
+
+Where a budget is too small for all training queries, a draw of them is trained on. The labels of the others cost little
+and stay: in the systems that use labels without training, in the strata, and in the graph if that fits.
 """
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ LEAST, SHORT = 0.6, 128
 """Passages are cut shorter, to no less than `SHORT` tokens, until the least run, one epoch each, takes at most this
 share: more epochs gain more."""
 FEWEST = 300
-"""Training queries below which the number is not reduced."""
+"""Training queries that are trained on, below which the number is not reduced."""
 MOST_EPOCHS, MOST_GNN_EPOCHS, PATIENCE = 20, 3, 3
 STARTS = 120.0
 """Seconds for the measuring of the machine, the starts of all steps, the query generator, and for BM25, rankings,
@@ -38,7 +41,16 @@ PER_QUERY = 0.07
 """Seconds for each dev and test query: BM25's search, and the rankings, fusions and measures of all systems, as on
 `obliqa` with two cores."""
 SCORING_SHARE = 0.08
-"""Edges of retrieval cost the cross-encoder a pair each; they are tried if that takes at most this share of a run."""
+"""Edges of retrieval cost the cross-encoder a pair each; they are tried if that takes at most this share of a run. The
+same holds for edges of labels whose queries are not trained on, and for the time of all uses of these labels."""
+PER_NODE = 0.00006
+"""Seconds for each propagation of a query with few edges: before and after a trial, after each epoch, at the end."""
+PER_LABEL, PER_LABEL_OF_FEW = 0.002, 0.0004
+"""Seconds for each label in the choice among all uses of labels (`encode_with_labels`), and among `FEW_USES`; clusters
+take most."""
+OTHER_LABELS = "labels of the queries that are not trained on"
+"""Part of the estimated time."""
+FEW_USES = {"sum_weights": [0.0, 0.1, 0.3], "cluster_weights": [0.0, 0.1, 0.3], "clusters": [4]}
 REPEATED = 0.02
 """Share of the training labels on a passage with several training queries, from which labelled edges are tried: with a
 query masked, its passages have no other neighbour else."""
@@ -81,6 +93,7 @@ class _Size:
 
     length: int
     queries: int
+    """Training queries that are trained on."""
     epochs: int = 1
     gnn_epochs: int = 1
 
@@ -108,8 +121,9 @@ def plan_run(facts: DataFacts, rates: Rates, budget: float, backbone: str) -> Pl
 
 
 def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
-    """The longest passages and most queries with which one epoch each fits."""
-    train = facts.queries["train"]
+    """The longest passages and most queries to train on with which one epoch each fits."""
+    train = facts.drawn or facts.queries["train"]
+    fewest = facts.drawn or min(train, FEWEST)  # the user's own number is not reduced
     lengths = [length for length in LENGTHS if facts.mean_passage(length) < facts.mean_passage(LENGTHS[0])]
     lengths = [LENGTHS[0], *lengths] if facts.mean_passage(LENGTHS[0]) > facts.mean_passage(LENGTHS[1]) else lengths
     lengths = lengths or [LENGTHS[-1]]
@@ -118,14 +132,16 @@ def _least(facts: DataFacts, rates: Rates, budget: float) -> _Size:
             if sum(_seconds(facts, rates, _Size(length, train), budget).values()) <= share * RESERVE * budget:
                 return _Size(length, train)
     shortest = LENGTHS[-1]
-    needed = sum(_seconds(facts, rates, _Size(shortest, min(train, FEWEST)), budget).values())
+    least = _seconds(facts, rates, _Size(shortest, fewest), budget)
+    needed = sum(least.values())
     if needed > RESERVE * budget:
+        limit = "" if needed - least.get(OTHER_LABELS, 0.0) > RESERVE * budget else ", a limit ingest.max_train_queries"
         raise UserError(
             f"{facts.passages:,} passages and {_asked(facts):,} dev and test queries need about "
             f"{needed / RESERVE / 60:,.0f} minutes on {rates.machine}, with passages cut to {shortest} tokens: give a "
-            "larger --budget, a GPU, or a preset"
+            f"larger --budget, a GPU{limit}, or a preset"
         )
-    low, high = min(train, FEWEST), train
+    low, high = fewest, train
     while high - low > 1:
         middle = (low + high) // 2
         fits = sum(_seconds(facts, rates, _Size(shortest, middle), budget).values()) <= RESERVE * budget
@@ -152,6 +168,7 @@ def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict
     pair = min(query + passage, _pair_length(size.length))
     tried = len(_variants(facts, rates, size, budget))
     edges = size.queries * NEIGHBORS * pair / rates.encoding if _scores_edges(facts, rates, size, budget) else 0.0
+    others = {OTHER_LABELS: _other_labels(facts, rates, size, budget)} if size.queries < facts.queries["train"] else {}
     return {
         "starts, BM25 and evaluation": STARTS + PER_PASSAGE * facts.passages + PER_QUERY * _asked(facts),
         "encoding the corpus": ENCODINGS * facts.passages * passage / rates.encoding,
@@ -160,7 +177,41 @@ def _seconds(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> dict
         + size.queries * CANDIDATES * pair / rates.encoding,
         "trying graphs": edges + tried * size.gnn_epochs * examples * TRIAL_SECONDS,
         "the GNN-encoder": size.gnn_epochs * _gnn_epoch(facts, rates, size),
+        **others,
     }
+
+
+def _other_labels(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:
+    """Seconds for the labels of the queries that are not trained on: in the uses of labels, and in the graph."""
+    others, labels = _others(facts, size)
+    per_label = PER_LABEL_OF_FEW if _few_uses(facts, size, budget) else PER_LABEL
+    encoding = others * facts.mean_query(_query_length(facts)) / rates.encoding
+    in_graph = _in_graph(facts, rates, size, budget) if _holds_all(facts, rates, size, budget) else 0.0
+    return encoding + labels * per_label + in_graph
+
+
+def _others(facts: DataFacts, size: _Size) -> tuple[int, float]:
+    """Training queries that are not trained on, and their labels."""
+    others = facts.queries["train"] - size.queries
+    return others, facts.labels * others / facts.queries["train"]
+
+
+def _in_graph(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> float:
+    """Seconds for the other queries as nodes: their vectors, a pair for each label, and the propagations."""
+    (others, labels), query = _others(facts, size), facts.mean_query(_query_length(facts))
+    pair = min(query + facts.mean_passage(size.length), _pair_length(size.length))
+    propagations = len(_variants(facts, rates, size, budget)) * (size.gnn_epochs + 1) + size.gnn_epochs + 2
+    vectors = (2 + size.gnn_epochs) * query / rates.encoding
+    return others * (vectors + propagations * PER_NODE) + labels * pair / rates.encoding
+
+
+def _holds_all(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
+    """Whether all training queries are nodes of the graph. Without labelled edges the others would have none."""
+    return facts.shared >= REPEATED and _in_graph(facts, rates, size, budget) <= SCORING_SHARE * budget
+
+
+def _few_uses(facts: DataFacts, size: _Size, budget: float) -> bool:
+    return _others(facts, size)[1] * PER_LABEL > SCORING_SHARE * budget
 
 
 def _scores_edges(facts: DataFacts, rates: Rates, size: _Size, budget: float) -> bool:
@@ -196,7 +247,8 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
     patient = {"keep": "best", "patience": PATIENCE} if facts.queries["dev"] else {}
     patient |= {"schedule": "constant"} if size.epochs > 1 else {}
     once = {"epochs": 1, "batch_size": 32, "learning_rate": 3e-5, "dev_pool": POOL}
-    capped = {"max_train_queries": size.queries} if size.queries < facts.queries["train"] else {}
+    capped = {"max_trained_queries": size.queries} if size.queries < facts.queries["train"] else {}
+    nodes = {"queries": "trained"} if capped and not _holds_all(facts, rates, size, budget) else {}
     return {
         "shared": {
             "negative_below": 0.2, "backbone": backbone, "generator": backbone, "query_length": _query_length(facts),
@@ -218,7 +270,8 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
         "select_training_set": {"positive_above": 0.95, "augmentation": False, "selection_mix": "once"},
         "train_dual_encoder": {**once, "start_from": "dpr", "epochs": size.epochs, **patient},
         "train_converged": {"epochs": 0},
-        "build_graph": {"neighbors": NEIGHBORS, "edges": "labelled", "retrieved": 25},
+        "build_graph": {"neighbors": NEIGHBORS, "edges": "labelled", "retrieved": 25, **nodes},
+        **({"encode_with_labels": FEW_USES} if _few_uses(facts, size, budget) else {}),
         "train_gnn": {
             "epochs": size.gnn_epochs, "batch_size": 32, "learning_rate": 3e-6 / size.gnn_epochs,
             "gnn_learning_rate": 1e-3, "start": "mean", "hard_negatives": "retrieved",
@@ -231,13 +284,18 @@ def _settings(facts: DataFacts, size: _Size, budget: float, rates: Rates, backbo
 def _reasons(facts: DataFacts, rates: Rates, size: _Size, seconds: dict[str, float], budget: float) -> dict[str, str]:
     train = facts.queries["train"]
     longer = float((facts.passage_tokens > size.length).mean())
-    drawn = f", {size.queries:,} of them drawn, which is what fits" if size.queries < train else ""
+    drawn = f", {size.queries:,} of them trained on, which is what fits" if size.queries < train else ""
+    if size.queries == facts.drawn:
+        drawn = f", {size.queries:,} of them trained on, as the settings say"
     stop = "one epoch, or none if dev is better without"
     if size.epochs > 1:
         stop = f"until {PATIENCE} epochs gain nothing on dev, at most {size.epochs}"
     edges = "labelled and retrieved edges" if _scores_edges(facts, rates, size, budget) else "labelled edges"
     if facts.shared < REPEATED:
         edges = "retrieved edges: hardly a passage has two training queries"
+    if drawn and facts.shared >= REPEATED:
+        held = "all labels" if _holds_all(facts, rates, size, budget) else "the labels of the queries trained on"
+        edges += f"; it holds {held}"
     return {
         "machine": f"{rates.machine}; encodes {rates.encoding:,.0f} and trains {rates.training:,.0f} tokens a second",
         "data": f"{facts.passages:,} passages; labelled queries: {train:,} train{drawn}, {facts.queries['dev']:,} dev, "

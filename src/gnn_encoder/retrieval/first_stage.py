@@ -8,13 +8,18 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, KnownPositives, Run, pair_keys
 from gnn_encoder.retrieval.identical import search_without
 
+CHANCE = 16
+"""Negatives by chance of a query that has no other."""
 Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 """(query rows [n], k) → scores [n, k], passage rows [n, k]; row -1: padding."""
 
 
 def searched_queries(dataset: Dataset, share: Callable[[int], slice] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows of the queries of train, and of dev and test: all, or of each the `share` of so many."""
-    train = dataset.query_rows("train")
+    """Returns the rows of the queries that are trained on, and of dev and test.
+
+    share: of so many rows, those that a task searches; None: all.
+    """
+    train = dataset.trained
     evaluated = np.concatenate([dataset.query_rows("dev"), dataset.query_rows("test")])
     return (train, evaluated) if share is None else (train[share(len(train))], evaluated[share(len(evaluated))])
 
@@ -27,7 +32,8 @@ def search_splits(
     eval_depth: int,
     share: Callable[[int], slice] | None = None,
 ) -> Run:
-    """Searches all queries and returns one run: `train_depth` hits for train, `eval_depth` hits for dev and test.
+    """Searches the `searched_queries` and returns one run: `train_depth` hits for those of train, `eval_depth` hits for
+    dev and test.
 
     `share`: see `searched_queries`.
     """
@@ -81,12 +87,32 @@ def dev_figures(dataset: Dataset, run: Run) -> dict[str, float]:
 
 
 def negative_pool(dataset: Dataset, runs: list[Run], depth: int) -> np.ndarray:
-    """The first `depth` candidates for each labelled train pair, int32 [e, depth]; the query's positives become -1."""
-    queries, place = np.unique(dataset.split_qrels("train").positive().query, return_inverse=True)
+    """The negatives of each of `dataset.trained_labels`, int32 [e, depth]: the query's first `depth` candidates without
+    its positives, which become -1; `chance_negatives` for a query that has none."""
+    queries, place = np.unique(dataset.trained_labels.query, return_inverse=True)
     pool = merge_candidates(runs, queries, depth)
-    known = KnownPositives.of(dataset, "train").contains(queries[:, None], pool)
-    negatives: np.ndarray = np.where(known, -1, pool)[place]
+    known = KnownPositives.of(dataset, "train")
+    pool = np.where(known.contains(queries[:, None], pool), -1, pool)
+    without = ~(pool >= 0).any(axis=1)
+    pool[without] = chance_negatives(dataset, known, queries[without], depth)
+    negatives: np.ndarray = pool[place]
     return negatives
+
+
+def chance_negatives(dataset: Dataset, known: KnownPositives, queries: np.ndarray, width: int) -> np.ndarray:
+    """At most `CHANCE` passages, int32 [n, width], that are no known positive of `queries` [n]; -1: no more.
+
+    For queries of which a first stage found positives alone, or nothing, as BM25 does without a common word: a training
+    on pairs would leave them out, or see no negative at all. The draw is the same for all steps.
+    """
+    drawn, m = np.full((len(queries), width), -1, np.int32), len(dataset.passages)
+    for row, query in enumerate(queries.tolist()):
+        generator = np.random.default_rng(query)
+        some = generator.permutation(m) if m <= 4 * CHANCE else generator.integers(m, size=4 * CHANCE)
+        some = np.array(list(dict.fromkeys(some.tolist())))
+        negatives = some[~known.contains(np.array(query), some)][: min(CHANCE, width)]
+        drawn[row, : len(negatives)] = negatives
+    return drawn
 
 
 def merge_candidates(runs: list[Run], queries: np.ndarray, depth: int) -> np.ndarray:

@@ -25,6 +25,11 @@ QUERIES = 512
 """Queries with all candidates in memory at a time."""
 
 
+def nearest_queries(labels: LabelledQueries, queries: np.ndarray, most: int) -> Hits:
+    """Returns the scores and rows [n, k] of the `most` labelled queries nearest to `queries` [n, d], or of all."""
+    return exact.search(labels.vectors, queries, min(most, len(labels.vectors)))
+
+
 @dataclass(frozen=True)
 class Memory:
     """The labelled queries that a search looks up, and how it uses them; `use.method` is `softmax`."""
@@ -32,17 +37,19 @@ class Memory:
     labels: LabelledQueries
     use: LabelUse
 
-    def neighbours(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k]."""
-        k = min(self.use.neighbours, len(self.labels.vectors))
-        scores, rows = exact.search(self.labels.vectors, queries, k)
+    def neighbours(self, queries: np.ndarray, nearest: Hits | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest memory queries, rows int32 [n, k], and what each adds to its passages, fp32 [n, k].
+
+        nearest: the result of `nearest_queries`, if it is known.
+        """
+        scores, rows = nearest or nearest_queries(self.labels, queries, self.use.neighbours)
         weights = np.exp((scores - scores[:, :1]) / np.float32(self.use.temperature * self.labels.scale))
         weights *= np.float32(self.use.weight * self.labels.scale) / weights.sum(axis=1, keepdims=True)
         if self.use.threshold:
             weights[scores < np.float32(self.use.threshold * self.labels.scale)] = 0
         return rows, weights
 
-    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits) -> Hits:
+    def search(self, vectors: np.ndarray, queries: np.ndarray, hits: Hits, nearest: Hits | None = None) -> Hits:
         """The best passages of `queries` [n, d] by the whole score, in the form of `exact.search`.
 
         A passage outside the k best by s(q, p) gets among the k best only if a neighbour's label lifts it. So the
@@ -50,19 +57,23 @@ class Memory:
 
         Args:
             vectors: one vector per passage [m, d]. hits: the k best passages of each query by s(q, p).
+            nearest: the result of `nearest_queries`, if it is known: it is the same for all uses of so many neighbours.
         """
         if not len(self.labels.vectors):
             return hits
-        parts = [
-            self._search(vectors, queries[start : start + QUERIES], *(each[start : start + QUERIES] for each in hits))
-            for start in range(0, len(queries), QUERIES)
-        ]
+        parts = []
+        for start in range(0, len(queries), QUERIES):
+            some = slice(start, start + QUERIES)
+            near = nearest and (nearest[0][some], nearest[1][some])
+            parts.append(self._search(vectors, queries[some], hits[0][some], hits[1][some], near))
         if not parts:
             return hits
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
-    def _search(self, vectors: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> Hits:
-        near, weights = self.neighbours(queries)
+    def _search(
+        self, vectors: np.ndarray, queries: np.ndarray, scores: np.ndarray, rows: np.ndarray, nearest: Hits | None
+    ) -> Hits:
+        near, weights = self.neighbours(queries, nearest)
         indptr, passage_of = self.labels.by_query
         starts, stops = indptr[near.ravel()], indptr[near.ravel() + 1]
         asker = np.repeat(np.repeat(np.arange(len(queries)), near.shape[1]), stops - starts)

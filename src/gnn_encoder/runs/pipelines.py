@@ -156,6 +156,7 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         read_manifest(path, "model")
     made = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
     tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
+    tree["ingest"].pop("chosen_on_dev", None)  # of the run's trainings
     tree["index_bm25"] = _bm25_settings(Bundle.read(made["encode_corpus"]))
     for name in IndexBm25.model_fields:
         tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`

@@ -10,7 +10,7 @@ from gnn_encoder.runs.local_run import Outcome, run_pipeline
 from gnn_encoder.runs.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
 from gnn_encoder.runs.provenance import call_arguments
 from gnn_encoder.runs.supervision import Show
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.calls import calls, with_needs
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, SHARDED, Call, Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking_calls import reranking_calls, reranking_loops, studied_systems
@@ -61,7 +61,7 @@ def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str
 def every_reranking_call(settings: Settings, systems: Sequence[str], study: str = "") -> dict[str, Call]:
     """Returns `reranking_calls` with the calls of the steps before."""
     before = ("ingest", "index_bm25", "bm25_retrieve", "first_stage")
-    return calls(settings, before) | reranking_calls(settings, systems, study)
+    return with_needs(calls(settings, before) | reranking_calls(settings, systems, study))
 
 
 def reranking_arguments(

@@ -1,6 +1,6 @@
 """The calls of each pipeline's steps, with their settings."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnn_encoder.settings import graph, labels, outcome
@@ -44,7 +44,30 @@ def calls(settings: Settings, steps: Iterable[str]) -> dict[str, Call]:
             found |= shared_calls(step, getattr(settings, step))
         else:
             found[step] = Call(step, getattr(settings, step))
-    return found
+    return with_needs(found, {"train_gnn": settings.train_gnn} if "try_variant" in steps else {})
+
+
+def with_needs(found: dict[str, Call], variants: Mapping[str, StepSettings] = {}) -> dict[str, Call]:
+    """Returns the calls; that of `ingest` has the names of the settings that choose an epoch by dev queries.
+
+    A dual encoder with `patience` stays as it is without dev queries, so it needs none.
+
+    Args:
+        variants: section -> settings that the variants of an ablation have.
+    """
+    if "ingest" not in found:
+        return found
+    sections = [(call.step, call.settings) for call in found.values() if call.asked] + list(variants.items())
+    for _, own in sections.copy():
+        if isinstance(own, graph.ChooseGraph):
+            sections += [("train_gnn", variant) for variant in own.tried]
+    names = [
+        f"{step}.keep"
+        for step, own in sections
+        if getattr(own, "keep", "") == "best" and not getattr(own, "patience", 0)
+    ]
+    own = found["ingest"].settings.model_copy(update={"chosen_on_dev": tuple(dict.fromkeys(names))})
+    return found | {"ingest": found["ingest"]._replace(settings=own)}
 
 
 def label_calls(settings: Settings) -> dict[str, Call]:

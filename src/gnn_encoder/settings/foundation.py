@@ -30,6 +30,10 @@ class Ingest(StepSettings):
     max_train_queries: Count = 0
     """Most training queries that are kept with their labels, by a seeded draw. Dev and test stay as they are, also
     where they are split off from train. 0: all."""
+    max_trained_queries: Count = 0
+    """Most training queries that models are trained on, by a seeded draw. The others stay with their labels: as nodes
+    of the graph with edges to their labelled passages, in the systems of `encode_with_labels`, among known positives
+    and in the strata. 0: all. `run --budget` sets it where not all fit."""
     max_dev_queries: Count = 0
     """Most dev queries that are kept, by a seeded draw. 0: all. Each system ranks them, and cross-encoders take long
     for thousands. A TREC run file as first stage must not have other queries."""
@@ -62,6 +66,9 @@ class Ingest(StepSettings):
     """python-docs: most passages that are kept (whole docstrings, by a seeded draw). 0: all."""
     seed: Count = 0
     """Of all draws."""
+    chosen_on_dev: tuple[str, ...] = ()
+    """Settings of later steps that choose by dev queries, such as `train_gnn.keep`: data without a labelled dev query
+    are refused, because such a step would fail after hours. The pipeline sets it."""
 
 
 class Bm25Retrieve(Sharded):
@@ -135,7 +142,8 @@ class TrainQueryGenerator(Optimization, OnNodes):
     """Largest share of the training queries that is held out for ROUGE (SS-BERT splits 8:1:1; here dev and test are
     one)."""
     rouge_pairs: PositiveInt = 200
-    """Held-out pairs that ROUGE is computed on. No more queries are held out than these need."""
+    """Held-out pairs that ROUGE is computed on. No more queries are held out than these need; fewer, or none, where
+    the pairs of their passages would be more than half of all pairs."""
     tokens_per_pass: Count = 0
     """Tokens of a batch, padding included, whose activations are in memory at a time. 0: 1,024 on a CPU, 8,192 on a
     GPU. With bf16 on a CPU, `smollm2` needs about 4.4 GB with 1,024 and 3.8 GB with 512."""

@@ -41,6 +41,10 @@ class BuildGraph(Inference, GraphShape):
     vector_type: VectorType = "fp16"
     """Storage type of the passages' vectors, M_de's and those of all bundles. `fp32` takes twice the disk. An update
     keeps the type of the earlier run; with another type it encodes all passages again."""
+    queries: Literal["all", "trained"] = "all"
+    """Training queries that are nodes, if `ingest.max_trained_queries` draws those that are trained on. `all`: one that
+    is not trained on has edges to its labelled passages only (none, if `edges` is `retrieved`). `trained`: those that
+    are trained on."""
     previous: str = ""
     """Folder of an earlier run, such as ROOT/latest, with its `graph` and `passage_vectors`. With the same models,
     results for unchanged texts are copied from there. Empty: everything is computed."""

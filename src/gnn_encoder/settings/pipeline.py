@@ -58,6 +58,9 @@ class Settings(StepSettings):
                     f"{step}.eval_depth must be at least evaluate.depth ({self.evaluate.depth}): "
                     "a shorter ranking would not compare"
                 )
+        for step, section in self:
+            if getattr(section, "keep", "") == "best" and not section.dev_queries:
+                yield f"{step}.keep = best needs dev_queries: set keep to last, or dev_queries above 0"
         try:
             choice(self)
         except ValueError as error:

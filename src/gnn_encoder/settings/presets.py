@@ -124,6 +124,7 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
 
 
 ELSEWHERE: dict[str, set[str]] = {
+    "ingest": {"chosen_on_dev"},
     "encode_with_labels": {"kind", "measure", "bm25", *IndexKind.model_fields},
     "choose_graph": {"tried", "measure"},
     "recommend": {"measure", "bm25"},

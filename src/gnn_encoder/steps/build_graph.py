@@ -1,10 +1,15 @@
 """Builds the query–passage graph: edges from each training query to its top-k passages under M_de, to its labelled
 positives, or to both (GNN-encoder 3.2).
 
+A query that is not trained on (`ingest.max_trained_queries`) has edges to its labelled positives only: they cost one
+cross-encoder pair for each label. A neighbour without a label says nothing that is worth k pairs.
+
 Edge features are the cross-encoder's [CLS] vectors. The step reuses the candidates' [CLS] vectors and computes missing
-ones once per pair. It stores M_de's vectors of queries with M_de's vectors of passages, for the next update.
+ones once per pair. It stores M_de's vectors of all training queries with M_de's vectors of passages, for the systems
+of `encode_with_labels` and for the next update.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +47,10 @@ def build_graph(
 ) -> Metrics:
     """Encodes the corpus with M_de, retrieves each training query's neighbours, and writes graph and edge features."""
     data, encoders = Dataset(dataset), DualEncoder.load(dual_encoder)
-    m, queries = len(data.passages), data.query_rows("train")
-    questions = data.query_texts(queries)
+    m, train = len(data.passages), data.query_rows("train")
+    nodes = np.arange(len(train)) if settings.queries == "all" else np.searchsorted(train, data.trained)
+    queries, questions = train[nodes], data.query_texts(train)
+    trained = np.flatnonzero(np.isin(queries, data.trained))
     digests, asked_digests = passage_digests(data.passages), text_digests(questions)
     dtype = str(inference_dtype(settings.precision))
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
@@ -52,7 +59,7 @@ def build_graph(
     scorer["self_loops"] = settings.self_loop_features
     former, stored = None, STORED[settings.vector_type]
     if settings.previous:
-        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, digests, stored)
+        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, nodes, digests, stored)
 
     vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
     new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
@@ -60,26 +67,29 @@ def build_graph(
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
     check_range(vectors)
-    Contents.write(passage_vectors, retriever, texts=digests)
+    every = {} if len(nodes) == len(train) else {"queries": asked_digests}
+    Contents.write(passage_vectors, retriever, texts=digests, **every)
     asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
-    unasked = carry_over(former.queries, former.asked, asked) if former else np.arange(len(questions))
+    unasked = carry_over(former.asking, former.asked, asked) if former else np.arange(len(questions))
     asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
+    searching = asked if len(trained) == len(train) else asked[nodes[trained]]
 
     def nearest(k: int) -> tuple[np.ndarray, np.ndarray]:
         if former is None:
-            return exact.search(vectors, asked, k)
-        rows = former.search(vectors, asked, k, settings.neighbors)
+            return exact.search(vectors, searching, k)
+        rows = replace(former, queries=former.queries[trained]).search(vectors, searching, k, settings.neighbors)
         return np.zeros(rows.shape, np.float32), rows  # nobody looks at the scores
 
-    _, retrieved = search_without(nearest, data.identical[queries], depth)
+    retrieved = np.full((len(queries), depth), -1, np.int32)
+    _, retrieved[trained] = search_without(nearest, data.identical[queries[trained]], depth)
     kinds = settings.edge_kinds
     edges = retrieved[:, : settings.neighbors if "retrieved" in kinds else 0]
     if not kinds:  # One empty slot per query: memory-mapping fails for an array without columns.
         edges = np.full_like(retrieved[:, :1], -1)
     edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
-    Contents.write(graph, scorer, queries=asked_digests)
+    Contents.write(graph, scorer, queries=asked_digests[nodes])
     reused = 0.0
     if settings.edge_features == "cross_encoder":
         model = CrossEncoder.load(cross_encoder)
@@ -99,6 +109,7 @@ def build_graph(
         "edges": int((edges >= 0).sum()),
         "encoded": len(new),
         "queries": len(queries),
+        **({"queries_trained": len(trained)} if len(trained) < len(queries) else {}),
         "queries_encoded": len(unasked),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
@@ -115,6 +126,7 @@ def with_labelled(dataset: Dataset, queries: np.ndarray, edges: np.ndarray) -> t
     large group of twins would widen the array for all queries.
     """
     labels = dataset.split_qrels("train").positive()
+    labels = labels.where(np.isin(labels.query, queries))
     node = np.searchsorted(queries, labels.query)
     missing = ~(edges[node] == labels.passage[:, None]).any(axis=1)
     node, passage = node[missing], labels.passage[missing]

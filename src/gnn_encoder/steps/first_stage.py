@@ -14,7 +14,7 @@ from gnn_encoder.evaluation.trec import read_run_of
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.retrieval.first_stage import dev_figures, search_splits
+from gnn_encoder.retrieval.first_stage import dev_figures, search_splits, searched_queries
 from gnn_encoder.retrieval.identical import run_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import served_run
@@ -65,7 +65,8 @@ def _searched(context: Context, settings: FirstStage, data: Dataset, folder: Pat
             "dataset by gnn-encoder update"
         )
     index, encoder = PassageIndex.read(bundle), TextEncoder.load(bundle.query_encoder_path)
-    progress = context.progress("encoding", data.queries.num_rows, "queries")
+    count = sum(len(queries) for queries in searched_queries(data))
+    progress = context.progress("encoding", count, "queries")
 
     def search(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         questions = data.query_texts(queries)

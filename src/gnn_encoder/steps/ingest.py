@@ -6,16 +6,26 @@ from dataclasses import asdict
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Ingest
 
 
 @step(dataset="dataset")
 def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
-    """Reads, checks and writes the dataset; counts go to the log, the metrics and `data_profile.json`."""
+    """Reads, checks and writes the dataset; counts go to the log, the metrics and `data_profile.json`.
+
+    Raises:
+        UserError: the data set is not usable, or a later step chooses by dev queries and none has a relevant passage.
+    """
     source = open_source(settings)
     progress = context.progress("reading passages", source.work, source.unit)
     report = canonicalize(source, settings, draft=dataset, advance=progress.advance)
+    if settings.chosen_on_dev and not report.labelled["dev"]:
+        raise UserError(
+            f"{source.name} has no dev query with a relevant passage, and {', '.join(settings.chosen_on_dev)} = best "
+            "chooses by dev queries: set it to last, or add such queries"
+        )
     for problem in report.problems:
         print(f"ingest: left out {problem}", file=sys.stderr)
     for remark in report.remarks:

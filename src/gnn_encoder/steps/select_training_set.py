@@ -46,9 +46,8 @@ def select_training_set(
     """Denoises candidates, selects triples, adds generated examples, and writes all examples."""
     data = Dataset(dataset)
     pairs = read_candidates(candidates, data, settings.negative_depth, settings.seed)
-    labels = data.split_qrels("train")
-    labelled = labelled_positives(labels)
-    denoised = denoised_positives(pairs, labels, settings.positive_above, data.groups, data.passage_groups)
+    labelled, judged = labelled_positives(data.trained_labels), data.split_qrels("train")
+    denoised = denoised_positives(pairs, judged, settings.positive_above, data.groups, data.passage_groups)
     known = KnownPositives.of(data, "train", denoised.query, denoised.passage)
     negatives = hard_negatives(pairs, known, settings.negative_below)
     if len(labelled) + len(denoised) == 0:

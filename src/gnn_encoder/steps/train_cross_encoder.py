@@ -23,7 +23,7 @@ def train_cross_encoder(
 ) -> Metrics:
     """Trains the cross-encoder, and re-ranks dev candidates with it."""
     data, runs = Dataset(dataset), [Run.read(dpr_run), Run.read(bm25_run)]
-    labels = data.split_qrels("train").positive()
+    labels = data.trained_labels
     if len(labels.query) == 0:
         raise UserError("no labelled training pairs, so the cross-encoder cannot be trained")
     torch.manual_seed(settings.seed)  # the new head has random weights

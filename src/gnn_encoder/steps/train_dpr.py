@@ -25,7 +25,7 @@ def train_dpr(context: Context, settings: TrainDpr, dataset: Path, bm25_run: Pat
 
 def lexical_examples(dataset: Dataset, run: Run, depth: int) -> TrainingSet:
     """Returns one example per labelled training pair; negatives are the query's first BM25 hits without positives."""
-    labels = dataset.split_qrels("train").positive()
+    labels = dataset.trained_labels
     return TrainingSet(
         dataset.query_texts(labels.query),
         labels.query,

@@ -39,7 +39,7 @@ def train_reranker(
     `pair_scores`: a teacher's, for listwise distillation, whose negatives have such a score.
     """
     data, first = Dataset(dataset), Run.read(first_run)
-    labels = data.split_qrels("train").positive()
+    labels = data.trained_labels
     if len(labels.query) == 0:
         raise UserError("no labelled training pairs, so no re-ranker can be trained")
     dev = DevCandidates(data, [first], settings)

@@ -15,7 +15,7 @@ TRIES = 32
 
 
 def corpus_negatives(dataset: Dataset, width: int, document_share: float, seed: int) -> np.ndarray:
-    """Negatives int32 [e, width] of each labelled train pair, each drawn by itself; -1: none.
+    """Negatives int32 [e, width] of each of `dataset.trained_labels`, each drawn by itself; -1: none.
 
     With probability `document_share` the source is the passages in documents of the query's relevant passages,
     otherwise the corpus; a draw is uniform over the source's passages that are no known positive of the query. After
@@ -25,7 +25,7 @@ def corpus_negatives(dataset: Dataset, width: int, document_share: float, seed: 
     Raises:
         UserError: the data have no documents, and `document_share` is not 0.
     """
-    labels, known = dataset.split_qrels("train").positive(), KnownPositives.of(dataset, "train")
+    labels, known = dataset.trained_labels, KnownPositives.of(dataset, "train")
     # A child, because `PairBatches` draws with the seed's own generator.
     (generator,) = np.random.default_rng(seed).spawn(1)
     query = np.repeat(labels.query, width)

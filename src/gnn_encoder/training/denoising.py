@@ -48,14 +48,14 @@ class Pairs:
 
 
 def read_candidates(path: Path, dataset: Dataset, depth: int, seed: int) -> PairScores:
-    """The candidates that M_ce scored; of a run, the first `depth` hits of each labelled training query.
+    """The candidates that M_ce scored; of a run, the first `depth` hits of each labelled query that is trained on.
 
     SS-BERT takes every unlabelled hit as a negative: a hit has probability 0. Nothing says which hits are hard, so the
     score that orders them is drawn.
     """
     if read_manifest(path).schema != "run":
         return PairScores.read(path)
-    hits = Run.read(path).of(np.unique(dataset.split_qrels("train").positive().query), depth)
+    hits = Run.read(path).of(np.unique(dataset.trained_labels.query), depth)
     rows = np.argsort(pair_keys(hits.query, hits.passage))
     drawn = np.random.default_rng(seed).random(len(rows), dtype=np.float32)
     return PairScores(hits.query[rows], hits.passage[rows], drawn, np.zeros_like(drawn), np.empty((len(rows), 0)))

@@ -53,7 +53,9 @@ class PairBatches(ShuffledBatches):
             pool = draw_negatives(pool, settings.negatives, np.random.default_rng(settings.seed))
         usable = np.flatnonzero((settings.loss == "pointwise") | (pool >= 0).any(axis=1))
         if not len(usable):
-            raise UserError(f"loss = {settings.loss} needs negatives, and every candidate is a known positive")
+            raise UserError(
+                f"loss = {settings.loss} needs negatives, and no pair has a candidate that is no known positive"
+            )
         super().__init__(len(usable), max(1, settings.batch_size // (1 + settings.negatives)), settings.seed)
         self.batch_examples *= 1 + settings.negatives
         self.query, self.passage, self.pool = positives.query[usable], positives.passage[usable], pool[usable]

@@ -93,7 +93,7 @@ class _Numbers:
 
 
 def _trained(tokens: Tokens, settings: TrainReranker) -> tuple[np.ndarray, np.ndarray]:
-    """Skip-gram vectors of the words that are frequent enough for gensim (5 times): numbers [n], vectors fp32 [n, e].
+    """Skip-gram vectors of the words that occur 5 times or more (of all, if none does): numbers [n], vectors fp32 [n, e].
 
     One thread trains them, so that the same corpus and seed give the same vectors.
     """
@@ -103,11 +103,14 @@ def _trained(tokens: Tokens, settings: TrainReranker) -> tuple[np.ndarray, np.nd
         raise UserError(
             "word_vectors = trained needs the package gensim: pip install 'gnn-encoder[word-vectors]', or set backbone"
         ) from None
-    model = Word2Vec(vector_size=settings.word_width, sg=1, seed=settings.seed, workers=1)
     texts = _Numbers(tokens)
-    model.build_vocab(texts)
-    if not len(model.wv):
-        raise UserError("word_vectors = trained: no word of the corpus occurs often enough; set backbone")
+    for fewest in (5, 1):  # gensim's default; of a small corpus all words
+        model = Word2Vec(vector_size=settings.word_width, sg=1, seed=settings.seed, workers=1, min_count=fewest)
+        model.build_vocab(texts)
+        if len(model.wv):
+            break
+    else:
+        raise UserError("word_vectors = trained: the corpus has no word; set backbone")
     model.train(texts, total_examples=model.corpus_count, epochs=settings.word_epochs)
     return np.array(model.wv.index_to_key), model.wv.vectors
 

@@ -22,9 +22,10 @@ CHUNK = 512
 class FormerGraph:
     """The earlier graph, and the mapping of its rows to rows of the new run.
 
-    `queries` int64 [n], `passages` int64 [m]: the earlier rows of the new run's queries and passages, -1: new. `today`
-    int64 [m']: the new rows of the earlier passages, -1: removed. `vectors` [m', d], `asked` [n', d]: M_de's vectors of
-    the earlier passages and queries. `same_features`: the cross-encoder and its settings have not changed.
+    `queries` int64 [n], `passages` int64 [m]: the earlier rows of the new graph's queries and of the new run's
+    passages, -1: new. `today` int64 [m']: the new rows of the earlier passages, -1: removed. `vectors` [m', d], `asked`
+    [t', d]: M_de's vectors of the earlier passages and training queries, and `asking` int64 [t]: the rows there of the
+    new run's training queries. `same_features`: the cross-encoder and its settings have not changed.
     """
 
     graph: Graph
@@ -34,6 +35,7 @@ class FormerGraph:
     passages: np.ndarray
     today: np.ndarray
     same_features: bool
+    asking: np.ndarray
 
     @classmethod
     def read(
@@ -42,6 +44,7 @@ class FormerGraph:
         retriever: dict[str, str],
         scorer: dict[str, str],
         queries: np.ndarray,
+        nodes: np.ndarray,
         passages: np.ndarray,
         dtype: np.dtype,
     ) -> "FormerGraph | None":
@@ -50,22 +53,24 @@ class FormerGraph:
 
         Args:
             retriever, scorer: digests of the dual encoder and of the cross-encoder, and the precision of each.
-            queries, passages: text digests of the graph's queries [n, 2] and of all passages [m, 2].
+            queries, passages: text digests of all training queries [t, 2] and of all passages [m, 2].
+            nodes: int64 [n], the training queries that are nodes of the new graph.
             dtype: the storage type of passages' vectors.
         """
         graph, vectors = folder / "graph", read_vectors(folder / "passage_vectors")
         of_passages, of_queries = Contents.read(folder / "passage_vectors"), Contents.read(graph)
         if of_passages.models != retriever or vectors.dtype != dtype:
             return None
-        before = of_passages.digests["texts"]
+        before, of_nodes = of_passages.digests["texts"], of_queries.digests["queries"]
         return cls(
             Graph.read(graph),
             vectors,
             read_rows(folder / "passage_vectors", "queries"),
-            find(of_queries.digests["queries"], queries),
+            find(of_nodes, queries[nodes]),
             find(before, passages),
             find(passages, before),
             of_queries.models == scorer,
+            find(of_passages.digests.get("queries", of_nodes), queries),
         )
 
     def search(self, vectors: np.ndarray, asked: np.ndarray, k: int, needed: int) -> np.ndarray:
