@@ -285,3 +285,23 @@ def test_what_only_a_step_after_hours_would_find_is_found_at_once(tmp_path: Path
     assert set(problems_of(write_beir(tmp_path / "dark", qrels=unlabelled))) == {Kind.NO_EVALUATION}
     one = {**unlabelled, "dev": QRELS["dev"]}
     assert not problems_of(write_beir(tmp_path / "dev", qrels=one))
+
+
+def test_a_query_after_an_empty_row_of_its_id_is_kept(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d", queries=lines([{"_id": "q0", "text": " "}, *QUERIES]))
+    report = check(Ingest(dataset=str(folder)))
+    assert {problem.kind: problem.count for problem in report.problems} == {Kind.EMPTY_QUERY: 1}
+    assert report.queries == {"train": 3, "dev": 1, "test": 1}
+
+
+def test_the_first_place_of_a_kind_is_the_first_in_the_order_of_the_files(tmp_path: Path) -> None:
+    half = '{"_id": "x", "text": "\\ud800"}\n'
+    folder = write_beir(tmp_path / "d", queries=lines(QUERIES) + half)
+    for name in ("queries.jsonl", "qrels/train.tsv"):
+        (folder / name).write_bytes((folder / name).read_bytes() + b"\xff\n")
+    places = [
+        "queries.jsonl line 7: half a surrogate pair, U+D800",
+        "queries.jsonl line 8: byte 0xff at 1",
+        "qrels/train.tsv line 5: byte 0xff at 1",
+    ]
+    assert problems_of(folder) == {Kind.ENCODING: (3, places)}

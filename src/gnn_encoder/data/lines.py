@@ -11,7 +11,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -45,11 +45,12 @@ class Block:
 
     def lines(self, problems: Problems) -> Iterator[tuple[int, str]]:
         """(number, line without its end, `\\n` or `\\r\\n`); blank lines and lines that are not UTF-8 are left out."""
+        lines: Iterable[str]
         try:
             lines = self.data.decode("utf-8").split("\n")
         except UnicodeDecodeError:
             numbered = zip(self.numbers, self.data.split(b"\n"), strict=True)
-            lines = [_decode(line, number, self.name, problems) for number, line in numbered]
+            lines = (_decode(line, number, self.name, problems) for number, line in numbered)
         for number, line in enumerate(lines, self.first):
             if line := line.removesuffix("\r"):
                 yield number, line

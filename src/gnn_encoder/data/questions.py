@@ -319,10 +319,10 @@ def _tables(source: Source, problems: Problems) -> list[pa.Table]:
     """All queries and all labels that can be stored."""
     schemas: dict[Any, pa.Schema] = {Query: QUERIES, Label: LABELS}
     parts = {kind: [schema.empty_table()] for kind, schema in schemas.items()}
-    stream = source.questions(problems)
+    stream = (row for row in source.questions(problems) if _storable(row, problems))
     while batch := list(islice(stream, BATCH)):
         for kind, schema in schemas.items():
-            rows = [row for row in batch if isinstance(row, kind) and _storable(row, problems)]
+            rows = [row for row in batch if isinstance(row, kind)]
             if rows:
                 columns = dict(zip(kind._fields, zip(*rows, strict=True), strict=True))
                 columns["split"] = [SPLITS.index(split) if split else NONE for split in columns["split"]]
@@ -336,11 +336,13 @@ def _storable(row: Query | Label, problems: Problems) -> bool:
 
 
 def _usable(queries: pa.Table, problems: Problems) -> pa.Table:
-    """The queries that have a text and are the first query with their id."""
-    empty, repeated = blank(queries["text"]), duplicates(queries["id"].combine_chunks())
+    """The queries that have a text, of each id the first of them."""
+    empty = blank(queries["text"])
     _count(problems, Kind.EMPTY_QUERY, queries.filter(pa.array(empty)), "id")
+    queries = queries.filter(pa.array(~empty))
+    repeated = duplicates(queries["id"].combine_chunks())
     _count(problems, Kind.DUPLICATE_QUERY, queries.filter(pa.array(repeated)), "id")
-    return queries.filter(pa.array(~(empty | repeated)))
+    return queries.filter(pa.array(~repeated))
 
 
 def _count(problems: Problems, kind: Kind, rows: pa.Table, shown: str) -> None:

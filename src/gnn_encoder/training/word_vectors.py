@@ -93,7 +93,7 @@ class _Numbers:
 
 
 def _trained(tokens: Tokens, settings: TrainReranker) -> tuple[np.ndarray, np.ndarray]:
-    """Skip-gram vectors of the words that occur 5 times or more (of all, if none does): numbers [n], vectors fp32 [n, e].
+    """Skip-gram vectors of words that occur 5 times (of all words, if none does): numbers [n], vectors fp32 [n, e].
 
     One thread trains them, so that the same corpus and seed give the same vectors.
     """
