@@ -7,6 +7,9 @@ digests of their folded texts. Folding and digesting every passage would take as
 
 Cost for a passage of 370 ASCII characters: 0.7 µs of processor time, 8 % of ingestion from MS MARCO's layout. In other
 scripts a passage of as many bytes takes up to 4 µs. A passage that is read again takes 5 to 40 µs.
+
+Near-copies (`ingest.copy_similarity`) need all texts in memory, and pairs of passages with a rare word in common are
+compared: 50,000 synthetic passages of 56 words took 11 s and 0.5 GB with 0.8, and the time grows with the square.
 """
 
 import sys
