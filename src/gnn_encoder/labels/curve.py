@@ -45,7 +45,7 @@ class DevQueries:
         """Encodes the queries; raises UserError if there are none."""
         data = run.sources.dataset
         qrels, rows = data.split_qrels("dev"), labelled_queries(data.judged("dev"))
-        if not len(rows):
+        if not len(labelled_queries(qrels)):
             raise UserError(f"{data.path} has no labelled dev query, so the value of labels cannot be measured")
         encoder = TextEncoder.load(run.bundle.query_encoder_path)
         return cls(rows, encode_texts(encoder, data.query_texts(rows), **run.encoding_settings.speed), qrels)

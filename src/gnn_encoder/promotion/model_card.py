@@ -131,7 +131,7 @@ class Described:
             "metrics": metrics,
             "headline": self.evaluation.manifest.metrics["headline"],
             "strata": against_baseline(metrics, self.recommendation["system"], split),
-            "reached": (np.diff(self.graph.indptr)[labelled] > 0).mean() if self.graph else None,
+            "reached": (np.diff(self.graph.indptr)[labelled] > 0).mean() if self.graph and len(labelled) else None,
             "split": split,
         }
 

@@ -31,9 +31,10 @@ def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     """Returns the statistics of a dataset and its graph.
 
     `facts`: `passages`, their number; `splits`, each with the numbers of queries, of labelled queries, of positive
-    labels, of those that are warm and of their queries (`warm_labels`), and of recurring queries; `words`
-    and `degrees`, mean and `QUANTILES`; `isolated`, the share of passages without an edge; `labels_with_neighbors`, the
-    share of each split's positive labels whose passage has an edge.
+    labels, of those that are warm and of their queries (`warm_labels`), and of recurring queries (labels of missing
+    passages, as in `Dataset.judged`, are positive and cold); `words` and `degrees`, mean and `QUANTILES`; `isolated`,
+    the share of passages without an edge; `labels_with_neighbors`, the share of each split's positive labels on
+    passages of the corpus that have an edge.
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
     words = {"passages": _words(dataset.passages.take(some).texts)}
@@ -41,11 +42,12 @@ def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     splits, reached = {}, {}
     for split in SPLITS:
         rows, (labels, warm) = dataset.query_rows(split), warm_labels(dataset, split)
-        positive, labelled = labels.passage, np.unique(labels.query)
+        positive, judged = labels.passage, dataset.judged(split).positive()
+        labelled = np.unique(judged.query)
         splits[split] = {
             "queries": len(rows),
             "labelled": len(labelled),
-            "labels": len(positive),
+            "labels": len(judged.query),
             "warm_queries": int(np.isin(labelled, labels.query[warm]).sum()),
             "warm_labels": int(warm.sum()),
             "recurring": int(np.isin(rows, dataset.recurring).sum()),

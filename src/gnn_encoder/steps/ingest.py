@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.data import canonicalize, open_source
+from gnn_encoder.data.validation import Kind
 from gnn_encoder.errors import UserError
 from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import Ingest
@@ -26,8 +27,9 @@ def ingest(context: Context, settings: Ingest, dataset: Draft) -> Metrics:
             f"{source.name} has no dev query with a relevant passage, and {', '.join(settings.chosen_on_dev)} = best "
             "chooses by dev queries: set it to last, or add such queries"
         )
-    for problem in report.problems:
-        print(f"ingest: left out {problem}", file=sys.stderr)
+    for problem in report.problems:  # labels of dev and test for unknown passages count as missed
+        done = "found" if problem.kind is Kind.UNKNOWN_PASSAGE else "left out"
+        print(f"ingest: {done} {problem}", file=sys.stderr)
     for remark in report.remarks:
         print(f"ingest: {remark}", file=sys.stderr)
     context.log.text(json.dumps(asdict(report), indent=1, ensure_ascii=False), "data_profile.json")
