@@ -17,6 +17,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, DatasetWriter, drafting
 from gnn_encoder.artifacts.bundle import VECTOR_PASSAGES
 from gnn_encoder.cli import app
 from gnn_encoder.inference.encoding import encode_texts
+from gnn_encoder.models.backbone import sentence_transformers_layout
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.serving.exports import export, parquet_file, query_encoder, rows
 from gnn_encoder.serving.exports.job import FACTS, Job, questions_of
@@ -53,6 +54,7 @@ def test_sentence_transformers_has_the_same_vectors_without_this_project(
     cosine = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert (cosine >= 0.99999).all() and np.allclose(found, expected, atol=1e-4)
     assert "texts have the bundle's vectors" in said
+    assert sentence_transformers_layout(str(tmp_path / "out")) == (pooling, normalize == "yes")
     facts = json.loads((tmp_path / "out" / FACTS).read_text())
     assert facts["system"] == "GNN-encoder" and facts["width"] == encoder.width and facts["replay"] == said
 

@@ -73,7 +73,9 @@ class _Models:
 
     def check_lengths(self, name: str, step: str, values: StepSettings, settings: Iterable[str]) -> None:
         """Refuses more tokens of a text than an encoder has positions. A default length is cut to them instead."""
-        for setting in values.model_fields_set.intersection(settings):
+        for setting in settings:
+            if setting not in values.model_fields_set:
+                continue
             wanted = getattr(values, setting)
             loaded = self.loaded(name)
             most = self._positions(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
