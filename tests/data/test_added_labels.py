@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from beir_folder import write_beir
+from beir_folder import QRELS, write_beir
 
 from gnn_encoder.artifacts import Dataset, drafting
 from gnn_encoder.artifacts.added_labels import AddedLabel, new_query_id, read_labels, write_labels
@@ -77,6 +77,17 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     text = (tmp_path / "labels.jsonl").read_text(encoding="utf-8").replace("\n", "\r\n")
     (tmp_path / "labels.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert read_labels(tmp_path / "labels.jsonl") == labels
+
+
+def test_a_label_that_contradicts_the_data_is_refused_or_neither_is_used(tmp_path: Path) -> None:
+    qrels = {**QRELS, "train": [("q0", "d0", 2), ("q1", "d1", 1), ("q2", "d2", 0), ("q2", "d3", 1)]}
+    folder = write_beir(tmp_path / "d", qrels=qrels)
+    labels = [AddedLabel(f"q{i}", f"what is number {i}", f"d{i}") for i in (0, 2, 3)]  # q3 is of dev: left out
+    with pytest.raises(UserError, match=r"added labels line 2: 1, but 0 in qrels/train.tsv line 4: 'q2', 'd2'"):
+        read(folder, labels, tmp_path / "out")
+    data, remarks = read(folder, labels, tmp_path / "dropped", on_bad_rows="drop")
+    assert pairs(data, "train") == {("q0", "d0"), ("q1", "d1"), ("q2", "d3")} and data.added == []
+    assert any(remark.startswith("1 labels repeat") for remark in remarks)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

@@ -34,9 +34,13 @@ WORDS = [
 ]
 
 
-def tsv_line(draw: random.Random, fault: float) -> bytes:
+CLOSED = [word for word in WORDS if word != '"']
+"""Words that are whole fields of a CSV file."""
+
+
+def tsv_line(draw: random.Random, fault: float, words: list[str]) -> bytes:
     width = 3 if draw.random() > fault else draw.choice([1, 2, 4])
-    line = "\t".join(draw.choice(WORDS) for _ in range(width)).encode()
+    line = "\t".join(draw.choice(words) for _ in range(width)).encode()
     if draw.random() < fault:
         line = draw.choice([b"", b"\xff\tx", line + b"\r", b"a\rb\tc", b" "])
     return line
@@ -85,8 +89,12 @@ def test_arrow_reads_what_line_by_line_reading_reads(
         monkeypatch.setattr(module, name, lambda *a, f=fast, **k: taken.append(f(*a, **k)) or taken[-1])
     for seed in range(10):
         draw = random.Random(seed)
-        line = json_line if source == "beir" else tsv_line
-        path.write_bytes(b"\n".join(line(draw, fault) for _ in range(300)) + draw.choice([b"", b"\n"]))
+        if source == "beir":
+            rows = [json_line(draw, fault) for _ in range(300)]
+        else:
+            words = CLOSED if source == "quoted" and not fault else WORDS
+            rows = [b"id\ttext\ttitle", *(tsv_line(draw, fault, words) for _ in range(300))]
+        path.write_bytes(b"\n".join(rows) + draw.choice([b"", b"\n"]))
         found = read(source, path)
         with monkeypatch.context() as slow:
             slow.setattr(beir, "json_lines", lambda *a, **k: None)

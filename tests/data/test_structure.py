@@ -88,6 +88,49 @@ def test_a_doc_id_inside_another_field_is_not_the_rows_own(tmp_path: Path) -> No
     assert structure is None
 
 
+OTHERS = {
+    "section": ["Intro", "Results", "Intro"],
+    "section_titles": ["x", "y", 3],
+    "parent": [1.5, {"id": "d0"}, True],
+    "order": ["1", 2.0, "x"],
+    "citations": [12, 0, "d1"],
+    "doc_id": [1.0, ["A"], {"id": "A"}],
+}
+"""Values of fields in other people's data, of types that none of our structure has."""
+
+
+@pytest.mark.parametrize("block", [1, 200, 1 << 20])
+@pytest.mark.parametrize("field", OTHERS)
+def test_fields_of_other_types_are_other_data_and_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, block: int
+) -> None:
+    monkeypatch.setattr("gnn_encoder.data.lines.BLOCK_BYTES", block)
+    plain = [{"_id": f"d{i}", "text": f"text {i}", "doc_id": "AB"[i % 2]} for i in range(6)]
+    rows: list[dict[str, Any]] = [dict(each) for each in plain]
+    for row, value in zip(rows[1:], [*OTHERS[field], None], strict=False):
+        row[field] = value
+    if field == "doc_id":
+        rows = [{**row, "doc_id": OTHERS[field][i % 3]} for i, row in enumerate(rows)]
+    structure, report = ingest(write(tmp_path / "d", rows, None), tmp_path / "out")
+    assert not report.problems and report.passages == 6
+    (remark,) = (line for line in report.remarks if "corpus.jsonl" in line)
+    assert remark.startswith(f'"{field}" ') and f"(line {1 if field == 'doc_id' else 2} on)" in remark
+    if field == "doc_id":
+        assert structure is None
+    else:
+        expected, _ = ingest(write(tmp_path / "e", plain, None), tmp_path / "plain")
+        assert structure and expected and named(structure) == named(expected)
+
+
+@pytest.mark.parametrize("right_first", [False, True])
+def test_a_field_of_both_types_is_a_mistake(tmp_path: Path, right_first: bool) -> None:
+    rows = [row(_id="e0", order="1"), row(_id="e1", order=1)]
+    folder = write(tmp_path / "d", [*ROWS, *(rows[::-1] if right_first else rows)], NODES)
+    (problem,) = check(Ingest(dataset=str(folder))).problems
+    line = 8 if right_first else 7
+    assert problem.places == [f'corpus.jsonl line {line}: "order" is not an integer']
+
+
 @pytest.mark.parametrize("as_objects", [False, True])
 @pytest.mark.parametrize("slow", [False, True])
 def test_columns_and_sections_become_trees(

@@ -137,6 +137,44 @@ CASES = {
 }  # fmt: skip
 
 
+CONTRADICTING = {
+    "same file": ({**QRELS, "test": [("q4", "d4", 0), ("q4", "d4", 2)]}, "test", 3, "2, but 0 in line 2"),
+    "both relevant": ({**QRELS, "dev": [("q3", "d3", 1), ("q3", "d3", 3)]}, "dev", 3, "3, but 1 in line 2"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTING)
+def test_labels_that_contradict_are_refused_or_none_of_them_used(tmp_path: Path, name: str) -> None:
+    qrels, split, line, detail = CONTRADICTING[name]
+    query, passage, _ = qrels[split][0]
+    folder = write_beir(tmp_path / "d", qrels=qrels)
+    place = f"qrels/{split}.tsv line {line}: {detail}: {query!r}, {passage!r}"
+    assert problems_of(folder) == {Kind.CONTRADICTION: (1, [place])}
+    report = check(Ingest(dataset=str(folder), on_bad_rows="drop"))
+    assert report.labels[split] == 0 and report.queries[split] == report.without_positive[split] == 1
+
+
+def test_of_a_pair_with_three_labels_each_other_one_is_named(tmp_path: Path) -> None:
+    rows = [("q4", "d4", 0), ("q4", "d4", 2), ("q4", "d4", 0), ("q4", "d4", 1), ("q4", "d5", 1), ("q4", "d5", 1)]
+    report = check(Ingest(dataset=str(write_beir(tmp_path / "d", qrels={**QRELS, "test": rows}))))
+    (problem,) = report.problems
+    assert (problem.kind, problem.count) == (Kind.CONTRADICTION, 2)
+    assert [place.partition(":")[0] for place in problem.places] == ["qrels/test.tsv line 3", "qrels/test.tsv line 5"]
+    assert report.labels["test"] == 1  # d5 is labelled twice alike, which is no problem
+    assert "1 labels repeat an earlier one of the same query and passage and were left out" in report.remarks
+
+
+def test_labels_that_contradict_in_two_splits_do_not_make_a_test_query_train(tmp_path: Path) -> None:
+    qrels = {**QRELS, "train": [*QRELS["train"], ("q4", "d4", 0), ("q4", "d5", 1)]}
+    folder = write_beir(tmp_path / "d", qrels=qrels)
+    assert problems_of(folder) == {
+        Kind.CONTRADICTION: (1, ["qrels/test.tsv line 2: 1, but 0 in qrels/train.tsv line 5: 'q4', 'd4'"]),
+        Kind.SHARED_QUERY: (1, ["qrels/train.tsv line 5: 'q4'"]),
+    }
+    report = check(Ingest(dataset=str(folder), on_bad_rows="drop"))
+    assert report.queries == {"train": 3, "dev": 1, "test": 1} and report.labels["train"] == 3
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_kind_is_found_where_it_is(tmp_path: Path, name: str) -> None:
     spoilt, kind, place = CASES[name]
@@ -253,7 +291,7 @@ def test_only_the_first_places_are_kept_and_all_are_counted() -> None:
     problems.add(Kind.BAD_JSON, "queries.jsonl", 3)
     problems.add(Kind.BAD_ROW, "queries.jsonl", 1, "a\x1b[31mred\u202e\x9b")
     text = refusal("my data", problems.all())
-    assert "1,000 × empty passage text (corpus.jsonl line 1: a b" in text and "line 4" not in text
+    assert "1,000 × passage without title and text (corpus.jsonl line 1: a b" in text and "line 4" not in text
     assert "1 × bad JSON (queries.jsonl line 3)" in text and "on_bad_rows=drop" in text
     assert text.isprintable() and len(text) < 600
     problems.add(Kind.MISSING_FILE, "corpus.jsonl")

@@ -11,9 +11,9 @@ from command_line import call
 from pgvector.psycopg import register_vector
 from table_engines import Engine, LanceEngine, PostgresEngine, expected, write_bundle
 
-from gnn_encoder import Retriever
+from gnn_encoder import Retriever, UserError
 from gnn_encoder.artifacts import Bundle
-from gnn_encoder.serving.exports import lance_table, postgres_table, rows
+from gnn_encoder.serving.exports import export, lance_table, postgres_table, rows
 from gnn_encoder.serving.exports.job import Job
 from gnn_encoder.serving.exports.rows import Block
 
@@ -118,3 +118,45 @@ def test_on_the_command_line(
     with psycopg.connect(postgres) as connection:
         (facts,) = connection.execute("SELECT obj_description('by_command'::regclass, 'pg_class')").fetchone() or ("",)
     assert "hunter2" not in facts
+
+
+def test_a_table_of_postgresql_has_texts_without_nul_and_says_whose(
+    former: Bundle, postgres: str, tmp_path: Path
+) -> None:
+    some = former.passages.take(np.arange(20))
+    words = list(zip(some.ids, some.titles, some.texts, strict=True))
+    words[3], words[7] = ("p3", "ti\0tle", "text"), ("a 'p'; 7", "title", "\0te\0xt\v\u2028")
+    bundle = write_bundle(former, words, np.array(former.vectors[:20]), tmp_path / "with")
+    engine, told = PostgresEngine(postgres), "; NUL characters left out of 2 passages, first 'p3'"
+    assert engine.export(bundle).endswith(told)
+    rows_of_table = engine.rows()
+    assert [rows_of_table[name, 0][:2] for name in ("p3", "a 'p'; 7")] == [("title", "text"), ("title", "text\v\u2028")]
+    assert engine.export(bundle, update=True).startswith("sent 0 rows, deleted 0, 20 stayed")
+    assert engine.rows() == rows_of_table and engine.facts()["replay"].endswith(told)
+    lance = LanceEngine(tmp_path)
+    assert "NUL" not in lance.export(bundle) and lance.rows() == expected(bundle)  # which stores them
+
+
+def test_an_id_with_nul_is_refused_before_anything_is_sent(former: Bundle, tmp_path: Path) -> None:
+    some = former.passages.take(np.arange(20))
+    words = [(f"p{i}\0" if i > 17 else f"p{i}", "", text) for i, text in enumerate(some.texts)]
+    bundle = write_bundle(former, words, np.array(former.vectors[:20]), tmp_path)
+    with pytest.raises(UserError, match=r"2 ids of passages have the character NUL.*first 'p18\\x00': give them other"):
+        export(bundle, "pgvector", "postgresql://localhost:1/none")
+
+
+def test_a_passage_that_the_encoding_of_a_database_cannot_hold_is_named(
+    former: Bundle, postgres: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    address = postgres.replace("/postgres?", "/latin?")
+    assert address != postgres
+    some = former.passages.take(np.arange(20))
+    words = [
+        (name, "\u00e9", "\u2014" if name == "p4" else text) for name, text in zip(some.ids, some.texts, strict=True)
+    ]
+    bundle = write_bundle(former, words, np.array(former.vectors[:20]), tmp_path)
+    with pytest.raises(UserError, match=r"passage 'p4' has characters that the database's encoding, .*1, lacks: name"):
+        export(bundle, "pgvector", address)
+    assert "rows are the bundle's" in export(former, "pgvector", address)

@@ -36,7 +36,7 @@ def test_bad_rows_are_refused_in_one_line_and_nothing_is_left(tmp_path: Path) ->
     assert "\n" not in message
     for part in (
         "1 × bad JSON (corpus.jsonl line 9",
-        "1 × empty passage text (corpus.jsonl line 2", "(corpus.jsonl line 3: 'd0')",
+        "1 × passage without title and text (corpus.jsonl line 2", "(corpus.jsonl line 3: 'd0')",
         "1 × duplicate query id", "'d77'", "'high'", "1 × query in two splits (qrels/train.tsv line 7: 'q4')", "drop",
     ):  # fmt: skip
         assert part in message

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnn_encoder.artifacts import Dataset
+from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.inference.tokens import Tokens, passage_tokens, tokens_at
 from gnn_encoder.models.backbone import load_tokenizer
 from gnn_encoder.models.late_interaction import LAYOUT
@@ -104,3 +104,20 @@ def test_one_system_reads_titles_whatever_the_general_setting_is() -> None:
         TrainReranker(systems={"colbert_titles": {"titles": False}})
     own = TrainReranker(systems={"colbert": {"titles": False}})
     assert not own.for_system("colbert").titles and own.for_system("colbert_titles").titles
+
+
+def test_a_model_that_reads_no_titles_reads_the_title_of_a_passage_without_text(
+    tiny_backbone: Path, tmp_path: Path
+) -> None:
+    with drafting(tmp_path / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(["p0", "p1", "p2"], ["the river", "", "a mountain"], ["", "the old harbour", "of stone"])
+        writer.close()
+    tokenizer, passages = load_tokenizer(str(tiny_backbone)), Dataset(tmp_path / "dataset").passages
+    for titles, texts in (
+        (True, ["the river", "the old harbour", "a mountain of stone"]),
+        (False, ["the river", "the old harbour", "of stone"]),
+    ):
+        expected = tokenizer(texts, truncation=True, max_length=16)["input_ids"]
+        assert texts_of(passage_tokens(tokenizer, passages, 16, titles)) == expected
+        assert texts_of(tokens_at(tokenizer, passages, np.arange(3), 16, titles)[0]) == expected

@@ -72,8 +72,13 @@ def relevance_of(field: str) -> int | None:
 
 
 def passage_text(title: str, text: str) -> str:
-    """A passage as models and BM25 read it: title and text."""
-    return f"{title} {text}" if title else text
+    """A passage as models and BM25 read it: title and text, or the one of them that is not empty.
+
+    As BEIR and sentence-transformers join them, except that white space around a passage with a text is kept.
+    """
+    if not text.strip():
+        return title.strip() or text
+    return f"{title} {text}" if title.strip() else text
 
 
 def read_columns(path: Path, *names: str) -> list[np.ndarray]:
@@ -109,6 +114,10 @@ class Passages:
     def full_texts(self) -> list[str]:
         """Title and text of each passage, as models read them."""
         return [passage_text(title, text) for title, text in zip(self.titles, self.texts, strict=True)]
+
+    def bare_texts(self) -> list[str]:
+        """The text of each passage, for models that read no titles; the title of a passage without text."""
+        return [text if text.strip() else title for title, text in zip(self.titles, self.texts, strict=True)]
 
 
 class PassageTable:

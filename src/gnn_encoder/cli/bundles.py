@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gnn_encoder.cli.options import DEFAULT_ROOT, Root
-from gnn_encoder.errors import UserError, printable, without_password
+from gnn_encoder.errors import UserError, without_password
 
 if TYPE_CHECKING:
     from gnn_encoder.artifacts import Dataset
@@ -92,7 +92,7 @@ def search(
         screen.print(f"the first {min(depth, len(run.passage)):,} hits ordered by the re-ranker\n", style="dim")
     for hit in searcher.hits(run.score[:k], run.passage[:k]):
         screen.print(hit.heading(), markup=False, style="bold")
-        screen.print(f"     {printable(hit.text)}\n", markup=False, highlight=False)
+        screen.print("\n".join([*hit.body(), ""]), markup=False, highlight=False)
 
 
 def copy(

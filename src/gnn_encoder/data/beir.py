@@ -1,5 +1,8 @@
 """BEIR folders: corpus.jsonl, queries.jsonl (each plain or .gz) and qrels/<split>.tsv with a header line.
 
+A passage is its title and its text. A text that is missing or null is empty if there is a title, as it is for BEIR's
+users, who join both.
+
 A folder may have a pool, too: candidates/<split>.tsv with the ids of a query and a passage in each line. It may have
 documents: columns of the corpus (`beir_places`), and nodes.jsonl, whose rows without a passage are sections.
 """
@@ -14,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from gnn_encoder.data import beir_places
+from gnn_encoder.data.beir_places import OtherFields
 from gnn_encoder.data.delimited import read_candidates, read_labels
 from gnn_encoder.data.lines import Block, find, find_or_report, read_blocks, read_lines
 from gnn_encoder.data.rows import CandidateRows, FolderSource, Label, PassageRows, Query, SectionRows, storable
@@ -44,7 +48,7 @@ class BeirQueries(FolderSource):
         if not self.qrels:
             problems.add(Kind.MISSING_FILE, str(self.folder / "qrels" / "train.tsv"), detail="(dev and test too)")
         for split, qrels in self.qrels.items():
-            yield from read_labels(qrels, split, problems, trec=False, name=f"qrels/{qrels.name}")
+            yield from read_labels(qrels, split, problems, f"qrels/{qrels.name}", self.remarks)
 
     def candidates(self, problems: Problems) -> Iterator[CandidateRows]:
         """The files in `candidates`. A query's split is that of its labels, whichever file names it."""
@@ -64,17 +68,21 @@ class Beir(BeirQueries):
     def passages(self, problems: Problems) -> Iterator[PassageRows]:
         """The corpus; fields other than `_id`, `title`, `text` and those of `beir_places` are ignored."""
         path, placed = find_or_report(self.folder, "corpus.jsonl", problems), False
-        for block in read_blocks(path, problems) if path else ():
-            with_places = beir_places.has_places(block)
-            columns, places, lines = _read(block, ["_id", "title", "text"], with_places, problems)
+        if path is None:
+            return
+        others = OtherFields(lambda: _objects(read_lines(path, Problems()), path.name, Problems()))
+        for block in read_blocks(path, problems):
+            with_places = beir_places.has_places(block) and "doc_id" not in others.first
+            columns, places, lines = _read(block, ["_id", "title", "text"], with_places, problems, others)
             if places is not None and places["document"].null_count == len(places):
                 places = None  # the field is not the row's own: it is in an object, such as "metadata"
             placed = placed or places is not None
             ids, titles, texts = columns
             yield PassageRows(ids, titles, texts, block.name, lines, block.consumed, places)
-        ignored = f"{self.nodes.name if self.nodes else ''} was not read: no passage has a doc_id"
-        if self.nodes and not placed and ignored not in self.remarks:
-            self.remarks.append(ignored)
+        remarks = others.remarks(path.name)
+        if self.nodes and not placed:
+            remarks.append(f"{self.nodes.name} was not read: no passage has a doc_id")
+        self.remarks += [remark for remark in remarks if remark not in self.remarks]
 
     def sections(self, problems: Problems) -> Iterator[SectionRows]:
         """The rows of nodes.jsonl; those of passages may be among them."""
@@ -91,11 +99,11 @@ def _splits(folder: Path) -> dict[str, Path]:
 
 
 def _read(
-    block: Block, names: list[str], with_places: bool, problems: Problems
+    block: Block, names: list[str], with_places: bool, problems: Problems, others: OtherFields | None = None
 ) -> tuple[list[Any], pa.Table | None, list[int] | range]:
     """Text columns of a block's rows, their places if they are asked for, and their lines; bad rows are left out."""
     required = [name for name in names if name != "title"]
-    for more in beir_places.SCHEMAS if with_places else (None,):
+    for more in beir_places.schemas(others.first if others else ()) if with_places else (None,):
         arrays = json_lines(block, required, ["title"], more)
         if arrays is None or pc.any(pc.equal(arrays[0], "")).as_py():
             continue
@@ -103,7 +111,7 @@ def _read(
         places = beir_places.places_of(columns, block) if with_places else None
         if places is not None or not with_places:
             return [columns[name] for name in names], places, block.numbers
-    rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places))
+    rows = list(_records(block.lines(problems), block.name, problems, "text" in names, with_places, others))
     places = beir_places.table_of([record for _, record in rows]) if with_places else None
     return [[record[name] for _, record in rows] for name in names], places, [number for number, _ in rows]
 
@@ -137,19 +145,21 @@ def json_lines(
 
 
 def _records(
-    lines: Iterable[tuple[int, str]], name: str, problems: Problems, has_text: bool = True, with_places: bool = False
+    lines: Iterable[tuple[int, str]],
+    name: str,
+    problems: Problems,
+    has_text: bool = True,
+    with_places: bool = False,
+    others: OtherFields | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (line number, object) of the lines with the required fields; a missing `title` becomes empty."""
-    for number, line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
-            problems.add(Kind.BAD_JSON, name, number, str(error))
-            continue
+    for number, record in _objects(lines, name, problems):
         wrong = _normalize(record, has_text)
         if not wrong and with_places:
             in_document = not has_text or record.get("doc_id") is not None
-            wrong = beir_places.normalize(record)
+            wrong = beir_places.normalize(record, others.first if others else ())
+            if wrong and in_document and others and others.sought():
+                wrong = beir_places.normalize(record, others.first)
             if wrong and not in_document:  # data without documents have fields of these names, too
                 wrong = ""
                 record.update(dict.fromkeys(beir_places.FIELDS))
@@ -159,16 +169,30 @@ def _records(
             yield number, record
 
 
-def _normalize(record: Any, has_text: bool) -> str:
+def _objects(lines: Iterable[tuple[int, str]], name: str, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line number, object) of the lines that are JSON objects."""
+    for number, line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:  # no JSON, an integer of over 4,300 digits; nested too deeply
+            problems.add(Kind.BAD_JSON, name, number, str(error))
+            continue
+        if isinstance(record, dict):
+            yield number, record
+        else:
+            problems.add(Kind.BAD_ROW, name, number, "not a JSON object")
+
+
+def _normalize(record: dict[str, Any], has_text: bool) -> str:
     """Makes `_id`, `title` and `text` strings; returns what is wrong if a field cannot become a string."""
-    if not isinstance(record, dict):
-        return "not a JSON object"
     if type(record.get("_id")) is int:
         record["_id"] = str(record["_id"])
     if record.get("title") is None:
         record["title"] = ""
     if not isinstance(record.get("_id"), str) or not record["_id"]:
         return '"_id" is missing or not a string'
-    if has_text and not isinstance(record.get("text"), str):
-        return '"text" is missing or not a string'
-    return "" if isinstance(record["title"], str) else '"title" is not a string'
+    if not isinstance(record["title"], str):
+        return '"title" is not a string'
+    if has_text and record.get("text") is None and record["title"]:
+        record["text"] = ""
+    return "" if not has_text or isinstance(record.get("text"), str) else '"text" is missing or not a string'

@@ -54,7 +54,7 @@ def canonicalize(
         questions = Questions(source, corpus.ids, settings, problems)
         pool = Pool(source, questions, corpus.ids, problems)
         documents = Documents(source, corpus, settings.document_depth, problems) if corpus.places.given else None
-        remarks = [*source.remarks, *questions.remarks]
+        remarks = [*source.remarks, *corpus.remarks, *questions.remarks]
         if documents:
             remarks += documents.remarks
         elif settings.document_depth:

@@ -6,14 +6,16 @@ from itertools import compress
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from gnn_encoder.artifacts import DatasetWriter
+from gnn_encoder.artifacts import DatasetWriter, Passages
 from gnn_encoder.artifacts.dataset import BATCH
 from gnn_encoder.artifacts.texts import blank
 from gnn_encoder.data.copies import SecondReading, Sums
 from gnn_encoder.data.places import Places
 from gnn_encoder.data.rows import PassageRows, Source, duplicates, storable
 from gnn_encoder.data.validation import Kind, Problems
+from gnn_encoder.errors import printable
 
 WORD_SAMPLE = 20_000
 """The mean number of words is measured over so many first passages."""
@@ -42,6 +44,7 @@ class Corpus:
         self.places = Places()
         self._rows = self._words = self._counted = 0
         self._sums_of, self._sums = Sums(), [np.empty(0, np.uint64)]
+        self._with_null, self._first_null = 0, ""
         for rows in source.passages(problems):
             self.file = self.file or rows.file
             self._add(rows)
@@ -54,8 +57,18 @@ class Corpus:
 
     @property
     def mean_words(self) -> float:
-        """Mean number of words in a passage's text."""
+        """Mean number of words in a passage's text, or in its title if it has no text."""
         return self._words / max(self._counted, 1)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is no problem in a run but may be one elsewhere."""
+        if not self._with_null:
+            return []
+        return [
+            f"{self._with_null:,} passages have the character NUL (U+0000), first {self._first_null}: PostgreSQL "
+            "cannot store it, so an export to pgvector leaves it out of texts, and refuses it in an id"
+        ]
 
     def line(self, row: int) -> int:
         """The line of a passage in `file`."""
@@ -80,7 +93,12 @@ class Corpus:
             columns, lines = [list(compress(column, stored)) for column in columns], lines[stored]
             places = places.filter(pa.array(stored, pa.bool_())) if places else None
         table = pa.table([pa.array(column, pa.string()) for column in columns], names=["id", "title", "text"])
-        keep = ~blank(table["text"])
+        without = {name: blank(table[name]) for name in ("title", "text")}
+        for name, rows_without in without.items():  # a text that nobody sees is none, and is not joined to the other
+            if (rows_without & pc.not_equal(table[name], "").to_numpy()).any():
+                seen = pc.if_else(pa.array(rows_without), "", table[name])
+                table = table.set_column(table.column_names.index(name), name, seen)
+        keep = ~(without["title"] & without["text"])
         self._problems.add_rows(
             Kind.EMPTY_PASSAGE,
             np.flatnonzero(~keep),
@@ -92,15 +110,25 @@ class Corpus:
         if not keep.all():
             table, lines = table.filter(pa.array(keep)), lines[keep]
             places = places.filter(pa.array(keep)) if places else None
+        self._look_for_nulls(table, rows.file, lines)
         self.places.add(table["id"].combine_chunks().cast(pa.large_string()), places)
         self._lines.frombytes(lines.tobytes())
         self._sums.append(self._sums_of.of(table["title"]) + self._sums_of.of(table["text"]))
         if self._counted < WORD_SAMPLE:
-            self._words += sum(len(text.split()) for text in table["text"].to_pylist())
+            words = Passages(*(column.to_pylist() for column in table.columns)).bare_texts()
+            self._words += sum(len(text.split()) for text in words)
             self._counted += len(table)
         if self._writer:
             self._pending.append(table)
             self._flush()
+
+    def _look_for_nulls(self, table: pa.Table, file: str, lines: np.ndarray) -> None:
+        # Arrow's regular expressions are ten times as fast as its `match_substring`.
+        has_null = np.logical_or.reduce([pc.match_substring_regex(c, r"\x00").to_numpy() for c in table.columns])
+        self._with_null += int(has_null.sum())
+        if not self._first_null and has_null.any():
+            row = int(np.argmax(has_null))
+            self._first_null = f"{file} line {lines[row]}: {printable(repr(table['id'][row].as_py()))[:80]}"
 
     def _flush(self, last: bool = False) -> None:
         """Writes whole row groups; `last`: also the remaining rows."""

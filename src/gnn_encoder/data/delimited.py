@@ -1,25 +1,88 @@
-"""Tab-separated files: passages and labels of MS MARCO, DPR and BEIR."""
+"""Tab-separated files: passages, labels and candidates of MS MARCO, DPR and BEIR.
 
-from collections.abc import Iterable, Iterator, Sequence
+DPR and BEIR read their files with Python's `csv.reader`: a field that begins with a quote ends at the next single
+quote, and may hold tabs and line breaks (`quoted_rows`). In MS MARCO's files a quote is a character like others, and a
+tab ends a field wherever it stands (`plain_rows`).
+
+A header line says which column holds what. Without one, columns are in the publisher's order.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from gnn_encoder.artifacts.dataset import relevance_of
-from gnn_encoder.data.lines import Block, read_blocks, read_lines
+from gnn_encoder.data.lines import LONGEST_LINE, Block, read_blocks, read_lines
 from gnn_encoder.data.rows import CandidateRows, Label, PassageRows
 from gnn_encoder.data.validation import Kind, Problems
 
-HEADERS = {"id", "_id", "pid", "docid", "doc_id", "passage_id"}
-"""Names of the first column in header lines; no passage has such an id."""
-QUERY_HEADERS = {"query-id", "query_id", "qid"}
-"""As `HEADERS`, where the first column has the query's id."""
+PASSAGE_COLUMNS = {
+    "id": {"id", "_id", "pid", "docid", "doc_id", "passage_id", "psg_id"},
+    "text": {"text", "passage", "contents", "content", "body"},
+    "title": {"title"},
+}
+LABEL_COLUMNS = {
+    "query": {"query_id", "qid", "query"},
+    "passage": {"corpus_id", "passage_id", "psg_id", "pid", "doc_id", "docid", "document_id"},
+    "relevance": {"score", "relevance", "rel", "label", "grade"},
+}
+"""What a column holds → names that header lines give it, with `_` for `-`."""
+POOL_COLUMNS = {name: LABEL_COLUMNS[name] for name in ("query", "passage")}
+NO_HEADER = "a header line, which MS MARCO's files do not have"
+
+FIELD = re.compile(r'"((?:[^"]++|"")*+)"([^\t\n]*+)|([^\t\n]*+)')
+"""A field of `csv.reader`: the text between quotes and what follows the closing one, or the text without quotes."""
+
+
+@dataclass
+class Rows:
+    """Some rows: the line of each, its columns, string [n] each, and the bytes that were read for them."""
+
+    lines: Sequence[int]
+    columns: list[pa.Array]
+    work: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first row of a file, which may be a header line. Line 0: the file has no row."""
+
+    line: int
+    fields: list[str]
+
+    @classmethod
+    def of(cls, path: Path, quoted: bool) -> "Header":
+        """Reads the first row. Problems of the file are left to its reader."""
+        for block in read_blocks(path, Problems()):
+            for number, line in block.lines(Problems()):
+                row = _row(line, 0) if quoted else None
+                return cls(number, row.fields if row else line.split("\t"))
+        return cls(0, [])
+
+    @property
+    def names(self) -> list[str]:
+        """The fields in lower case, with `_` for `-`."""
+        return [field.strip().lower().replace("-", "_") for field in self.fields]
+
+    def columns(self, names: Mapping[str, set[str]]) -> dict[str, int]:
+        """What a column holds → the number of the one column with such a name."""
+        named = {what: [i for i, name in enumerate(self.names) if name in known] for what, known in names.items()}
+        return {what: numbers[0] for what, numbers in named.items() if len(numbers) == 1}
+
+    def refuse(self, problems: Problems, name: str, expected: str) -> None:
+        """Counts the file as unreadable, because it is not clear what its columns hold."""
+        problems.add(Kind.UNREADABLE, name, self.line, f"name the columns {expected}, not {', '.join(self.fields)}")
 
 
 def read_fields(
-    lines: Iterable[tuple[int, str]], columns: range, problems: Problems, name: str
+    lines: Iterable[tuple[int, str]], columns: range, problems: Problems, name: str, more: str = ""
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields (line number, fields) of the lines with a number of columns in `columns`; other lines are problems."""
     for number, line in lines:
@@ -27,12 +90,14 @@ def read_fields(
         if len(fields) in columns:
             yield number, fields
         else:
-            wanted = f"{columns.start}" if len(columns) == 1 else f"{columns.start} to {columns.stop - 1}"
-            problems.add(Kind.BAD_ROW, name, number, f"{len(fields)} columns instead of {wanted}")
+            problems.add(Kind.BAD_ROW, name, number, _wrong_width(len(fields), columns) + more)
 
 
-def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
-    """The block's columns, string [n] each; None unless all lines have the same number of columns, one of `columns`."""
+def tab_separated(block: Block, columns: range, quoted: bool = False) -> list[pa.Array] | None:
+    """The block's columns, string [n] each; None unless all lines have the same number of columns, one of `columns`.
+
+    `quoted`: fields may be quoted as in CSV; None also if a row does not end with its line.
+    """
     data = block.data
     # Arrow also ends a line at a lone \r, and skips blank lines. Together these could leave the line count unchanged.
     if b"\r" in data:
@@ -45,7 +110,7 @@ def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
             pyarrow.csv.ReadOptions(column_names=names, block_size=len(data) + 1, use_threads=False),
-            pyarrow.csv.ParseOptions(delimiter="\t", quote_char=False),
+            pyarrow.csv.ParseOptions(delimiter="\t", quote_char='"' if quoted else False),
             pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
     except pa.ArrowInvalid:
@@ -53,53 +118,231 @@ def tab_separated(block: Block, columns: range) -> list[pa.Array] | None:
     return [column.combine_chunks() for column in table.columns] if len(table) == len(block.numbers) else None
 
 
-def _columns(block: Block, columns: range, problems: Problems, name: str) -> tuple[Sequence[int], list[pa.Array]]:
-    """The block's line numbers and columns, string [n] each; a column that only some lines have is empty in others."""
-    if arrays := tab_separated(block, columns):
-        return block.numbers, arrays
-    rows = list(read_fields(block.lines(problems), columns, problems, name))
-    padded = [(*fields, *[""] * (columns.stop - 1 - len(fields))) for _, fields in rows]
-    arrays = [pa.array([fields[i] for fields in padded], pa.string()) for i in range(columns.stop - 1)]
-    return [number for number, _ in rows], arrays
+def plain_rows(
+    path: Path, columns: range, problems: Problems, name: str, header: int = 0, more: str = ""
+) -> Iterator[Rows]:
+    """Reads rows of fields without quoting, below line `header`; a column that only some rows have is empty in others.
+
+    `more` follows the message about a row with another number of columns.
+    """
+    for block in _below(read_blocks(path, problems, name), header):
+        if arrays := tab_separated(block, columns):
+            yield Rows(block.numbers, arrays, block.consumed)
+            continue
+        rows = list(read_fields(block.lines(problems), columns, problems, name, more))
+        yield Rows([number for number, _ in rows], _arrays([fields for _, fields in rows], columns), block.consumed)
 
 
-def _unquoted(fields: pa.Array) -> pa.Array:
-    """CSV fields [n] without their quotes."""
-    quoted = pc.match_substring_regex(fields, '^".*"$')
-    inner = pc.replace_substring(pc.utf8_slice_codeunits(fields, 1, -1), '""', '"')
-    return pc.if_else(quoted, inner, fields)
+def quoted_rows(path: Path, columns: range, problems: Problems, name: str, header: int = 0) -> Iterator[Rows]:
+    """Reads rows as `csv.reader` reads them, below line `header`; columns as in `plain_rows`.
+
+    A row over several lines is a problem where quotes of a text, not doubled, may have made it: where each of the lines
+    has all columns, or text follows the closing quote.
+    """
+    rest, first = "", 0  # an unfinished row and its first line
+    for block in _below(read_blocks(path, problems, name), header):
+        if not rest and _ends_closed(block) and (arrays := tab_separated(block, columns, b'"' in block.data)):
+            yield Rows(block.numbers, arrays, block.consumed)
+            continue
+        text = block.data.decode("utf-8", "surrogateescape").replace("\r\n", "\n").removesuffix("\r")
+        text, line = (f"{rest}\n{text}", first) if rest else (text, block.first)
+        rows: list[tuple[int, list[str]]] = []
+        at, rest = 0, ""
+        while at <= len(text):
+            row = _row(text, at)
+            if row is None:
+                rest, first = text[at:], line
+                break
+            record = text[at : row.end]
+            if record and _is_right(row, record, line, columns, problems, name):
+                rows.append((line, row.fields))
+            line += record.count("\n") + 1
+            at = row.end + 1
+        yield Rows([number for number, _ in rows], _arrays([fields for _, fields in rows], columns), block.consumed)
+        if len(rest) > LONGEST_LINE:
+            break
+    if rest:
+        problems.add(
+            Kind.UNREADABLE, name, first, "a field begins with a quote that nothing closes: close or double it"
+        )
+
+
+@dataclass
+class _Row:
+    """A row of a CSV file, and the place where it ends in a text.
+
+    `followed`: text follows a closing quote. `returned`: a carriage return is outside quotes.
+    """
+
+    fields: list[str]
+    end: int
+    followed: bool
+    returned: bool
+
+
+def _row(text: str, at: int) -> _Row | None:
+    """The row that begins at a place of a text; None: the text ends before a quote is closed."""
+    row = _Row([], at, False, False)
+    while True:
+        match = cast(re.Match[str], FIELD.match(text, row.end))  # the pattern matches everywhere
+        between, after, bare = match.groups()
+        if between is None and bare.startswith('"'):
+            return None
+        row.fields.append(bare if between is None else between.replace('""', '"') + after)
+        row.followed = row.followed or bool(after)
+        row.returned = row.returned or "\r" in (bare or after or "")
+        row.end = match.end()
+        if text[row.end : row.end + 1] != "\t":
+            return row
+        row.end += 1
+
+
+def _is_right(row: _Row, record: str, line: int, columns: range, problems: Problems, name: str) -> bool:
+    """Whether the row of the text `record`, from `line` on, can be used; counts a problem if not."""
+    kind, wrong, lines = Kind.BAD_ROW, "", record.split("\n")
+    last = line + len(lines) - 1
+    try:
+        record.encode()
+    except UnicodeEncodeError as error:
+        line += record.count("\n", 0, error.start)
+        before = record[record.rfind("\n", 0, error.start) + 1 : error.start].encode("utf-8", "surrogateescape")
+        kind, wrong = Kind.ENCODING, f"byte 0x{ord(record[error.start]) & 0xFF:02x} at {len(before) + 1}"
+    if not wrong and last > line and (row.followed or all(each.count("\t") + 1 in columns for each in lines)):
+        wrong = f"a field begins with a quote that is closed in line {last}: double it if it is text"
+    if not wrong and row.returned:
+        wrong = "a carriage return within the line"
+    if not wrong and len(row.fields) not in columns:
+        wrong = _wrong_width(len(row.fields), columns)
+    if wrong:
+        problems.add(kind, name, line, wrong)
+    return not wrong
+
+
+def _ends_closed(block: Block) -> bool:
+    """Whether the block's last line, as a row of its own, has no quote that is left open."""
+    last = block.data[block.data.rfind(b"\n") + 1 :]
+    return b'"' not in last or _row(last.decode("utf-8", "replace"), 0) is not None
+
+
+def _below(blocks: Iterable[Block], header: int) -> Iterator[Block]:
+    """The blocks without the lines up to `header`."""
+    for block in blocks:
+        above = header - block.first + 1
+        if above > 0:
+            *_, data = block.data.split(b"\n", above)
+            data = data if block.numbers.stop > header + 1 else b""
+            block = Block(data, min(header + 1, block.numbers.stop), block.consumed, block.name)
+        yield block
+
+
+def _arrays(rows: list[list[str]], columns: range) -> list[pa.Array]:
+    padded = [(*fields, *[""] * (columns.stop - 1 - len(fields))) for fields in rows]
+    return [pa.array([fields[i] for fields in padded], pa.string()) for i in range(columns.stop - 1)]
+
+
+def _wrong_width(width: int, columns: range) -> str:
+    wanted = f"{columns.start}" if len(columns) == 1 else f"{columns.start} to {columns.stop - 1}"
+    return f"{width} columns instead of {wanted}"
 
 
 def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Iterator[PassageRows]:
-    """Reads rows of id, text and an optional title; `dpr`: with a header line, and texts quoted as in CSV."""
-    for block in read_blocks(path, problems):
-        numbers, arrays = _columns(block, range(2, 4), problems, path.name)
-        ids, texts = arrays[:2]
-        titles = arrays[2] if len(arrays) > 2 else pa.repeat("", len(ids))
-        if dpr:
-            titles, texts = _unquoted(titles), _unquoted(texts)
-        if len(ids) and numbers[0] == 1 and ids[0].as_py().lower() in HEADERS:
-            if not dpr:
-                problems.add(Kind.BAD_ROW, path.name, 1, "a header line, which MS MARCO's files do not have")
-            ids, titles, texts, numbers = ids[1:], titles[1:], texts[1:], numbers[1:]
-        yield PassageRows(ids, titles, texts, path.name, numbers, block.consumed)
+    """Reads a file of passages.
+
+    Without a header line: id and text, as in MS MARCO's own files; `dpr`: id, text and title, quoted as in CSV. With
+    one, the columns that it names, in any order. In MS MARCO's layout a header line must name a title, because MS
+    MARCO's own files have none; and titles need a header line, because some write them before the text and some after
+    it, and a third column may also come from a tab in a text.
+    """
+    header, name = Header.of(path, dpr), path.name
+    at = header.columns(PASSAGE_COLUMNS)
+    is_named = {"id", "text"} <= at.keys()
+    if not is_named and header.names[:1] and header.names[0] in PASSAGE_COLUMNS["id"]:
+        header.refuse(problems, name, "id, text and title, in their order")
+        return
+    if is_named and not dpr and "title" not in at:
+        problems.add(Kind.BAD_ROW, name, header.line, NO_HEADER)
+    at, width = (at, len(header.fields)) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
+    columns, below = range(width, width + 1), header.line if is_named else 0
+    hint = "" if is_named else ": a tab in a text, or a title without a header line"
+    blocks = quoted_rows(path, columns, problems, name, below)
+    for rows in blocks if dpr else plain_rows(path, columns, problems, name, below, hint):
+        ids, texts = rows.columns[at["id"]], rows.columns[at["text"]]
+        titles = rows.columns[at["title"]] if at.get("title", width) < width else pa.repeat("", len(ids))
+        lines, out = rows.lines, pc.equal(ids, "")
+        for row in np.flatnonzero(out.to_numpy(zero_copy_only=False)).tolist():
+            problems.add(Kind.BAD_ROW, name, lines[row], "an empty id")
+        if is_named:  # files may be joined with their headers
+            again = pc.and_(pc.equal(ids, header.fields[at["id"]]), pc.equal(texts, header.fields[at["text"]]))
+            out = pc.or_(out, again)
+        if pc.any(out).as_py():
+            keep = pc.invert(out)
+            ids, titles, texts = ids.filter(keep), titles.filter(keep), texts.filter(keep)
+            lines = np.asarray(lines)[keep.to_numpy(zero_copy_only=False)].tolist()
+        yield PassageRows(ids, titles, texts, name, lines, rows.work)
 
 
 def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
     """Reads rows of query, passage and up to two more columns (a rank, a score), with or without a header line."""
-    for block in read_blocks(path, problems, name):
-        numbers, (queries, passages, *_) = _columns(block, range(2, 5), problems, name)
-        begin = int(len(queries) > 0 and numbers[0] == 1 and queries[0].as_py() in QUERY_HEADERS)
-        yield CandidateRows(queries[begin:], passages[begin:], name, numbers[begin:])
+    header = Header.of(path, True)
+    at = header.columns(POOL_COLUMNS)
+    is_named = len(at) == len(POOL_COLUMNS)
+    if not is_named and "query" in at:
+        header.refuse(problems, name, "query-id and corpus-id, in their order")
+        return
+    if not is_named:
+        at = {"query": 0, "passage": 1}
+    for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
+        yield CandidateRows(rows.columns[at["query"]], rows.columns[at["passage"]], name, rows.lines)
 
 
-def read_labels(path: Path, split: str, problems: Problems, *, trec: bool, name: str = "") -> Iterator[Label]:
-    """Reads labels: `query, passage, relevance` with a header; `trec`: `query, 0, passage, relevance`, no header."""
-    name = name or path.name
-    columns, passage = (4, 2) if trec else (3, 1)
-    for number, fields in read_fields(read_lines(path, problems, name), range(columns, columns + 1), problems, name):
-        relevance = relevance_of(fields[-1].strip())
-        if relevance is not None:
-            yield Label(fields[0], fields[passage], relevance, split, name, number)
-        elif trec or number > 1 or fields[0] != "query-id":
-            problems.add(Kind.BAD_RELEVANCE, name, number, repr(fields[-1]))
+def read_trec_labels(path: Path, split: str, problems: Problems) -> Iterator[Label]:
+    """Reads MS MARCO's labels: `query, 0, passage, relevance`, between tabs, or between blanks as TREC's, no header."""
+    lines = ((number, line if "\t" in line else "\t".join(line.split())) for number, line in read_lines(path, problems))
+    first = True
+    for number, fields in read_fields(lines, range(4, 5), problems, path.name):
+        if (relevance := relevance_of(fields[3].strip())) is not None:
+            yield Label(fields[0], fields[2], relevance, split, path.name, number)
+        elif first and _is_word(fields[3]):
+            problems.add(Kind.BAD_ROW, path.name, number, NO_HEADER)
+        else:
+            problems.add(Kind.BAD_RELEVANCE, path.name, number, repr(fields[3]))
+        first = False
+
+
+def read_labels(path: Path, split: str, problems: Problems, name: str, remarks: list[str]) -> Iterator[Label]:
+    """Reads BEIR's labels: `query, passage, relevance`, quoted as in CSV, below a header line.
+
+    BEIR's own reader leaves the first line out, whatever it says. Here a header may name the columns in another order;
+    a first line with a number as its relevance is a label, and a remark says so.
+    """
+    header = Header.of(path, True)
+    at = header.columns(LABEL_COLUMNS)
+    usual = dict(zip(LABEL_COLUMNS, range(3), strict=True))
+    is_named = len(at) == len(usual)
+    is_header = is_named or (len(header.fields) == len(usual) and _is_word(header.fields[2]))
+    if is_header and not is_named:
+        if any(usual[what] != column for what, column in at.items()):
+            header.refuse(problems, name, "query-id, corpus-id and score, in their order")
+            return
+        at = usual
+    width = len(header.fields) if is_named else len(usual)
+    if not is_header:
+        at, remark = usual, f"{name} has no header line: its first line is a label here, and none to BEIR's own reader"
+        if header.line and remark not in remarks:
+            remarks.append(remark)
+    for rows in quoted_rows(path, range(width, width + 1), problems, name, header.line if is_header else 0):
+        columns = (rows.columns[at[what]].to_pylist() for what in usual)
+        for line, query, passage, field in zip(rows.lines, *columns, strict=True):
+            if (relevance := relevance_of(field.strip())) is not None:
+                yield Label(query, passage, relevance, split, name, line)
+            else:
+                problems.add(Kind.BAD_RELEVANCE, name, line, repr(field))
+
+
+def _is_word(field: str) -> bool:
+    """Whether a field is neither a number nor blank, so that it may be the name of a column of numbers."""
+    try:
+        float(field)
+        return False
+    except ValueError:
+        return bool(field.strip())

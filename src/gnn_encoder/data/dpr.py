@@ -1,15 +1,17 @@
 """Reads DPR's files: psgs_*.tsv, retriever training JSON, question–answers CSV (plain or .gz), in any subfolder.
 
-    psgs_w100.tsv                 id, text (quoted as in CSV), title; a header line
+    psgs_w100.tsv                 id, text, title, or as its header line says; quoted as in CSV
     [biencoder-]<set>-<split>.json  question, answers, positive_ctxs, …; a passage's id in `passage_id` or `psg_id`
-    <set>-<split>.qa.csv, .csv    question and its answers as a list, tab-separated
+    <set>-<split>.qa.csv, .csv    question and its answers as a list, tab-separated, quoted as in CSV
+
+DPR's own reader takes columns by their number even if a header has them in another order, and takes quotes at both ends
+of a text away. Here the header counts, and a quote that belongs to the text stays.
 
 The negatives in training files are not read, because the pipeline finds other negatives. A question in both a JSON and
 a CSV file of a split is one query with the answers of both files. Questions have no ids and are numbered by split.
 """
 
 import ast
-import csv
 import re
 import warnings
 from collections.abc import Iterator
@@ -17,15 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts.dataset import SPLITS
-from gnn_encoder.data.delimited import read_passages
+from gnn_encoder.data.delimited import Header, quoted_rows, read_passages
 from gnn_encoder.data.json_array import read_array
-from gnn_encoder.data.lines import find, read_lines
+from gnn_encoder.data.lines import find
 from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
 
 PASSAGES = re.compile(r"psgs_.*\.tsv(\.gz)?")
 TRAINING = re.compile(r"(?:biencoder-)?(?P<set>.+)-(?P<split>train|dev|test)\.json(\.gz)?")
 ANSWERS = re.compile(r"(?P<set>.+)-(?P<split>train|dev|test)(\.qa)?\.csv(\.gz)?")
+ANSWER_COLUMNS = {"question": {"question", "questions"}, "answers": {"answer", "answers"}}
 STRING = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
 LIST = re.compile(rf"\s*\[\s*(?:{STRING}\s*(?:,\s*{STRING}\s*)*+,?\s*)?\]\s*")
 
@@ -113,13 +116,16 @@ def _passage_id(context: dict[str, Any]) -> Any:
 
 
 def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str], str, int]]:
-    """(question, answers, file, line) of a question–answers CSV."""
-    for number, line in read_lines(path, problems):
-        try:
-            question, listed = next(csv.reader([line], delimiter="\t"))
-            yield question, _string_list(listed), path.name, number
-        except (ValueError, SyntaxError, csv.Error):
-            problems.add(Kind.BAD_ROW, path.name, number, "not a question, a tab and a list of answers")
+    """(question, answers, file, line) of a question–answers CSV; as DPR does, leaves further columns out."""
+    header = Header.of(path, True)
+    below = header.line if len(header.columns(ANSWER_COLUMNS)) == len(ANSWER_COLUMNS) else 0
+    for rows in quoted_rows(path, range(2, 5), problems, path.name, below):
+        questions, lists = (column.to_pylist() for column in rows.columns[:2])
+        for number, question, listed in zip(rows.lines, questions, lists, strict=True):
+            try:
+                yield question, _string_list(listed), path.name, number
+            except (ValueError, SyntaxError):
+                problems.add(Kind.BAD_ROW, path.name, number, "not a question, a tab and a list of answers")
 
 
 def _string_list(text: str) -> list[str]:

@@ -63,7 +63,7 @@ class IrDatasets(Source):
         while docs := list(islice(documents, BATCH)):
             ids = [doc.doc_id for doc in docs]
             titles = [getattr(doc, "title", None) or "" if hasattr(doc, "text") else "" for doc in docs]
-            texts = [doc.text if hasattr(doc, "text") else doc.default_text() for doc in docs]
+            texts = [doc.text or "" if hasattr(doc, "text") else doc.default_text() for doc in docs]
             yield PassageRows(ids, titles, texts, "documents", range(first, first + len(docs)), len(docs))
             first += len(docs)
 

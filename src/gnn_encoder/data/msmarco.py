@@ -1,7 +1,9 @@
 """Reads MS MARCO passage ranking: collection.tsv, queries.<split>.tsv, qrels.<split>.tsv (plain or .gz).
 
-An optional third column of the collection is a title (as in RocketQA's edition; figures with and without titles are not
-comparable). Qrels are `query 0 passage relevance`. The official test queries have no labels, so papers report on dev.
+A tab ends a field and quotes mean nothing, as in MS MARCO's own readers, so a text with a tab is refused. A collection
+with titles (as of RocketQA's edition; figures with and without titles are not comparable) needs a header line that
+names its columns, such as `id title text`: without one, the second column is a title to some and a text to others.
+Qrels are `query 0 passage relevance`. The official test queries have no labels, so papers report on dev.
 If `dev` and `dev.small` (6,980 queries) both exist, `dev.small` is read. Dev becomes the test split, and a part of
 train becomes dev (`splits.complete`).
 """
@@ -9,7 +11,7 @@ train becomes dev (`splits.complete`).
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnn_encoder.data.delimited import read_fields, read_labels, read_passages
+from gnn_encoder.data.delimited import LABEL_COLUMNS, NO_HEADER, read_fields, read_passages, read_trec_labels
 from gnn_encoder.data.lines import find, find_or_report, read_lines
 from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
@@ -46,6 +48,9 @@ class MsMarco(FolderSource):
                 for number, (identity, text) in read_fields(
                     read_lines(path, problems), range(2, 3), problems, path.name
                 ):
-                    yield Query(identity, text, [], None, path.name, number)
+                    if identity and identity.lower() not in LABEL_COLUMNS["query"]:
+                        yield Query(identity, text, [], None, path.name, number)
+                    else:
+                        problems.add(Kind.BAD_ROW, path.name, number, NO_HEADER if identity else "an empty id")
             if path := find(self.folder, f"qrels.{name}.tsv"):
-                yield from read_labels(path, split, problems, trec=True)
+                yield from read_trec_labels(path, split, problems)

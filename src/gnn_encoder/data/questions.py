@@ -30,8 +30,9 @@ LABELS = pa.schema({"query_id": TEXT, "passage_id": TEXT, "relevance": NUMBER, *
 class Questions:
     """The queries and labels of all splits: read, checked and joined, ready to be written.
 
-    Unusable rows are left out and counted as problems. Queries of no split, repeated labels, and training queries with
-    the words of a dev or test query are left out with a remark only.
+    Unusable rows are left out and counted as problems. Of labels that contradict each other, none is used. Queries of
+    no split, repeated labels, and training queries with the words of a dev or test query are left out with a remark
+    only.
 
     Training and dev queries are drawn last. Missing splits come from all training queries, so dev and test are the same
     with every draw of training queries, and figures of two such draws are comparable. Queries that are left out take no
@@ -210,13 +211,14 @@ class Questions:
         labelled[self.query[added]] = True
         self.split[labelled & (self.split == NONE)] = TRAIN
         stray = of_label != self.split[self.query]
+        contradicting = self._contradicting(~(stray & added), problems)
         self._remark(stray & added, "added labels are of a dev or test query and were left out")
         strays = self.labels.filter(pa.array(stray & ~added))
         first = ~duplicates(strays["query_id"].combine_chunks())
         _count(problems, Kind.SHARED_QUERY, strays.filter(pa.array(first)), "query_id")
-        self._keep_labels(~stray)
+        self._keep_labels(~(stray | contradicting))
         repeated = duplicates(pa.array(pair_keys(self.query, self.passage)))
-        self._remark(repeated, "labels repeat an earlier one of the same query and passage: the first counts")
+        self._remark(repeated, "labels repeat an earlier one of the same query and passage and were left out")
         self._keep_labels(~repeated)
         self._remark(self.split == NONE, "queries are in no qrels and were left out")
         self._keep_queries(self.split != NONE)
@@ -278,6 +280,28 @@ class Questions:
                     words = {folded(text), folded(passage_text(title, text))}
                     same[query] = folded(texts[query].as_py()) in words
         return same
+
+    def _contradicting(self, counts: np.ndarray, problems: Problems) -> np.ndarray:
+        """bool [labels]: the labels of pairs of a query and a passage with several relevances, which are problems.
+
+        An added label says that a passage is relevant, and not how much, so any relevance of at least 1 agrees with it.
+        Labels that are not in `counts`, bool [labels], contradict nothing.
+        """
+        relevance, added = _numbers(self.labels["relevance"]), _added(self.labels)
+        _, first, pair = np.unique(pair_keys(self.query, self.passage), return_index=True, return_inverse=True)
+        earlier = first[pair]
+        differs = counts & np.where(added, relevance[earlier] < 1, relevance != relevance[earlier])
+
+        def describe(row: int) -> tuple[str, int, str]:
+            this, other = self.labels.take(pa.array([row, earlier[row]])).to_pylist()
+            place = (
+                f"line {other['line']}" if other["file"] == this["file"] else f"{other['file']} line {other['line']}"
+            )
+            ids = f"{this['query_id']!r}, {this['passage_id']!r}"
+            return this["file"], this["line"], f"{this['relevance']}, but {other['relevance']} in {place}: {ids}"
+
+        problems.add_rows(Kind.CONTRADICTION, np.flatnonzero(differs), describe)
+        return counts & np.isin(pair, pair[differs])
 
     def _find_twins(self, similarity: float) -> None:
         """Groups the training queries that are twins."""

@@ -30,12 +30,13 @@ class Kind(StrEnum):
     BAD_JSON = "bad JSON"
     BAD_ROW = "wrong columns or fields"
     BAD_RELEVANCE = f"relevance that is not an integer from -{HIGHEST_RELEVANCE:,} to {HIGHEST_RELEVANCE:,}"
-    EMPTY_PASSAGE = "empty passage text"
+    EMPTY_PASSAGE = "passage without title and text"
     EMPTY_QUERY = "empty query text"
     DUPLICATE_PASSAGE = "duplicate passage id"
     DUPLICATE_QUERY = "duplicate query id"
     UNKNOWN_QUERY = "label of an unknown query"
     UNKNOWN_PASSAGE = "label of an unknown passage"
+    CONTRADICTION = "label with another relevance than an earlier one of the same query and passage"
     SHARED_QUERY = "query in two splits"
     DUPLICATE_SECTION = "duplicate id of a section"
     DANGLING_PARENT = "parent that is no node"
@@ -182,7 +183,7 @@ class DataReport:
     isolated_passages: int
     """Passages without a label of at least 1."""
     passage_words: float
-    """Mean number of words in a passage's text, over the first `canonical.WORD_SAMPLE` passages."""
+    """Mean number of words in a passage's text, or title without text, over the first `corpus.WORD_SAMPLE` passages."""
     query_words: float
     copies: int = 0
     """Passages that are a copy of an earlier passage, by `ingest.copy_similarity`."""

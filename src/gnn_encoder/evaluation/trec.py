@@ -3,9 +3,10 @@
     run    query Q0 passage rank score tag
     qrels  query 0 passage relevance
 
-White space separates the fields. Files are read line by line: memory holds 16 bytes per hit, and each text id once.
-Ranks in a run are ignored, as in trec_eval; only the scores count. No library reads with so little memory:
-`ir_measures` and pytrec_eval keep a Python object for each hit, and their errors do not name the wrong line.
+White space separates the fields, so ids with white space are written in another form (`without_space`). Files are read
+line by line: memory holds 16 bytes per hit, and each text id once. Ranks in a run are ignored, as in trec_eval; only
+the scores count. No library reads with so little memory: `ir_measures` and pytrec_eval keep a Python object for each
+hit, and their errors do not name the wrong line.
 """
 
 import gzip
@@ -33,8 +34,11 @@ LINES = 100_000
 """Number of lines written at a time."""
 SHOWN = 3
 """Number of unknown ids in an error."""
-SPACE = r"[\s\pZ\x0b\x1c-\x1f\x85]"
-"""White space, as Arrow's regular expressions know it: their `\\s` is ASCII's."""
+SPACE = r"[\x00\t-\r\x1c-\x20\x85\pZ\x{FEFF}]"
+"""What no id in a file can have, in Arrow's regular expressions (their `\\s` is ASCII's): white space; NUL, where
+programs in C end a text; the byte order mark, which readers leave out at the start of a line."""
+QUOTED = re.compile(r"[\s\x00\x1c-\x1f\ufeff]|%(?=[0-9A-Fa-f]{2})")
+"""The same in Python's, and the `%` of what looks like a code already."""
 
 
 class Ids(dict[bytes, int]):
@@ -107,6 +111,8 @@ def read_run_of(path: Path, data: Dataset) -> Run:
     for (kind, column), found in zip(known.items(), ids, strict=True):
         names = found.column()
         row = pc.index_in(names, value_set=without_space(column))
+        if row.null_count:  # other programs may write ids as they are
+            row = pc.coalesce(row, pc.index_in(names, value_set=column.combine_chunks()))
         if len(missing := names.filter(row.is_null())):
             unknown.append(f"{len(missing):,} of {kind} ({few(missing)})")
         rows.append(row.to_numpy())
@@ -121,23 +127,26 @@ def write_run(path: Path, run: Run, query_ids: pa.ChunkedArray, passage_ids: pa.
 
     White space in an id or in the tag would end the field, so it is written as `%20` and similar codes.
     """
+    queries, passages = without_space(query_ids), without_space(passage_ids)
 
     def columns(part: slice) -> list[pa.Array | pa.Scalar]:
         # Nine digits identify every fp32 number.
         scores = pa.array([f"{score:.9g}" for score in run.score[part].tolist()], pa.string())
         ranks = pa.array(run.rank[part]).cast(pa.string())
-        queries, passages = _ids(query_ids, run.query[part]), _ids(passage_ids, run.passage[part])
-        return [queries, pa.scalar("Q0"), passages, ranks, scores, pa.scalar(_quoted(tag))]
+        ids = queries.take(pa.array(run.query[part])), passages.take(pa.array(run.passage[part]))
+        return [ids[0], pa.scalar("Q0"), ids[1], ranks, scores, pa.scalar(_quoted(tag))]
 
     _write(path, len(run.query), columns)
 
 
 def write_qrels(path: Path, qrels: Qrels, query_ids: pa.ChunkedArray, passage_ids: pa.ChunkedArray) -> None:
     """Writes labels as gzip, with ids as in `write_run`."""
+    queries, passages = without_space(query_ids), without_space(passage_ids)
 
     def columns(part: slice) -> list[pa.Array | pa.Scalar]:
         relevance = pa.array(qrels.relevance[part]).cast(pa.string())
-        return [_ids(query_ids, qrels.query[part]), pa.scalar("0"), _ids(passage_ids, qrels.passage[part]), relevance]
+        ids = queries.take(pa.array(qrels.query[part])), passages.take(pa.array(qrels.passage[part]))
+        return [ids[0], pa.scalar("0"), ids[1], relevance]
 
     _write(path, len(qrels.query), columns)
 
@@ -237,18 +246,18 @@ def _write(path: Path, count: int, columns: Callable[[slice], list[pa.Array | pa
             file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
 
 
-def _ids(ids: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
-    """Returns the text ids of some rows, without white space."""
-    distinct, inverse = np.unique(rows, return_inverse=True)
-    return without_space(ids.take(pa.array(distinct))).take(pa.array(inverse))
-
-
 def without_space(ids: pa.ChunkedArray) -> pa.Array:
-    """Returns text ids as in a file."""
+    """Returns all ids of a dataset's queries or passages as they stand in a file; different ids stay different.
+
+    If any id has white space, ids are written as in a URL: white space as `%20` and similar codes, and `%20` in an id
+    as `%2520` (`urllib.parse.unquote` gives the ids back). If none has, all ids stay as they are.
+    """
     whole = ids.combine_chunks()
-    spaced = pc.match_substring_regex(whole, SPACE)
-    return pc.replace_with_mask(whole, spaced, pa.array(map(_quoted, whole.filter(spaced).to_pylist()), pa.string()))
+    if not pc.any(pc.match_substring_regex(whole, SPACE)).as_py():
+        return whole
+    written = pc.match_substring_regex(whole, f"{SPACE}|%[0-9A-Fa-f]{{2}}")
+    return pc.replace_with_mask(whole, written, pa.array(map(_quoted, whole.filter(written).to_pylist()), whole.type))
 
 
 def _quoted(name: str) -> str:
-    return re.sub(r"[\s\x1c-\x1f]", lambda space: "".join(f"%{byte:02X}" for byte in space[0].encode()), name)
+    return QUOTED.sub(lambda char: "".join(f"%{byte:02X}" for byte in char[0].encode()), name)

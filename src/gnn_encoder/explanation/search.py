@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from gnn_encoder.artifacts import Asked, Bundle, read_manifest
+from gnn_encoder.artifacts import Asked, Bundle, passage_text, read_manifest
 from gnn_encoder.artifacts.arrays import Rows
 from gnn_encoder.artifacts.finished_run import place_of, run_folder
 from gnn_encoder.errors import UserError, printable
@@ -123,15 +123,14 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
     hit, why = each.hit, each.why
     screen.print(hit.heading(), markup=False, style="bold")
     lines = [
-        printable(hit.text),
         f"with the graph {why.score:.4f}, rank {each.rank:,}; "
         f"without it {why.plain_score:.4f}, rank {each.plain_rank:,}",
         f"gate open by {why.opening:.2f} on average, above 0.5 in {why.open_share:.0%} of its dimensions",
     ]
     if not why.influences:
         lines.append("no training query flowed into it, only the passage itself")
-    for line in lines:
-        screen.print(f"     {line}", markup=False, highlight=False)
+    for line in (*hit.body(), *(f"     {line}" for line in lines)):
+        screen.print(line, markup=False, highlight=False)
     if why.influences:
         screen.print(influences_table(why))
     screen.print()
@@ -140,7 +139,8 @@ def show_hit(screen: Console, each: ExplainedHit) -> None:
 def show_parts(screen: Console, hit: Hit, parts: list[Contribution]) -> None:
     """Prints the passage, and the table of the parts of its re-ranker's score."""
     screen.print(hit.heading(), markup=False, style="bold")
-    screen.print(f"     {printable(hit.text)}", markup=False, highlight=False)
+    for line in hit.body():
+        screen.print(line, markup=False, highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("       part", justify="right", no_wrap=True)
     table.add_column("of the score")
@@ -166,7 +166,7 @@ def influences_table(why: ExplainedPassage) -> Table:
         if each.inflows:
             table.add_row("", "", Text(f"  {each.own:>4.0%} the query itself", style="dim"))
         for inflow in each.inflows:
-            text = printable(f"{inflow.title} {inflow.text}")
+            text = printable(passage_text(inflow.title, inflow.text))
             text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
             place = f"  {inflow.weight:>4.0%} [{printable(inflow.passage_id)}]"
             table.add_row("", "", Text(f"{place} {text}", style="dim"))

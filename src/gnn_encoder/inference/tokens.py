@@ -112,8 +112,8 @@ def passage_tokens(
 ) -> Tokens:
     """All passages with special tokens, cut to `max_length`; ids int32 are memory-mapped.
 
-    A passage is its title and text; without `titles`, its text alone. The file is cached in the folder
-    `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
+    A passage is its title and text; without `titles`, its text alone, or its title if it has no text. The file is
+    cached in the folder `GNN_ENCODER_TOKENS`; without that variable it is unlinked.
     """
 
     def write(folder: Path) -> None:
@@ -162,7 +162,7 @@ def tokens_at(
 
 
 def _texts(passages: Passages, titles: bool) -> list[str]:
-    return passages.full_texts() if titles else passages.texts
+    return passages.full_texts() if titles else passages.bare_texts()
 
 
 def _write(

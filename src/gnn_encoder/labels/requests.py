@@ -100,7 +100,8 @@ class Known:
         A query with a text equal to that of a training query, or of a query with an added label, is that query.
 
         Raises:
-            UserError: an empty query, an unknown passage, a label that exists, or the words of a dev or test query.
+            UserError: an empty query, an unknown passage, a label that exists or contradicts the data, or the words of
+                a dev or test query.
         """
         wanted = [Wanted(each.query.strip(), each.passage_id, each.where) for each in wanted]
         for each in wanted:
@@ -131,6 +132,8 @@ class Known:
             labelled = np.isin(self.dataset.qrels.query, rows) & (
                 self.dataset.qrels.passage == passages[each.passage_id]
             )
+            if labelled.any() and (self.dataset.qrels.relevance[labelled] < 1).all():
+                raise each.refused("the data say that the passage is not relevant to this query: change that label")
             # A label of the data that was read from a file of added labels may have been removed since.
             if label in existing or (labelled.any() and label not in read):
                 raise each.refused("this label exists already")

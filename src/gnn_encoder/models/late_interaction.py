@@ -44,7 +44,7 @@ class LateInteractionLayout:
     attend_to_masks: bool = False
     """The other query tokens read the added masks. ColBERT: no."""
     titles: bool = True
-    """A passage's title is read before its text."""
+    """A passage's title is read before its text. Without, the title is read where a passage has no text."""
 
 
 class LateInteraction(nn.Module):

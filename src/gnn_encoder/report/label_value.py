@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from gnn_encoder.artifacts import passage_text
 from gnn_encoder.errors import printable
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.labels.curve import MEASURE, Point
@@ -104,7 +105,7 @@ def passages_table(suggestions: Sequence[PassageSuggestion], gain: float) -> Tab
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("passage, and a training query near it")
     for number, each in enumerate(suggestions, start=1):
-        shown = f"{_short(f'{each.title} {each.text}')} [{printable(each.passage_id)}]\n← {_short(each.query)}"
+        shown = f"{_short(passage_text(each.title, each.text))} [{printable(each.passage_id)}]\n← {_short(each.query)}"
         table.add_row(str(number), f"{each.gain:.2f}", f"{each.answers:.2f}", Text(shown))
     return table
 

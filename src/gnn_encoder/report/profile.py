@@ -37,7 +37,7 @@ def data_profile(dataset: Dataset, graph: Graph | None) -> DataProfile:
     passages of the corpus that have an edge.
     """
     some = np.arange(min(len(dataset.passages), TEXTS))
-    words = {"passages": _words(dataset.passages.take(some).texts)}
+    words = {"passages": _words(dataset.passages.take(some).bare_texts())}
     degrees = np.diff(graph.indptr) if graph else np.zeros(len(dataset.passages), np.int64)
     splits, reached = {}, {}
     for split in SPLITS:

@@ -158,7 +158,7 @@ class LateInteractionScorer:
         """The share of each query token: the token, the passage's most similar token, and their similarity."""
         model = self.model
         row, found = np.zeros(1, np.int64), data.passages.take(np.array([passage]))
-        texts = found.full_texts() if model.layout.titles else found.texts
+        texts = found.full_texts() if model.layout.titles else found.bare_texts()
         asked = query_tokens(model, [query])
         answering = Tokens.of(model.tokenizer, texts, model.layout.passage_length - 1)
         with inference_copy(model, "fp32"), torch.inference_mode():

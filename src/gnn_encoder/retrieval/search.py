@@ -50,6 +50,11 @@ class Hit:
         title = f"{printable(self.title)}  " if self.title else ""
         return f"{self.rank:>3}  {self.score:.4f}  {title}[{printable(self.passage_id)}]"
 
+    def body(self) -> list[str]:
+        """The lines below the heading on a terminal: one, or none if the passage is a title without text."""
+        text = printable(self.text)
+        return [f"     {text}"] if text else []
+
 
 class Searcher:
     """A bundle opened for many queries: model and index are loaded once."""

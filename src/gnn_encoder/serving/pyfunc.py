@@ -76,7 +76,7 @@ def _trace(questions: Sequence[str], found: Sequence[Sequence[Hit]], params: Map
         inputs = {"question": question, **params}
         span = mlflow.start_span_no_context("search", SpanType.RETRIEVER, outer, inputs, start_time_ns=began)
         documents = [
-            Document(hit.text, {"title": hit.title, "score": hit.score, "rank": hit.rank}, hit.passage_id)
+            Document(hit.text or hit.title, {"title": hit.title, "score": hit.score, "rank": hit.rank}, hit.passage_id)
             for hit in hits
         ]
         span.end(outputs=documents)

@@ -25,6 +25,8 @@ class Ingest(StepSettings):
     format: Literal["auto", "beir", "msmarco", "dpr", "markup", "ir_datasets", "python-docs"] = "auto"
     """`markup`: a folder of Markdown and HTML files."""
     on_bad_rows: Literal["refuse", "drop"] = "refuse"
+    """`refuse`: rows that cannot be used stop the run. `drop`: they are left out and counted. Of rows with the same id
+    the first stays; of labels that contradict each other none does, as if nobody had judged the pair."""
     dev_fraction: Fraction = 0.1
     """Share of the training queries that become dev queries where the data has no dev split."""
     max_train_queries: Count = 0

@@ -3,6 +3,9 @@
 Everything is one transaction: a reader sees no table, or the former rows, until all rows are there, the index is built
 and the replay has compared both. After an error or a lost connection the server rolls back.
 
+PostgreSQL's texts have no NUL. It is left out of titles and texts, where it says nothing, and the last line names the
+first such passage. An id with NUL is refused, because without it, it is another id.
+
 The index is HNSW by inner product. The replay says which `hnsw.ef_search` finds 99 % of the exact first hits.
 """
 
@@ -12,12 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.artifacts import Passages
+from gnn_encoder.errors import UserError, one_line, printable, without_password
 from gnn_encoder.serving.exports import rows as export_rows
 from gnn_encoder.serving.exports.job import Job, missing
 from gnn_encoder.serving.exports.replay import replay
-from gnn_encoder.serving.exports.rows import Changes, blocks, digests_of
+from gnn_encoder.serving.exports.rows import Block, Changes, blocks, digests_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -49,6 +55,7 @@ def export(job: Job) -> str:
             f"pgvector's HNSW index takes vectors up to width {WIDEST:,} (4,000 as halfvec), and these have "
             f"{job.width:,}: add --no-index"
         )
+    _check_ids(job.bundle.passages.ids())
     with _connected(job.target) as connection:
         table = _Table(job, connection)
         if not table.exists():
@@ -61,6 +68,7 @@ def export(job: Job) -> str:
                 f"the table {job.table} exists in {shown(job.target)}: name another by --table, or send the changes "
                 "with --update"
             )
+        said += table.left_out
         table.keep(job.facts(said, table=job.table, index=index, ef_search=effort))
     return said
 
@@ -68,6 +76,15 @@ def export(job: Job) -> str:
 def shown(address: str) -> str:
     """Returns the address of a database without user and password."""
     return without_password(address)
+
+
+def _check_ids(ids: pa.ChunkedArray) -> None:
+    bad = ids.filter(pc.match_substring_regex(ids, r"\x00"))
+    if len(bad):
+        raise UserError(
+            f"{len(bad):,} ids of passages have the character NUL, which PostgreSQL cannot store, first "
+            f"{printable(repr(bad[0].as_py()))[:80]}: give them other ids in the data, or export to lancedb or parquet"
+        )
 
 
 def _create(job: Job, table: "_Table") -> tuple[str, int | None]:
@@ -83,7 +100,7 @@ def _update(job: Job, table: "_Table") -> tuple[str, bool, int | None]:
     table.lock()
     facts = table.facts()
     job.check_former(f"the table {job.table}", facts)
-    digests = digests_of(job.bundle, job.stage("reading", len(job.bundle.vectors)))
+    digests = digests_of(job.bundle, job.stage("reading", len(job.bundle.vectors)), table.stored)
     changes, index = Changes.between(digests, table.digests()), bool(facts.get("index"))
     table.delete(changes.old)
     table.send(changes.new)
@@ -129,6 +146,7 @@ class _Table:
         from psycopg import sql
 
         self._job, self._connection = job, connection
+        self._with_null: dict[str, None] = {}
         self._name = sql.Identifier(*job.table.split("."))
 
     def _run(self, statement: str, *values: Any, **parts: Any) -> Any:
@@ -142,6 +160,25 @@ class _Table:
         """Whether there is a relation of the table's name."""
         name = self._name.as_string(self._connection)
         return bool(self._run("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
+
+    @property
+    def left_out(self) -> str:
+        """What was left out of the texts, in words; empty: nothing."""
+        if not self._with_null:
+            return ""
+        first = printable(repr(next(iter(self._with_null))))[:80]
+        return f"; NUL characters left out of {len(self._with_null):,} passages, first {first}"
+
+    def stored(self, block: Block) -> Block:
+        """Returns the block with texts that PostgreSQL can store; counts the passages that had others."""
+        some = block.passages
+        words = zip(some.ids, some.titles, some.texts, strict=True)
+        names = [name for name, title, text in words if "\0" in title or "\0" in text]
+        if not names:
+            return block
+        self._with_null |= dict.fromkeys(names)
+        titles, texts = ([text.replace("\0", "") for text in column] for column in (some.titles, some.texts))
+        return Block(Passages(some.ids, titles, texts), block.parts, block.vectors)
 
     def create(self) -> None:
         """Creates the table, which only this transaction sees."""
@@ -163,7 +200,7 @@ class _Table:
         command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._name, columns)
         with self._connection.cursor() as cursor, cursor.copy(command) as copy:
             copy.set_types(types)
-            for block in blocks(job.bundle, rows, done):
+            for block in map(self.stored, blocks(job.bundle, rows, done)):
                 digests.append(block.digests())
                 some = block.passages
                 for row in zip(
@@ -175,7 +212,13 @@ class _Table:
                     block.vectors,
                     strict=True,
                 ):
-                    copy.write_row(row)
+                    try:
+                        copy.write_row(row)
+                    except UnicodeEncodeError as error:
+                        raise UserError(
+                            f"{shown(job.target)}: passage {printable(repr(row[1]))[:80]} has characters that the "
+                            f"database's encoding, {error.encoding}, lacks: name one with ENCODING 'UTF8'"
+                        ) from None
         return np.concatenate(digests)
 
     def delete(self, digests: np.ndarray) -> None:

@@ -81,9 +81,11 @@ def blocks(
             done(len(some))
 
 
-def digests_of(bundle: Bundle, done: Callable[[int], None]) -> np.ndarray:
-    """Returns the digest int64 [v] of every row of a bundle."""
-    return np.concatenate([block.digests() for block in blocks(bundle, done=done)])
+def digests_of(
+    bundle: Bundle, done: Callable[[int], None], stored: Callable[[Block], Block] = lambda block: block
+) -> np.ndarray:
+    """Returns the digest int64 [v] of every row of a bundle, in the form in which a table has it (`stored`)."""
+    return np.concatenate([stored(block).digests() for block in blocks(bundle, done=done)])
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ function shown(hit, request) {
   const item = made("li");
   item.tabIndex = -1;
   item.append(made("h2", `${hit.rank}. ${hit.title || hit.passage_id}`));
-  item.append(made("p", `${hit.passage_id} · score ${hit.score.toFixed(4)}`, "quiet"), made("p", hit.text, "text"));
+  item.append(made("p", `${hit.passage_id} · score ${hit.score.toFixed(4)}`, "quiet"));
+  if (hit.text) item.append(made("p", hit.text, "text"));
   const acts = made("div", "", "acts");
   const place = made("div", "", "scroll");
   const why = made("button", "why?");
