@@ -29,6 +29,11 @@ def is_blank(text: str) -> bool:
     return not form(text).replace("\u2800", "").strip()
 
 
+def full_text(title: str, text: str) -> str:
+    """A passage as models read it: title and text, or the one of both that can be seen."""
+    return " ".join(part for part in (title, text) if not is_blank(part))
+
+
 @dataclass
 class Ingested:
     """The rows to be kept, and the problems."""

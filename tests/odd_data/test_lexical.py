@@ -1,0 +1,63 @@
+"""BM25 over odd data: equal texts are treated alike, whatever their form, and a text finds itself."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import regex
+from hypothesis import given, settings
+from odd_data.data_sets import OddData, data_sets
+from odd_data.plain import form, full_text, ingested, without_leaks
+from odd_data.stored import write_dataset
+
+from gnn_encoder.errors import UserError
+from gnn_encoder.retrieval.bm25 import Bm25
+from gnn_encoder.settings.bm25 import IndexBm25
+
+PLAIN = IndexBm25(stemmer="none", stopwords="none")
+WORD = regex.compile(r"\p{L}{2}")
+LONE_SIGNS = dict.fromkeys(map(ord, "㎏ﻻﬀ\u0345"), "x")
+"""Signs that are no word alone, though their compatibility forms are words. The data are without them."""
+
+
+def without_lone_signs(data: OddData) -> OddData:
+    corpus = [
+        row._replace(title=row.title.translate(LONE_SIGNS), text=row.text.translate(LONE_SIGNS))
+        for row in data.passages
+    ]
+    queries = [row._replace(text=row.text.translate(LONE_SIGNS)) for row in data.queries]
+    return OddData(corpus, queries, data.labels)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data_sets(most=30))
+def test_bm25_finds_equal_texts_alike(rows: OddData) -> None:
+    rows = without_lone_signs(rows)
+    plain = without_leaks(ingested(rows))
+    forms = [form(full_text(row.title, row.text)) for row in plain.passages]
+    with tempfile.TemporaryDirectory() as root:
+        data = write_dataset(Path(root) / "dataset", plain)
+        try:
+            index = Bm25.build(data.passages, PLAIN)
+        except UserError as error:
+            assert "no passage has a word" in str(error)
+            assert not any(map(WORD.search, forms))
+            return
+        index.save(Path(root))
+        asked = [*(row.text for row in rows.queries), *(full_text(row.title, row.text) for row in plain.passages)]
+        scores, hits = index.search(asked, len(forms))
+        for again, found in zip(Bm25.load(Path(root)).search(asked, len(forms)), (scores, hits), strict=True):
+            np.testing.assert_array_equal(again, found)
+        of_form: dict[str, tuple[list[int], list[float]]] = {}
+        for text, score, hit in zip(asked, scores, hits, strict=True):
+            count = int((hit >= 0).sum())
+            score, found = score[:count].tolist(), hit[:count].tolist()
+            assert found == sorted(found, key=lambda row: (-score[found.index(row)], row))
+            assert len(set(found)) == count and all(value > 0 for value in score)
+            assert of_form.setdefault(form(text), (found, score)) == (found, score)
+            by_passage: dict[str, float] = {}
+            for row in range(len(forms)):
+                value = score[found.index(row)] if row in found else 0.0
+                assert by_passage.setdefault(forms[row], value) == value
+            if WORD.search(form(text)):
+                assert by_passage.get(form(text), 1.0) > 0
