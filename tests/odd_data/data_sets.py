@@ -26,22 +26,21 @@ WORDS = {
     "emoji": ("👩‍👩‍👧", "👩👩👧", "❤️", "❤", "🏳️‍🌈", "🇩🇪", "👍🏽"),
     "signs": ("#1", "100%", "%20", '"quoted"', "it's", "a\\b", "<b>", "&amp;", "?", "—", "[PAD]", "$x$", "{}"),
 }
-TITLES_ALONE = False
 SPACES = (" ", " ", " ", "  ", "\u00a0", "\u3000", "\t", "\n", "\r\n", "\u2028", "\x85")
 INVISIBLE = ("\u200b", "\ufeff", "\u00ad", "\u200e", "\u2060", "\ufe0f", "\u034f", "\u180e", "\U000e0041", "\u3164")
 BLANK = ("", " ", "\u200b", "\ufeff", "\u2800", "\u3164 \u00a0", "\t\n", "\u00ad\u200e", "\x01")
 
 COLLIDING_IDS = (
-    "a b", "a%20b", "a%2520b", "a\u00a0b", "a%C2%A0b", "a\u3000b", "a%E3%80%80b", "a+b", "a!b", "a  b", " a", "a ", "%20a",
-    "é", "e\u0301", "É", "ﬁ", "fi", "a\u200b", "a", "A", "\u200b", " ", "%20", "%", "%%", "%2", "%25", "a\x1cb", "a%1Cb",
-    "a\x85b", "a\u2028b",
+    "a b", "a%20b", "a%2520b", "a\u00a0b", "a%C2%A0b", "a\u3000b", "a%E3%80%80b", "a+b", "a!b", "a  b", " a", "a ",
+    "%20a", "é", "e\u0301", "É", "ﬁ", "fi", "a\u200b", "a", "A", "\u200b", " ", "%20", "%", "%%", "%2", "%25", "a\x1cb",
+    "a%1Cb", "a\x85b", "a\u2028b", "b\ufeff", "b", "c\x00d", "c\x00e", "c",
 )  # fmt: skip
-"""Ids of which some are equal once they are written with escapes, or compared as texts are."""
+"""Ids of which some are equal once they are written with escapes, or compared as texts are, or read by C."""
 ODD_IDS = (
-    *COLLIDING_IDS, "'", "a;b", "a,b", "#", "a#b:1", "\\", "\\t", "a/b", "../a", "0", "00", "1",
-    "01", "-1", "1.0", "1e3", "nan", "None", "null", "true", "Q0", "👩‍👩‍👧", "日本", "ไทย", "हिन्दी", "العربية", "<a>", "&amp;",
+    *COLLIDING_IDS, "'", "a;b", "a,b", "#", "a#b:1", "\\", "\\t", "a/b", "../a", "0", "00", "1", "01", "-1", "1.0", "1e3",
+    "nan", "None", "null", "true", "Q0", "👩‍👩‍👧", "日本", "ไทย", "हिन्दी", "العربية", "<a>", "&amp;",
 )  # fmt: skip
-TABBED_IDS = ()
+QUOTED_IDS = ('"', '""', '"a"', 'a"b', "a\tb", "\ta", '"\t"')
 """Ids that a table needs quotes for."""
 
 
@@ -109,6 +108,8 @@ class Dice:
         return self.below(one_in) == one_in - 1
 
 
+FIRST_SPLITS = ("train", "test", "train", "dev")
+"""Splits of the first queries, which have a relevant passage: without these, most data sets are refused."""
 ROLLS = st.binary(min_size=48, max_size=48).map(Dice)
 """Dice for one row."""
 
@@ -163,14 +164,14 @@ def new_id(dice: Dice, taken: Collection[str], pool: Sequence[str], letter: str)
 
 
 @st.composite
-def data_sets(draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS, *TABBED_IDS)) -> OddData:
+def data_sets(draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS, *QUOTED_IDS)) -> OddData:
     """Data sets whose rows are all right: 1 to `most` passages and queries, one to three splits."""
     earlier: list[str] = []
     corpus: dict[str, Passage] = {}
     for _ in range(draw(st.integers(1, most))):
         dice = draw(ROLLS)
         name, shape = new_id(dice, corpus, ids, "d"), dice.below(10)
-        if shape == 9 and TITLES_ALONE:
+        if shape == 9:
             corpus[name] = Passage(name, any_text(dice, earlier), dice.one_of(BLANK))
         else:
             title = dice.one_of(BLANK) if shape < 5 else new_text(dice)
@@ -178,13 +179,14 @@ def data_sets(draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS
     queries: dict[str, Question] = {}
     labels: dict[str, dict[tuple[str, str], Label]] = {split: {} for split in SPLITS}
     repeated: dict[str, list[Label]] = {split: [] for split in SPLITS}
-    for _ in range(draw(st.integers(1, most))):
+    for number in range(draw(st.integers(1, most))):
         dice = draw(ROLLS)
         name = new_id(dice, queries, ids, "q")
         queries[name] = Question(name, any_text(dice, earlier))
-        split = SPLITS[max(0, dice.below(6) - 3)]
-        for _ in range(min(dice.below(5), 3)):
-            label = Label(name, dice.one_of(tuple(corpus)), dice.one_of((1, 1, 1, 2, 3, 0, 0, -1)))
+        split = FIRST_SPLITS[number] if number < len(FIRST_SPLITS) else SPLITS[max(0, dice.below(6) - 3)]
+        for place in range(max(number < len(FIRST_SPLITS), min(dice.below(5), 3))):
+            relevance = 1 if place == 0 else dice.one_of((1, 1, 2, 3, 0, 0, -1))
+            label = Label(name, dice.one_of(tuple(corpus)), relevance)
             repeated[split].append(labels[split].setdefault(label[:2], label))
     kept = SPLITS if draw(st.integers(0, 3)) else ("train", *(s for s in SPLITS[1:] if draw(st.booleans())))
     return OddData([*corpus.values()], [*queries.values()], {split: repeated[split] for split in kept})
@@ -234,18 +236,21 @@ def spoilt_data_sets(draw: st.DrawFn, *, most: int = 20) -> OddData:
             row = dice.one_of((blank, again, dice.one_of(BROKEN_JSON)))
             data.queries.insert(dice.below(len(data.queries) + 1), row)
         else:
-            rows = data.labels[dice.one_of(tuple(data.labels))]
-            query, passage = dice.one_of(("nobody", *query_ids)), dice.one_of(("nothing", *passage_ids))
-            label = Label(query, passage, dice.below(4) - 1)
-            rows.insert(dice.below(len(rows) + 1), dice.one_of((label, label, dice.one_of(BROKEN_LABELS))))
+            rows, others = (data.labels[dice.one_of(tuple(data.labels))] for _ in range(2))
+            query, passage = dice.one_of(query_ids), dice.one_of(passage_ids)
+            wrong = [Label("nobody", passage, 1), Label(query, "nothing", 1), dice.one_of(BROKEN_LABELS)]
+            if labels := [row for row in others if isinstance(row, Label)]:
+                label = dice.one_of(labels)  # as it is, with another relevance, or for another passage
+                wrong += [label._replace(passage=dice.one_of((label.passage, passage)), relevance=dice.below(3))] * 2
+            rows.insert(dice.below(len(rows) + 1), dice.one_of(wrong))
     return data
 
 
 def _quoted(*fields: object) -> bytes:
     """A line of a tab-separated file, as Python's `csv` writes it."""
     line = io.StringIO()
-    csv.writer(line, delimiter="\t", lineterminator="").writerow(fields)
-    return line.getvalue().encode()
+    csv.writer(line, delimiter="\t").writerow(fields)
+    return line.getvalue().removesuffix("\r\n").encode()
 
 
 def _file(path: Path, lines: list[bytes]) -> None:
@@ -289,10 +294,10 @@ def split_of_queries(data: OddData) -> dict[str, str]:
 
 
 def write_msmarco(folder: Path, data: OddData) -> Path:
-    """Writes MS MARCO's files; the collection has a third column if a passage has a title."""
+    """Writes MS MARCO's files; the collection has titles, and a header line, if a passage has a title."""
     folder.mkdir()
     titled = any(row.title for row in data.passages)
-    rows = [(row.id, row.text, row.title) if titled else (row.id, row.text) for row in data.passages]
+    rows = [("id", "title", "text"), *data.passages] if titled else [(row.id, row.text) for row in data.passages]
     _file(folder / "collection.tsv", ["\t".join(row).encode() for row in rows])
     split_of = split_of_queries(data)
     for split, labels in data.labels.items():

@@ -43,6 +43,11 @@ class Ingested:
     split: dict[str, str] = field(default_factory=dict)
     """Query id → split."""
     labels: list[Label] = field(default_factory=list)
+    """Labels of passages of the corpus."""
+    missed: list[Label] = field(default_factory=list)
+    """Labels of dev and test queries for passages that no ranking can have."""
+    identical: dict[str, str] = field(default_factory=dict)
+    """Query id → id of the passage that is the query itself, and is left out of its hits."""
     problems: Counter[Kind] = field(default_factory=Counter)
     places: dict[Kind, str] = field(default_factory=dict)
     """File and line of the first problem of each kind."""
@@ -52,82 +57,151 @@ class Ingested:
         self.problems[kind] += 1
         self.places.setdefault(kind, f"{file} line {line}")
 
+    def of_split(self, split: str) -> list[Question]:
+        """The queries of a split."""
+        return [query for query in self.queries if self.split[query.id] == split]
+
     def groups(self) -> list[list[str]]:
         """Ids of the training queries of each text."""
         by_text = defaultdict(list)
-        for query in self.queries:
-            if self.split[query.id] == "train":
-                by_text[form(query.text)].append(query.id)
+        for query in self.of_split("train"):
+            by_text[form(query.text)].append(query.id)
         return list(by_text.values())
 
     def positives(self) -> dict[str, set[str]]:
-        """Query id → ids of the passages with a label of at least 1, for queries that have any."""
+        """Query id → ids of the passages of the corpus with a label of at least 1, for queries that have any."""
         found = defaultdict(set)
         for label in self.labels:
             if label.relevance >= 1:
                 found[label.query].add(label.passage)
         return dict(found)
 
+    def answered(self) -> set[str]:
+        """Queries with a label of at least 1, also for a passage that is missing."""
+        return {label.query for label in (*self.labels, *self.missed) if label.relevance >= 1}
+
+    def lacks(self) -> set[Kind]:
+        """What is fatal: no corpus, nothing to train on, or nothing to measure."""
+        positives = self.positives()
+        relevant = [set().union(*(positives.get(query, set()) for query in group)) for group in self.groups()]
+        relevant = [passages for passages in relevant if passages]
+        found = set()
+        if not self.passages:
+            found.add(Kind.EMPTY_CORPUS)
+        if len(relevant) < 2:
+            found.add(Kind.NO_TRAINING)
+        elif all(len(passages) == len(self.passages) for passages in relevant):
+            found.add(Kind.NO_NEGATIVE)
+        if not any(self.split[query] != "train" for query in self.answered()):
+            found.add(Kind.NO_EVALUATION)
+        return found
+
 
 def ingested(data: OddData) -> Ingested:
-    """What is kept of a data set if bad rows are left out, before splits that are missing are set apart."""
+    """What is kept of a data set if bad rows are left out and no split is set apart from train."""
     out = Ingested()
-    passages: dict[str, Passage] = {}
+    passages = _passages(data, out)
+    queries = _queries(data, out)
+    known = _known_labels(data, out, queries, passages)
+    split_of = {label.query: split for split, _, label in known}  # of several splits the last
+    first: dict[tuple[str, str], int] = {}
+    several: set[tuple[str, str]] = set()
+    shared: set[str] = set()
+    for split, line, label in known:
+        if first.setdefault(label[:2], label.relevance) != label.relevance:
+            several.add(label[:2])
+            out.problem(Kind.CONTRADICTION, f"qrels/{split}.tsv", line)
+        if split != split_of[label.query] and label.query not in shared:
+            shared.add(label.query)
+            out.problem(Kind.SHARED_QUERY, f"qrels/{split}.tsv", line)
+    if "test" not in split_of.values():
+        split_of = {query: "test" if split == "dev" else split for query, split in split_of.items()}
+        moved = {"dev": "test"}
+    else:
+        moved = {}
+    latest: dict[str, int] = {}
+    for query in queries.values():
+        if query.id in split_of:
+            text = form(query.text)
+            latest[text] = max(SPLITS.index(split_of[query.id]), latest.get(text, 0))
+    out.passages = list(passages.values())
+    for query in queries.values():
+        if query.id in split_of and SPLITS.index(split_of[query.id]) == latest[form(query.text)]:
+            out.queries.append(query)
+            out.split[query.id] = split_of[query.id]
+    labels: dict[tuple[str, str], Label] = {}
+    for split, _, label in known:
+        if label[:2] not in several and out.split.get(label.query) == moved.get(split, split):
+            labels.setdefault(label[:2], label)
+    _settle_identical(out, passages, labels)
+    return out
+
+
+def _passages(data: OddData, out: Ingested) -> dict[str, Passage]:
+    kept: dict[str, Passage] = {}
     for line, row in enumerate(data.corpus, 1):
         if isinstance(row, Broken):
             out.problem(row.kind, "corpus.jsonl", line)
-        elif is_blank(row.title) and is_blank(row.text):
+            continue
+        title, text = ("" if is_blank(part) else part for part in (row.title, row.text))
+        if not title and not text:
             out.problem(Kind.EMPTY_PASSAGE, "corpus.jsonl", line)
-        elif row.id in passages:
+        elif row.id in kept:
             out.problem(Kind.DUPLICATE_PASSAGE, "corpus.jsonl", line)
         else:
-            passages[row.id] = row
-    queries: dict[str, Question] = {}
+            kept[row.id] = Passage(row.id, title, text)
+    return kept
+
+
+def _queries(data: OddData, out: Ingested) -> dict[str, Question]:
+    kept: dict[str, Question] = {}
     for line, row in enumerate(data.queries, 1):
         if isinstance(row, Broken):
             out.problem(row.kind, "queries.jsonl", line)
         elif is_blank(row.text):
             out.problem(Kind.EMPTY_QUERY, "queries.jsonl", line)
-        elif row.id in queries:
+        elif row.id in kept:
             out.problem(Kind.DUPLICATE_QUERY, "queries.jsonl", line)
         else:
-            queries[row.id] = row
-    known: list[tuple[str, int, Label]] = []
+            kept[row.id] = row
+    return kept
+
+
+def _known_labels(
+    data: OddData, out: Ingested, queries: dict[str, Question], passages: dict[str, Passage]
+) -> list[tuple[str, int, Label]]:
+    """Split, line and label of all labels that may be used."""
+    rows = []
     for split in SPLITS:
         for line, row in enumerate(data.labels.get(split, ()), 2):
             file = f"qrels/{split}.tsv"
             if isinstance(row, Broken):
                 out.problem(row.kind, file, line)
                 continue
-            if row.query not in queries:
+            if queries and row.query not in queries:
                 out.problem(Kind.UNKNOWN_QUERY, file, line)
-            if row.passage not in passages:
+            if passages and row.passage not in passages:
                 out.problem(Kind.UNKNOWN_PASSAGE, file, line)
-            if row.query in queries and row.passage in passages:
-                known.append((split, line, row))
-    split_of = {row.query: split for split, _, row in known}  # of several splits the last
-    told = set()
-    labels: dict[tuple[str, str], Label] = {}
-    for split, line, row in known:
-        if split == split_of[row.query]:
-            labels.setdefault(row[:2], row)
-        elif row.query not in told:
-            told.add(row.query)
-            out.problem(Kind.SHARED_QUERY, f"qrels/{split}.tsv", line)
-    out.passages = list(passages.values())
-    out.queries = [query for query in queries.values() if query.id in split_of]
-    out.split = split_of
-    out.labels = list(labels.values())
-    return out
+            if row.query in queries:
+                rows.append((split, line, row))
+    there = {row.query for _, _, row in rows if row.passage in passages}
+    # A label of train for a passage that the corpus lacks is of no use, unless its query becomes one of dev or test.
+    return [(s, line, row) for s, line, row in rows if row.passage in passages or s != "train" or row.query in there]
 
 
-def without_leaks(data: Ingested) -> Ingested:
-    """Leaves out the queries with the text of a query in a later split."""
-    latest: dict[str, int] = {}
-    for query in data.queries:
-        number = SPLITS.index(data.split[query.id])
-        latest[form(query.text)] = max(number, latest.get(form(query.text), 0))
-    kept = [q for q in data.queries if SPLITS.index(data.split[q.id]) == latest[form(q.text)]]
-    ids = {query.id for query in kept}
-    labels = [label for label in data.labels if label.query in ids]
-    return Ingested(data.passages, kept, {i: data.split[i] for i in ids}, labels, data.problems, data.places)
+def _settle_identical(out: Ingested, passages: dict[str, Passage], labels: dict[tuple[str, str], Label]) -> None:
+    """Fills labels, those that are missed, and the passages that are queries."""
+    for query in out.queries:
+        if query.id in passages:
+            passage = passages[query.id]
+            label = labels.get((query.id, query.id))
+            is_same = form(query.text) in (form(passage.text), form(full_text(passage.title, passage.text)))
+            if not label or label.relevance < 1 or is_same:
+                out.identical[query.id] = query.id
+    for label in labels.values():
+        in_train = out.split[label.query] == "train"
+        is_itself = label.relevance >= 1 and out.identical.get(label.query) == label.passage
+        if label.passage in passages and not is_itself:
+            out.labels.append(label)
+        elif not in_train:
+            out.missed.append(label)

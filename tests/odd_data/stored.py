@@ -25,18 +25,30 @@ def write_dataset(path: Path, data: Ingested) -> Dataset:
         asked, found = [label.query for label in data.labels], [label.passage for label in data.labels]
         relevance = [label.relevance for label in data.labels]
         writer.qrels(asked, found, relevance, [rows[name] for name in asked], [places[name] for name in found])
+        if data.missed:
+            columns = zip(*((rows[label.query], label.passage, label.relevance) for label in data.missed), strict=True)
+            writer.missing(*map(list, columns))
+        if data.identical:
+            writer.identical(
+                [rows[name] for name in data.identical], [places[name] for name in data.identical.values()]
+            )
         writer.close()
     return Dataset(path)
 
 
 @st.composite
-def rankings(draw: st.DrawFn, queries: int, passages: int) -> Run:
+def rankings(draw: st.DrawFn, data: Ingested) -> Run:
     """A ranking with scores of one to five values, of some queries, with some passages each."""
+    queries, passages = len(data.queries), len(data.passages)
+    ids = [row.id for row in data.passages]
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     levels, share = draw(st.integers(1, 5)), draw(st.sampled_from((0.0, 0.3, 1.0)))
     scores = np.float32(0.1) * generator.integers(0, levels, (queries, passages)).astype(np.float32)
     missing = (generator.random((queries, passages)) > share) | (generator.random((queries, 1)) < 0.2)
     scores[missing] = -np.inf
+    for row, query in enumerate(data.queries):
+        if query.id in data.identical:
+            scores[row, ids.index(data.identical[query.id])] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")
     scores = np.take_along_axis(scores, order, axis=1)
     return Run.from_hits(np.arange(queries), np.where(scores > -np.inf, order, -1), scores)

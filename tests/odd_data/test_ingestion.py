@@ -1,38 +1,37 @@
 """Ingestion of odd data keeps what plain loops keep, counts what they count, and ends with nothing but a UserError."""
 
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from odd_data.data_sets import SPLITS, OddData, Question, data_sets, spoilt_data_sets, write_beir
-from odd_data.plain import Ingested, form, ingested, without_leaks
+from odd_data.data_sets import SPLITS, OddData, data_sets, spoilt_data_sets, write_beir
+from odd_data.plain import Ingested, form, full_text, ingested
 
-from gnn_encoder.artifacts import Dataset, drafting
+from gnn_encoder.artifacts import Dataset, Qrels, drafting
 from gnn_encoder.data import canonicalize, open_source
-from gnn_encoder.data.validation import DataReport, Kind
+from gnn_encoder.data.validation import DataReport
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
-
-PLAIN = {"recurrence_similarity": 0.0}
 
 
 def rows_of(data: Dataset) -> tuple[list[tuple], list[tuple], list[tuple]]:
     """Passages, queries and labels of a dataset."""
     passages = [row for part in data.passages.stream() for row in zip(part.ids, part.titles, part.texts, strict=True)]
     queries = [tuple(row[name] for name in ("query_id", "text", "split")) for row in data.queries.to_pylist()]
-    labels = [
-        (queries[q][0], passages[p][0], relevance)
-        for q, p, relevance in zip(data.qrels.query, data.qrels.passage, data.qrels.relevance.tolist(), strict=True)
-    ]
-    return passages, queries, labels
+    return passages, queries, named(data.qrels, queries, [name for name, _, _ in passages])
+
+
+def named(labels: Qrels, queries: list[tuple], passage_ids: list[str]) -> list[tuple]:
+    """Labels with text ids."""
+    columns = (labels.query.tolist(), labels.passage.tolist(), labels.relevance.tolist())
+    return [(queries[query][0], passage_ids[passage], value) for query, passage, value in zip(*columns, strict=True)]
 
 
 def ingest(folder: Path, **more: object) -> tuple[Dataset, DataReport]:
-    """The dataset that ingestion writes beside a folder, and the report."""
-    chosen = Ingest(dataset=str(folder), **{**PLAIN, **more})
+    """The dataset that ingestion writes beside a folder, and the report; no split is set apart from train."""
+    chosen = Ingest(**{"dataset": str(folder), "dev_fraction": 0.0, "recurrence_similarity": 0.0, **more})
     target = folder.with_name(f"{folder.name}.dataset")
     with drafting(target, "dataset") as draft:
         report = canonicalize(open_source(chosen), chosen, draft=draft)
@@ -41,13 +40,8 @@ def ingest(folder: Path, **more: object) -> tuple[Dataset, DataReport]:
 
 def check(folder: Path, **more: object) -> DataReport:
     """The report of `data check`."""
-    chosen = Ingest(dataset=str(folder), **{**PLAIN, **more})
+    chosen = Ingest(**{"dataset": str(folder), "dev_fraction": 0.0, "recurrence_similarity": 0.0, **more})
     return canonicalize(open_source(chosen), chosen)
-
-
-def of_split(expected: Ingested, split: str) -> list[Question]:
-    """The queries of a split."""
-    return [query for query in expected.queries if expected.split[query.id] == split]
 
 
 def assert_kept(data: Dataset, expected: Ingested) -> None:
@@ -62,28 +56,39 @@ def assert_kept(data: Dataset, expected: Ingested) -> None:
         for query in group:
             groups[rows[query]] = rows[group[0]]
     assert data.groups.tolist() == groups
+    judged = [label for split in SPLITS for label in named(data.judged(split), queries, data.judged_ids().to_pylist())]
+    assert sorted(judged) == sorted(tuple(label) for label in (*expected.labels, *expected.missed))
+    same = [passages[row][0] if row >= 0 else None for row in data.identical.tolist()]
+    assert same == [expected.identical.get(query.id) for query in expected.queries]
+    texts = [form(full_text(row.title, row.text)) for row in expected.passages]
+    copies = np.arange(len(texts)) if data.passage_groups is None else data.passage_groups
+    assert copies.tolist() == [texts.index(text) for text in texts]
 
 
 def assert_counted(report: DataReport, expected: Ingested) -> None:
     """A report has the counts of the expected rows."""
     positives, groups = expected.positives(), expected.groups()
     group_of = {query: number for number, group in enumerate(groups) for query in group}
-    assert report.passages == len(expected.passages)
-    assert report.queries == {s: list(expected.split.values()).count(s) for s in SPLITS}
+    texts = [form(full_text(row.title, row.text)) for row in expected.passages]
+    assert (report.passages, report.copies) == (len(texts), len(texts) - len(set(texts)))
+    assert report.queries == {split: len(expected.of_split(split)) for split in SPLITS}
     assert report.labels == {s: sum(expected.split[label.query] == s for label in expected.labels) for s in SPLITS}
-    without = Counter(split for query, split in expected.split.items() if query not in positives)
-    assert report.without_positive == {split: without[split] for split in SPLITS}
+    unanswered = [query for query in expected.queries if query.id not in expected.answered()]
+    assert report.without_positive == {s: sum(expected.split[q.id] == s for q in unanswered) for s in SPLITS}
     assert report.twins == sum(len(group) for group in groups if len(group) > 1)
-    assert report.isolated_passages == len(expected.passages) - len(set().union(*positives.values()))
-    words = {"passage": [row.text for row in expected.passages], "query": [row.text for row in expected.queries]}
-    for what, texts in words.items():
-        mean = sum(len(text.split()) for text in texts) / max(len(texts), 1)
+    assert report.isolated_passages == len(texts) - len(set().union(*positives.values()))
+    words = {
+        "passage": [row.text or row.title for row in expected.passages],
+        "query": [q.text for q in expected.queries],
+    }
+    for what, read in words.items():
+        mean = sum(len(text.split()) for text in read) / max(len(read), 1)
         assert getattr(report, f"{what}_words") == pytest.approx(mean, abs=1e-9)
     for split in SPLITS:
         for other in SPLITS:
             assert report.recurring[split][other] == sum(
-                any(one != two and form(one.text) == form(two.text) for two in of_split(expected, other))
-                for one in of_split(expected, split)
+                any(one != two and form(one.text) == form(two.text) for two in expected.of_split(other))
+                for one in expected.of_split(split)
             )
     pairs = [(query, passage) for query, passages in positives.items() for passage in passages]
     for split in SPLITS:
@@ -97,55 +102,38 @@ def assert_counted(report: DataReport, expected: Ingested) -> None:
             assert found.get(split) == (np.mean(list(plain.values())) if plain else None)
 
 
-def missing_splits(data: OddData, expected: Ingested) -> bool:
-    """Whether ingestion sets a split apart from another one, because no query is in it."""
-    return set(expected.split.values()) != set(SPLITS)
-
-
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data_sets())
 def test_data_without_faults_are_kept_whole(data: OddData) -> None:
     expected = ingested(data)
+    assert not expected.problems
     with tempfile.TemporaryDirectory() as root:
         folder = write_beir(Path(root) / "data", data)
-        report = check(folder, dev_fraction=0.0)
-        expected = after_moves(expected)
-        few = len([group for group in expected.groups() if any(q in expected.positives() for q in group)]) < 2
-        assert [problem.kind for problem in report.problems] == [Kind.NO_TRAINING] * few
+        report = check(folder)
+        assert {problem.kind for problem in report.problems} == expected.lacks()
         assert_counted(report, expected)
-        if few:
-            return
-        kept, again = ingest(folder, dev_fraction=0.0)
-        assert again == report
-        assert_kept(kept, expected)
-
-
-def after_moves(expected: Ingested) -> Ingested:
-    """With a share of 0 to set apart: without test, dev is the test; then queries that leak are left out."""
-    if "test" not in expected.split.values():
-        expected.split = {query: "test" if split == "dev" else split for query, split in expected.split.items()}
-    return without_leaks(expected)
+        if not report.fatal:
+            kept, again = ingest(folder)
+            assert again == report
+            assert_kept(kept, expected)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(spoilt_data_sets())
 def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
-    expected = after_moves(ingested(data))
+    expected = ingested(data)
     with tempfile.TemporaryDirectory() as root:
         folder = write_beir(Path(root) / "data", data)
-        report = check(folder, dev_fraction=0.0)
-        few = len([group for group in expected.groups() if any(q in expected.positives() for q in group)]) < 2
+        report = check(folder)
+        assert {p.kind for p in report.problems if p.fatal} == expected.lacks()
         assert {p.kind: p.count for p in report.problems if not p.fatal} == expected.problems
         for problem in report.problems:
-            if problem.kind in expected.places:
-                first = expected.places[problem.kind]
-                assert problem.places[0].split(":")[0] == first
-        assert any(problem.fatal for problem in report.problems) == (few or not expected.passages)
+            assert problem.fatal or problem.places[0].split(":")[0] == expected.places[problem.kind]
         assert_counted(report, expected)
         for how in ("refuse", "drop"):
             refused = report.fatal or (how == "refuse" and bool(report.problems))
             try:
-                kept, _ = ingest(folder, dev_fraction=0.0, on_bad_rows=how)
+                kept, _ = ingest(folder, on_bad_rows=how)
             except UserError as error:
                 assert refused
                 assert "\n" not in str(error)
@@ -165,7 +153,7 @@ def test_equal_queries_are_in_one_split_whatever_the_order_of_rows(data: OddData
             try:
                 found.append(ingest(folder, dev_fraction=0.3)[0])
             except UserError as error:
-                assert str(Kind.NO_TRAINING) in str(error)
+                assert "is not usable" in str(error)
         assert len(found) in (0, 3)
         if not found:
             return

@@ -7,7 +7,7 @@ import numpy as np
 import regex
 from hypothesis import given, settings
 from odd_data.data_sets import OddData, data_sets
-from odd_data.plain import form, full_text, ingested, without_leaks
+from odd_data.plain import form, full_text, ingested
 from odd_data.stored import write_dataset
 
 from gnn_encoder.errors import UserError
@@ -33,7 +33,7 @@ def without_lone_signs(data: OddData) -> OddData:
 @given(data_sets(most=30))
 def test_bm25_finds_equal_texts_alike(rows: OddData) -> None:
     rows = without_lone_signs(rows)
-    plain = without_leaks(ingested(rows))
+    plain = ingested(rows)
     forms = [form(full_text(row.title, row.text)) for row in plain.passages]
     with tempfile.TemporaryDirectory() as root:
         data = write_dataset(Path(root) / "dataset", plain)

@@ -9,8 +9,8 @@ import numpy as np
 import pytrec_eval
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from odd_data.data_sets import COLLIDING_IDS, data_sets
-from odd_data.plain import Ingested, ingested, without_leaks
+from odd_data.data_sets import COLLIDING_IDS, ROLLS, data_sets
+from odd_data.plain import Ingested, ingested
 from odd_data.stored import rankings, write_dataset
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Qrels, Run, drafting
@@ -52,13 +52,13 @@ def trec_eval(qrels: Path, run: Path) -> dict[str, dict[str, float]]:
 @st.composite
 def ranked_data(draw: st.DrawFn) -> tuple[Ingested, list[Run]]:
     """Data with a labelled dev or test query, and two rankings; many ids are alike."""
-    data = without_leaks(
-        ingested(
-            draw(data_sets(most=20, ids=tuple(i for i in COLLIDING_IDS if len(i.split()) == 1 and i == i.strip())))
-        )
-    )
-    assume(any(data.split[query] != "train" for query in data.positives()))
-    return data, [draw(rankings(len(data.queries), len(data.passages))) for _ in range(2)]
+    rows = draw(data_sets(most=20, ids=COLLIDING_IDS))
+    dice, labels = draw(ROLLS), rows.labels[draw(st.sampled_from(tuple(rows.labels)))]
+    for label in labels[: dice.below(4)]:  # of passages that the corpus lacks, or of others
+        labels.append(label._replace(passage=dice.one_of(COLLIDING_IDS)))
+    data = ingested(rows)
+    assume(any(data.split[query] != "train" for query in data.answered()))
+    return data, [draw(rankings(data)) for _ in range(2)]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -76,7 +76,7 @@ def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]
             figures = collected.figures(MEASURES)
             for split, rows in collected.queries.items():
                 qrels = Evaluation.trec_file(draft, split, "qrels")
-                ids = written_ids(qrels, data.split_qrels(split))
+                ids = written_ids(qrels, data.judged(split))
                 for name in names:
                     theirs = trec_eval(qrels, files[name])
                     assert theirs.keys() == {ids[row] for row in rows.tolist()}
