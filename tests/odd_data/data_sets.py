@@ -82,6 +82,8 @@ class OddData:
     queries: list[Question | Broken]
     labels: dict[str, list[Label | Broken]] = field(default_factory=dict)
     """Per split that has a file."""
+    candidates: list[tuple[str, str]] = field(default_factory=list)
+    """Ids of a query and a passage in each row of the pool."""
 
     @property
     def passages(self) -> list[Passage]:
@@ -243,6 +245,10 @@ def spoilt_data_sets(draw: st.DrawFn, *, most: int = 20) -> OddData:
                 label = dice.one_of(labels)  # as it is, with another relevance, or for another passage
                 wrong += [label._replace(passage=dice.one_of((label.passage, passage)), relevance=dice.below(3))] * 2
             rows.insert(dice.below(len(rows) + 1), dice.one_of(wrong))
+    for _ in range(draw(st.integers(0, 3))):
+        dice = draw(ROLLS)
+        pair = dice.one_of(query_ids), dice.one_of(passage_ids)
+        data.candidates += [pair, ("nobody", pair[1]), (pair[0], "nothing"), pair][: 1 + dice.below(4)]
     return data
 
 
@@ -266,13 +272,17 @@ def _as_json(row: Passage | Question | Broken) -> bytes:
 
 
 def write_beir(folder: Path, data: OddData) -> Path:
-    """Writes a BEIR folder: line i of corpus and queries is row i from 1, line i of a qrels file row i from 2."""
+    """Writes a BEIR folder: line i of corpus and queries is row i from 1, line i of a qrels file row i from 2,
+    line i of the candidates row i from 1."""
     (folder / "qrels").mkdir(parents=True)
     _file(folder / "corpus.jsonl", [_as_json(row) for row in data.corpus])
     _file(folder / "queries.jsonl", [_as_json(row) for row in data.queries])
     for split, rows in data.labels.items():
         lines = [row.line if isinstance(row, Broken) else _quoted(*row) for row in rows]
         _file(folder / "qrels" / f"{split}.tsv", [b"query-id\tcorpus-id\tscore", *lines])
+    if data.candidates:
+        (folder / "candidates").mkdir()
+        _file(folder / "candidates" / "train.tsv", [_quoted(*pair) for pair in data.candidates])
     return folder
 
 

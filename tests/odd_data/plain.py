@@ -48,6 +48,8 @@ class Ingested:
     """Labels of dev and test queries for passages that no ranking can have."""
     identical: dict[str, str] = field(default_factory=dict)
     """Query id → id of the passage that is the query itself, and is left out of its hits."""
+    pool: set[tuple[str, str]] = field(default_factory=set)
+    """Ids of queries and their candidates."""
     problems: Counter[Kind] = field(default_factory=Counter)
     places: dict[Kind, str] = field(default_factory=dict)
     """File and line of the first problem of each kind."""
@@ -134,6 +136,13 @@ def ingested(data: OddData) -> Ingested:
         if label[:2] not in several and out.split.get(label.query) == moved.get(split, split):
             labels.setdefault(label[:2], label)
     _settle_identical(out, passages, labels)
+    for line, (query_id, passage_id) in enumerate(data.candidates, 1):
+        if query_id not in queries:
+            out.problem(Kind.POOL_QUERY, "candidates/train.tsv", line)
+        if passage_id not in passages:
+            out.problem(Kind.POOL_PASSAGE, "candidates/train.tsv", line)
+        if query_id in out.split and passage_id in passages:
+            out.pool.add((query_id, passage_id))
     return out
 
 

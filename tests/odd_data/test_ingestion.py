@@ -60,6 +60,9 @@ def assert_kept(data: Dataset, expected: Ingested) -> None:
     assert sorted(judged) == sorted(tuple(label) for label in (*expected.labels, *expected.missed))
     same = [passages[row][0] if row >= 0 else None for row in data.identical.tolist()]
     assert same == [expected.identical.get(query.id) for query in expected.queries]
+    pool = [] if data.pool is None else list(zip(*(column.tolist() for column in data.pool), strict=True))
+    assert pool == sorted(set(pool))
+    assert {(queries[query][0], passages[passage][0]) for query, passage in pool} == expected.pool
     texts = [form(full_text(row.title, row.text)) for row in expected.passages]
     copies = np.arange(len(texts)) if data.passage_groups is None else data.passage_groups
     assert copies.tolist() == [texts.index(text) for text in texts]
