@@ -201,6 +201,16 @@ def test_no_held_out_query_or_passage_is_trained_on() -> None:
     assert len(split_pairs(pairs, 0.0, 0, 5, 3, alone)[0].query) == 200, "nothing is held out"
 
 
+def test_a_held_out_passage_has_no_copy_among_the_trained() -> None:
+    """Passages i and i + 100 have one text."""
+    rows = np.arange(200, dtype=np.int32)
+    pairs, copies = Qrels(rows, rows, np.ones(200, np.int32)), (rows % 100).astype(np.int32)
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, 3, rows, copies)
+    assert len(held_out.query) and not set(train.passage % 100) & set(held_out.passage % 100)
+    train, held_out = split_pairs(pairs, 0.25, 0, 1000, 3, rows)  # control: copies matter
+    assert set(train.passage % 100) & set(held_out.passage % 100)
+
+
 def test_a_held_out_query_has_no_twin_among_the_trained() -> None:
     """Query 2i asks the same as 2i + 1, and all pairs have passages of their own."""
     pairs, groups = Qrels(np.arange(200), np.arange(200), np.ones(200, int)), np.arange(200) // 2 * 2

@@ -34,7 +34,7 @@ def train_query_generator(
     data = Dataset(dataset)
     train, held_out = split_pairs(
         data.trained_labels, settings.held_out, settings.max_pairs, settings.rouge_pairs,
-        settings.seed, data.groups,
+        settings.seed, data.groups, data.passage_groups,
     )  # fmt: skip
     if len(train.query) == 0:
         raise UserError("no labelled training pairs, so the query generator cannot be trained")
@@ -107,12 +107,19 @@ def token_loss(model: QueryGenerator, passages: Tokens, queries: Tokens, rows: n
 
 
 def split_pairs(
-    pairs: Qrels, held_out: float, max_pairs: int, rouge_pairs: int, seed: int, groups: np.ndarray
+    pairs: Qrels,
+    held_out: float,
+    max_pairs: int,
+    rouge_pairs: int,
+    seed: int,
+    groups: np.ndarray,
+    passage_groups: np.ndarray | None = None,
 ) -> tuple[Qrels, Qrels]:
     """Splits labelled pairs into training pairs and held-out pairs, by a seeded draw of queries.
 
     Queries are held out with their twins and all their pairs, until there are `rouge_pairs`; other pairs of their
-    passages are dropped. A query is passed over if, with it, more than half of all pairs were held out or dropped.
+    passages, and of copies of these, are dropped. A query is passed over if, with it, more than half of all pairs were
+    held out or dropped.
 
     Args:
         pairs: labelled pairs.
@@ -120,25 +127,26 @@ def split_pairs(
         max_pairs: largest number of training pairs (0: all).
         rouge_pairs: largest number of held-out pairs.
         seed: seed of all draws.
-        groups: the group of each query of the dataset (`Dataset.groups`).
+        groups, passage_groups: the group of each query and of each passage (as of `Dataset`).
     """
     generator = np.random.default_rng(seed)
+    passage = pairs.passage if passage_groups is None else passage_groups[pairs.passage]
     queries, group, counts = np.unique(groups[pairs.query], return_inverse=True, return_counts=True)
     drawn = generator.permutation(len(queries))[: round(held_out * len(queries))]
     rows, starts = np.argsort(group, kind="stable"), np.concatenate([[0], counts.cumsum()])
-    pairs_of_passage = np.bincount(pairs.passage)
+    pairs_of_passage = np.bincount(passage)
     chosen, taken = np.zeros(len(queries), bool), np.zeros(len(pairs_of_passage), bool)
     kept_back, lost = 0, 0
     for number in drawn.tolist():
         if kept_back >= rouge_pairs:
             break
-        passages = np.unique(pairs.passage[rows[starts[number] : starts[number + 1]]])
+        passages = np.unique(passage[rows[starts[number] : starts[number + 1]]])
         more = int(pairs_of_passage[passages[~taken[passages]]].sum())
         if 2 * (lost + more) <= len(pairs.query):
             chosen[number], taken[passages] = True, True
             kept_back, lost = kept_back + int(counts[number]), lost + more
     apart = chosen[group]
-    trained = ~apart & ~taken[pairs.passage]
+    trained = ~apart & ~taken[passage]
     train = generator.permutation(np.flatnonzero(trained))[: max_pairs or None]
     measured = generator.permutation(np.flatnonzero(apart))[:rouge_pairs]
     return pairs.where(np.sort(train)), pairs.where(np.sort(measured))
