@@ -13,9 +13,10 @@ from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.compare import compare
 
 PIECES = (
-    b"", b'"', b'""', b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\x00", b"\xff", b"\xed\xa0\x80", b"{", b"}",
-    b"[", b"]", b",", b":", b"\\", b"\\u0000", b"\\ud800", b" ", b"1", b"-", b"null", b"1e999", b"\xc2\x85", b"\xe2\x80\xa8",
-    b"id\ttext\ttitle\n", b"query-id\tcorpus-id\tscore\n", b'{"_id": "d0", "text": "again"}\n', b"9" * 400,
+    b"", b'"', b'""', b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\x00", b"\xff", b"\xed\xa0\x80", b"{",
+    b"}", b"[", b"]", b",", b":", b"\\", b"\\u0000", b"\\ud800", b" ", b"1", b"-", b"null", b"1e999", b"\xc2\x85",
+    b"\xe2\x80\xa8", b"id\ttext\ttitle\n", b"query-id\tcorpus-id\tscore\n", b'{"_id": "d0", "text": "again"}\n',
+    b"9" * 400,
 )  # fmt: skip
 CUTS = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 9), st.sampled_from(PIECES)), min_size=1, max_size=4)
 """Place, number of bytes that are left out there, and what is put in."""
