@@ -106,6 +106,7 @@ def test_a_limit_ends_a_command_and_reasons_are_known_before(
     lines = gpu_long.lines_of(["sh", "-c", "echo begun; sleep 600"], 1, tmp_path / "log")
     assert list(lines) == ["begun", "-9"]
     assert (tmp_path / "log").read_text() == "begun\n"
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the tests below are nobody's worker
     tests = tmp_path / "test_some.py"
     tests.write_text("import time\ndef test_sum(): assert 1 + 1 == 3\ndef test_right(): pass\n")
     assert not gpu_long.run_tests([str(tests), "-c", "/dev/null"], 200, tmp_path)

@@ -37,8 +37,8 @@ COLLIDING_IDS = (
 )  # fmt: skip
 """Ids of which some are equal once they are written with escapes, or compared as texts are, or read by C."""
 ODD_IDS = (
-    *COLLIDING_IDS, "'", "a;b", "a,b", "#", "a#b:1", "\\", "\\t", "a/b", "../a", "0", "00", "1", "01", "-1", "1.0", "1e3",
-    "nan", "None", "null", "true", "Q0", "👩‍👩‍👧", "日本", "ไทย", "हिन्दी", "العربية", "<a>", "&amp;",
+    *COLLIDING_IDS, "'", "a;b", "a,b", "#", "a#b:1", "\\", "\\t", "a/b", "../a", "0", "00", "1", "01", "-1", "1.0",
+    "1e3", "nan", "None", "null", "true", "Q0", "👩‍👩‍👧", "日本", "ไทย", "हिन्दी", "العربية", "<a>", "&amp;",
 )  # fmt: skip
 QUOTED_IDS = ('"', '""', '"a"', 'a"b', "a\tb", "\ta", '"\t"')
 """Ids that a table needs quotes for."""
@@ -159,20 +159,23 @@ def any_text(dice: Dice, earlier: list[str]) -> str:
     return text
 
 
-def new_id(dice: Dice, taken: Collection[str], pool: Sequence[str], letter: str) -> str:
-    """An id that is not taken, odd in a third of all cases."""
-    odd = dice.one_of(pool) if dice.seldom(3) else ""
+def new_id(dice: Dice, taken: Collection[str], pool: Sequence[str], letter: str, one_in: int) -> str:
+    """An id that is not taken, odd once in so many cases."""
+    odd = dice.one_of(pool) if dice.seldom(one_in) else ""
     return odd if odd and odd not in taken else f"{letter}{len(taken)}"
 
 
 @st.composite
-def data_sets(draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS, *QUOTED_IDS)) -> OddData:
-    """Data sets whose rows are all right: 1 to `most` passages and queries, one to three splits."""
+def data_sets(
+    draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS, *QUOTED_IDS), one_in: int = 3
+) -> OddData:
+    """Data sets whose rows are all right: 1 to `most` passages and queries, one to three splits; one id in `one_in` is
+    of `ids`."""
     earlier: list[str] = []
     corpus: dict[str, Passage] = {}
     for _ in range(draw(st.integers(1, most))):
         dice = draw(ROLLS)
-        name, shape = new_id(dice, corpus, ids, "d"), dice.below(10)
+        name, shape = new_id(dice, corpus, ids, "d", one_in), dice.below(10)
         if shape == 9:
             corpus[name] = Passage(name, any_text(dice, earlier), dice.one_of(BLANK))
         else:
@@ -183,7 +186,7 @@ def data_sets(draw: st.DrawFn, *, most: int = 50, ids: Sequence[str] = (*ODD_IDS
     repeated: dict[str, list[Label]] = {split: [] for split in SPLITS}
     for number in range(draw(st.integers(1, most))):
         dice = draw(ROLLS)
-        name = new_id(dice, queries, ids, "q")
+        name = new_id(dice, queries, ids, "q", one_in)
         queries[name] = Question(name, any_text(dice, earlier))
         split = FIRST_SPLITS[number] if number < len(FIRST_SPLITS) else SPLITS[max(0, dice.below(6) - 3)]
         for place in range(max(number < len(FIRST_SPLITS), min(dice.below(5), 3))):

@@ -395,6 +395,6 @@ def test_average_precision_of_two_queries() -> None:
 def test_without_labels_it_says_so(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Dataset, "split_qrels", lambda self, split, _real=Dataset.split_qrels: _real(self, "none"))
+    monkeypatch.setattr(Dataset, "trained_labels", Dataset(inputs["dataset"]).split_qrels("none"))
     with pytest.raises(UserError, match="no labelled training pairs"):
         train(inputs, tmp_path / "out", tiny_backbone, "colbert")

@@ -25,7 +25,7 @@ from gnn_encoder.data.validation import Kind, Problems
 
 PASSAGE_COLUMNS = {
     "id": {"id", "_id", "pid", "docid", "doc_id", "passage_id", "psg_id"},
-    "text": {"text", "passage", "contents", "content", "body"},
+    "text": {"text", "passage", "passage_text", "paragraph", "contents", "content", "body", "document"},
     "title": {"title"},
 }
 LABEL_COLUMNS = {

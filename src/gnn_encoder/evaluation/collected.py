@@ -14,7 +14,7 @@ from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.evaluation.remarks import data_remarks, hit_remarks
 from gnn_encoder.evaluation.results import PerQuery
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.evaluation.trec import write_qrels, write_run
+from gnn_encoder.evaluation.trec import write_qrels, write_run, written_ids
 from gnn_encoder.settings.measures import STRATA
 
 SPLITS = ("dev", "test")
@@ -47,6 +47,7 @@ class Collected:
         self.measured = tuple(dict.fromkeys((*measures, JUDGED)))
         self.documents = documents_of(data, measures)
         self.query_ids, self.passage_ids = data.queries.column("query_id"), data.judged_ids()
+        self._written_ids = written_ids(data)
         train = data.split_qrels("train")
         self.strata = {split: warm_strata(self.qrels[split], train) for split in self.queries}
         self._figures: dict[str, dict[str, np.ndarray]] = {split: {} for split in self.queries}
@@ -61,7 +62,7 @@ class Collected:
     def add(self, system: str, run: Run) -> float:
         """Measures a ranking of `asked`; returns the mean of the first measure on the shown split."""
         for split, rows in self.queries.items():
-            how = (self.passage_ids, self.measured, self.documents)
+            how = (self._written_ids, self.measured, self.documents)
             self._figures[split][system] = values = per_query(run, self.qrels[split], rows, *how)
             self._of_strata[split][system] = self.strata[split].measured(values, run, *how)
             if missed := int((~np.isin(rows, run.query)).sum()):

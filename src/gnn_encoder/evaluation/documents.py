@@ -15,7 +15,7 @@ import pyarrow.csv
 
 from gnn_encoder.artifacts import Dataset, Qrels, Run, pair_keys
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.trec import few, without_space
+from gnn_encoder.evaluation.trec import few, without_space, written_ids
 from gnn_encoder.settings.measures import of_documents
 
 FORM = "passage<TAB>document"
@@ -128,7 +128,7 @@ class Membership:
         """Returns the membership of a dataset's passages, as `documents_of`."""
         if (documents := documents_of(data, measures)) is None:
             return None
-        return cls(data.path, pa.chunked_array([without_space(data.passages.ids())]), documents)
+        return cls(data.path, written_ids(data).slice(0, len(data.passages)), documents)
 
     def of(self, passages: pa.ChunkedArray, where: str, *, alone: bool = False) -> Documents:
         """Returns the documents of passages [m'], given by text id.

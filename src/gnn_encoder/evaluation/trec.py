@@ -107,12 +107,16 @@ def read_run_of(path: Path, data: Dataset) -> Run:
     if not len(run.query):
         raise UserError(f"{path} holds no hit: write each line as {RUN_FORM}")
     rows, unknown = [], []
-    known = {"queries": data.queries.column("query_id"), "passages": data.passages.ids()}
-    for (kind, column), found in zip(known.items(), ids, strict=True):
+    queries, passages = data.queries.column("query_id"), data.passages.ids()
+    known = {
+        "queries": (without_space(queries), queries.combine_chunks()),
+        "passages": (written_ids(data).slice(0, len(passages)).combine_chunks(), passages.combine_chunks()),
+    }
+    for (kind, (written, as_they_are)), found in zip(known.items(), ids, strict=True):
         names = found.column()
-        row = pc.index_in(names, value_set=without_space(column))
+        row = pc.index_in(names, value_set=written)
         if row.null_count:  # other programs may write ids as they are
-            row = pc.coalesce(row, pc.index_in(names, value_set=column.combine_chunks()))
+            row = pc.coalesce(row, pc.index_in(names, value_set=as_they_are))
         if len(missing := names.filter(row.is_null())):
             unknown.append(f"{len(missing):,} of {kind} ({few(missing)})")
         rows.append(row.to_numpy())
@@ -257,6 +261,12 @@ def without_space(ids: pa.ChunkedArray) -> pa.Array:
         return whole
     written = pc.match_substring_regex(whole, f"{SPACE}|%[0-9A-Fa-f]{{2}}")
     return pc.replace_with_mask(whole, written, pa.array(map(_quoted, whole.filter(written).to_pylist()), whole.type))
+
+
+def written_ids(data: Dataset) -> pa.ChunkedArray:
+    """Returns `Dataset.judged_ids` as they stand in the files of an evaluation. They order equal scores, so the figures
+    of a run are those of its file."""
+    return pa.chunked_array([without_space(data.judged_ids())])
 
 
 def _quoted(name: str) -> str:

@@ -3,7 +3,7 @@
 A step checks its models, too, when it loads them, but some steps load them after hours of training.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gnn_encoder.settings.foundation import GenerateQueries, TrainCrossEncoder, 
 from gnn_encoder.settings.outcome import Rank
 from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.reranking import TrainReranker
-from gnn_encoder.settings.reranking_systems import LATE_KINDS, PAIR_KINDS, WORD_KINDS
+from gnn_encoder.settings.reranking_systems import LATE_KINDS, NUMBERS, PAIR_KINDS, WORD_KINDS
 from gnn_encoder.settings.shared import MINILM, SMOLLM2, Backbone
 from gnn_encoder.settings.values import StepSettings
 
@@ -71,12 +71,17 @@ class _Models:
                 check_files(name)
         return self._loaded[name]
 
-    def check_lengths(self, name: str, step: str, values: StepSettings, settings: Iterable[str]) -> None:
-        """Refuses more tokens of a text than an encoder has positions. A default length is cut to them instead."""
+    def check_lengths(
+        self, name: str, step: str, values: StepSettings, settings: Iterable[str], paper: Mapping[str, Any] = {}
+    ) -> None:
+        """Refuses more tokens of a text than an encoder has positions.
+
+        A default length, and the length of a re-ranker's `paper`, is cut to the positions instead.
+        """
         for setting in settings:
-            if setting not in values.model_fields_set:
-                continue
             wanted = getattr(values, setting)
+            if setting not in values.model_fields_set or wanted == paper.get(setting):
+                continue
             loaded = self.loaded(name)
             most = self._positions(name, wanted) if loaded is None else readable_tokens(loaded[0], wanted)
             if most < wanted:
@@ -109,7 +114,7 @@ def _check(models: _Models, step: str, values: StepSettings) -> None:
     elif isinstance(values, TrainReranker) and values.kind in LATE_KINDS:
         check_token_vectors(values.backbone)
         models.is_new("token vectors", values.backbone)
-        models.check_lengths(values.backbone, step, values, LENGTHS)
+        models.check_lengths(values.backbone, step, values, LENGTHS, NUMBERS.get(values.kind, {}))
     elif isinstance(values, TrainReranker) and values.kind in WORD_KINDS and values.word_vectors == "backbone":
         models.is_new("words", values.backbone)
         models.loaded(values.backbone)
