@@ -460,6 +460,32 @@ def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trai
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_other_indexes_run_in_one_root(trained: Trained) -> None:
+    """They find the same hits, so that the evaluation's figures are those of the index before."""
+    latest, root = trained.root / "latest", ("--root", str(trained.root))
+    models = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
+    kinds = [("hnsw", 128), ("hnsw", 256), ("flat", 256), ("hnsw", 128)]
+    for place, (kind, breadth) in enumerate(kinds):
+        outcome = trained.run("--set", f"encode_corpus.index={kind}", "--set", f"encode_corpus.hnsw_breadth={breadth}")
+        assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
+        assert "train_gnn" in trained.events(outcome, "cached") or not place
+        chosen, of_graph = Bundle.read(latest / "bundle"), Bundle.read(latest / GRAPH_BUNDLE)
+        for settings in (chosen.manifest.settings, of_graph.manifest.settings):
+            assert (settings["index"], settings["hnsw_breadth"]) == (kind, breadth)
+        assert (f'index = `"{kind}"`' in (chosen.path / "README.md").read_text("utf-8")) == (kind != "flat")
+        told = read_history(latest / "report")["encode_corpus"].settings
+        assert (told["index"], told["hnsw_breadth"]) == (kind, breadth)
+        assert models.versions()[0].tags["digest"] == chosen.manifest.digest
+        assert explain(trained, "what is the old river") == 0
+        if place == 1:
+            assert gnn_encoder("prune", "--keep", "1", "--delete", *root) == 0
+    assert gnn_encoder("update", *root) == 0
+    updated = Bundle.read(latest / GRAPH_BUNDLE).manifest.settings
+    assert (updated["index"], updated["hnsw_breadth"]) == kinds[-1]
+
+
+@pytest.mark.slow
 def test_a_recommended_dpr_is_bundled_and_updated(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
     assert not (latest / "dpr").exists()
