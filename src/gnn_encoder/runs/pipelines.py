@@ -16,6 +16,7 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.errors import UserError, expanded
 from gnn_encoder.models.backbone import backbone_width
+from gnn_encoder.models.check import check_models
 from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.runs import launch
@@ -57,7 +58,7 @@ class Training:
         `registry` is a text about the registered versions. If the text changes, `promote` decides again.
         """
         uri = tracking_uri(self.root)
-        return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip())
+        return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip(), check=False)
 
     def run(
         self, show: Show, arguments: launch.Arguments | None = None, runner: str = PROCESSES, memory: str = ""
@@ -74,6 +75,7 @@ class Training:
                 not usable; or another run is active under the root. No step has started then.
         """
         arguments = self.arguments() if arguments is None else arguments
+        check_models(calls(self.settings, PIPELINES["train"]).values())
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")

@@ -50,16 +50,19 @@ PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
 """Step → artifacts, in the folder of an earlier run, from which the step reuses results."""
 
 
-def step_arguments(settings: Settings, steps: Iterable[str], registry: str = "") -> dict[str, str | list[str]]:
+def step_arguments(
+    settings: Settings, steps: Iterable[str], registry: str = "", *, check: bool = True
+) -> dict[str, str | list[str]]:
     """Returns {parameter of a pipeline: JSON argument of a component, or a list of them}, as `call_arguments`."""
-    return by_parameter(call_arguments(calls(settings, steps), registry))
+    return by_parameter(call_arguments(calls(settings, steps), registry, check=check))
 
 
-def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]:
+def call_arguments(of: Mapping[str, Call], registry: str = "", *, check: bool = True) -> dict[str, str]:
     """Returns {name: JSON argument of a component} of named calls.
 
-    `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
-    source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly (`check_models`), or
+    `registry` is the URI of the model registry, with a text about the registered versions. `check`: whether models are
+    loaded and checked, which imports torch; a comparison with an earlier run needs no check. Raises UserError if the
+    data source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly (`check_models`), or
     if the data lack the documents that a measure or a system needs.
     """
     arguments = {
@@ -76,7 +79,8 @@ def call_arguments(of: Mapping[str, Call], registry: str = "") -> dict[str, str]
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
     _check_documents(of)
-    check_models(of.values())
+    if check:
+        check_models(of.values())
     return {name: call.model_dump_json() for name, call in arguments.items()}
 
 
