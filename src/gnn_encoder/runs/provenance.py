@@ -62,8 +62,8 @@ def call_arguments(of: Mapping[str, Call], registry: str = "", *, check: bool = 
 
     `registry` is the URI of the model registry, with a text about the registered versions. `check`: whether models are
     loaded and checked, which imports torch; a comparison with an earlier run needs no check. Raises UserError if the
-    data source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly (`check_models`), or
-    if the data lack the documents that a measure or a system needs.
+    data source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly
+    (`check_models`), or if the data lack the documents that a measure or a system needs.
     """
     arguments = {
         name: StepArguments(
