@@ -11,7 +11,10 @@ from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import training_examples
 
 DATA = SimpleNamespace(
-    groups=np.arange(10), split_qrels=lambda split: Qrels(*(np.zeros(0, np.int32) for _ in range(3)))
+    groups=np.arange(10),
+    passage_groups=None,
+    identical=np.full(10, -1),
+    split_qrels=lambda split: Qrels(*(np.zeros(0, np.int32) for _ in range(3))),
 )
 """Ten queries without labels."""
 
@@ -51,6 +54,6 @@ def test_retrieved_negatives_are_the_querys_own_without_its_positives() -> None:
 
 
 def test_queries_of_one_text_are_too_few() -> None:
-    alike = SimpleNamespace(groups=np.zeros(10, np.int32), split_qrels=DATA.split_qrels)
+    alike = SimpleNamespace(**vars(DATA) | {"groups": np.zeros(10, np.int32)})
     with pytest.raises(UserError, match="at least two training queries of different text"):
         training_examples(TrainGnn(), alike, examples(), graph())
