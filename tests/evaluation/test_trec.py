@@ -5,9 +5,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gnn_encoder.artifacts import Qrels, Run
+from gnn_encoder.artifacts import Dataset, DatasetWriter, Evaluation, Qrels, Run, drafting
 from gnn_encoder.errors import UserError
-from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run, write_qrels, write_run
+from gnn_encoder.evaluation.collected import Collected
+from gnn_encoder.evaluation.compare import compare
+from gnn_encoder.evaluation.trec import Ids, read_qrels, read_run, read_run_of, write_qrels, write_run
 
 QUERY_IDS = pa.chunked_array([["q a", "qü"], ["q3"]])
 PASSAGE_IDS = pa.chunked_array([[f"p{i}" for i in range(50)]])
@@ -109,3 +111,35 @@ def test_a_cut_gzip_file_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress(b"q 0 p 1\n" * 1000)
     with pytest.raises(UserError, match="cannot be read"):
         read_qrels(written(tmp_path, "qrels", whole[:-20]), Ids(), Ids())
+
+
+def evaluated(folder: Path, passages: list[str], missing: str) -> tuple[Dataset, Run, dict[str, Path], dict]:
+    """A dataset, a run of equal scores, its files, and its figures; the last passage and a missing one are relevant."""
+    with drafting(folder / "dataset", "dataset") as draft:
+        writer = DatasetWriter(draft)
+        writer.passages(passages, [""] * len(passages), ["text"] * len(passages))
+        writer.queries(["q"], ["question"], ["test"], [[]])
+        writer.qrels(["q"], passages[-1:], [1], [0], [len(passages) - 1])
+        writer.missing([0], [missing], [1])
+        writer.close()
+    data = Dataset(folder / "dataset")
+    run = Run.from_hits(np.zeros(1, np.int32), np.arange(len(passages))[None], np.ones((1, len(passages))))
+    with drafting(folder / "evaluation", "evaluation") as draft:
+        collected = Collected(data, ("RR@10", "AP"), draft, 10)
+        collected.add("system", run)
+        names = {"run": ("system", "trec"), "qrels": ("test", "qrels")}
+        files = {kind: Evaluation.trec_file(draft, *name).relative_to(draft.path) for kind, name in names.items()}
+    return data, run, {kind: draft.target / file for kind, file in files.items()}, collected.figures(("AP",))
+
+
+def test_equal_scores_are_in_the_order_of_the_ids_that_are_written(tmp_path: Path) -> None:
+    """`a b` is before `a!b`, and `a%20b` after it; trec_eval puts the higher id first."""
+    _, _, files, figures = evaluated(tmp_path, ["a!b", "a b"], "c")
+    found = compare([files["run"]], files["qrels"], ("AP",))
+    assert found["results"]["system"]["AP"] == figures["test"]["system"][0, 0] == 0.5
+
+
+def test_white_space_in_the_id_of_a_missing_passage_changes_no_file_that_is_read(tmp_path: Path) -> None:
+    data, run, files, _ = evaluated(tmp_path, ["a%20b", "c"], "a d")
+    found = read_run_of(files["run"], data)
+    assert sorted(found.passage.tolist()) == run.passage.tolist() == [0, 1]
