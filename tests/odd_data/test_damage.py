@@ -35,7 +35,7 @@ def assert_one_line(error: UserError) -> None:
     assert str(error) and "\n" not in str(error)
 
 
-@settings(max_examples=90, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(data_sets(most=8), st.sampled_from((write_beir, write_msmarco, write_dpr)), CUTS, st.integers(0, 20))
 def test_damaged_data_are_read_or_refused(data: OddData, write: object, cuts: list, which: int) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -52,7 +52,7 @@ def test_damaged_data_are_read_or_refused(data: OddData, write: object, cuts: li
             assert len(kept.passages) == report.passages
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(1, 9), CUTS, st.booleans(), st.booleans())
 def test_damaged_trec_files_are_read_or_refused(count: int, cuts: list, of_run: bool, zipped: bool) -> None:
     run = "".join(f"q{n % 3} Q0 d{n} {n} {1 / (n + 1)} tag\n" for n in range(count))

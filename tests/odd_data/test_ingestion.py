@@ -105,7 +105,7 @@ def assert_counted(report: DataReport, expected: Ingested) -> None:
             assert found.get(split) == (np.mean(list(plain.values())) if plain else None)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(data_sets())
 def test_data_without_faults_are_kept_whole(data: OddData) -> None:
     expected = ingested(data)
@@ -121,7 +121,7 @@ def test_data_without_faults_are_kept_whole(data: OddData) -> None:
             assert_kept(kept, expected)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(spoilt_data_sets())
 def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
     expected = ingested(data)
@@ -133,19 +133,16 @@ def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
         for problem in report.problems:
             assert problem.fatal or problem.places[0].split(":")[0] == expected.places[problem.kind]
         assert_counted(report, expected)
-        for how in ("refuse", "drop"):
-            refused = report.fatal or (how == "refuse" and bool(report.problems))
-            try:
-                kept, _ = ingest(folder, on_bad_rows=how)
-            except UserError as error:
-                assert refused
-                assert "\n" not in str(error)
-            else:
-                assert not refused
-                assert_kept(kept, expected)
+        if report.problems:
+            with pytest.raises(UserError, match=r"^.+$"):  # one line
+                ingest(folder)
+        if not report.fatal:
+            kept, again = ingest(folder, on_bad_rows="drop")
+            assert again == report
+            assert_kept(kept, expected)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data_sets(most=30))
 def test_equal_queries_are_in_one_split_whatever_the_order_of_rows(data: OddData) -> None:
     backwards = OddData(data.corpus[::-1], data.queries[::-1], {s: rows[::-1] for s, rows in data.labels.items()})

@@ -10,7 +10,7 @@ from odd_data.test_ingestion import ingest, rows_of
 from gnn_encoder.errors import UserError
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data_sets(most=20, ids=[name for name in (*ODD_IDS, *QUOTED_IDS) if "\t" not in name]))
 def test_layouts_hold_the_same_data(data: OddData) -> None:
     data = flat(data)
@@ -27,7 +27,7 @@ def test_layouts_hold_the_same_data(data: OddData) -> None:
         assert found[0] == found[1] or all(isinstance(each, UserError) for each in found), found
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data_sets(most=20))
 def test_layouts_hold_the_same_positive_labels(data: OddData) -> None:
     texts = [row.text for row in data.queries]

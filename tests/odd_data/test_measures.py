@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pytest
 import pytrec_eval
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from odd_data.stored import rankings, write_dataset
 
 from gnn_encoder.artifacts import Dataset, Evaluation, Qrels, Run, drafting
 from gnn_encoder.evaluation.collected import Collected
-from gnn_encoder.evaluation.compare import compare
+from gnn_encoder.evaluation.compare import STATISTICS, compare
 from gnn_encoder.evaluation.trec import read_run_of
 
 PEERS = {
@@ -61,7 +62,7 @@ def ranked_data(draw: st.DrawFn) -> tuple[Ingested, list[Run]]:
     return data, [draw(rankings(data)) for _ in range(2)]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=55, deadline=None, derandomize=True)
 @given(ranked_data())
 def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]]) -> None:
     plain, runs = case
@@ -82,9 +83,17 @@ def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]
                     assert theirs.keys() == {ids[row] for row in rows.tolist()}
                     expected = [[theirs[ids[row]][measure] for measure in MEASURES] for row in rows.tolist()]
                     np.testing.assert_allclose(figures[split][name], expected, rtol=0, atol=1e-9)
-                found = [name for name, run in zip(names, runs, strict=True) if len(run.of(rows).query)]
-                compared = compare([files[name] for name in found], qrels, MEASURES) if found else {"results": {}}
-                for name, of_system in zip(found, compared["results"].values(), strict=True):
+                # A file with hits of none of these queries is refused, and a file without any hit is a row of zeros.
+                shown = [
+                    n for n, run in zip(names, runs, strict=True) if len(run.of(rows).query) or not fields(files[n])
+                ]
+                if not shown:
+                    continue
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setitem(STATISTICS, "permutations", 10)
+                    patch.setitem(STATISTICS, "resamples", 10)
+                    compared = compare([files[name] for name in shown], qrels, MEASURES)
+                for name, of_system in zip(shown, compared["results"].values(), strict=True):
                     means = figures[split][name].mean(axis=0)
                     np.testing.assert_allclose(list(of_system.values()), means, rtol=0, atol=1e-9)
             for name, run in zip(names, runs, strict=True):
