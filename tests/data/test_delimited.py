@@ -132,7 +132,10 @@ def test_a_dpr_file_without_a_header_has_dprs_order_and_an_unknown_header_is_ref
     assert passages_of(write_dpr(tmp_path / "none", text)) == (
         [("1", 'The "title"', 'a "quoted" text\nof two\tlines'), ("2", "title", "text")], {},
     )  # fmt: skip
-    for header in ("id\tsummary\ttitle", "id\ttext\ttext", "docid\turl\ttitle"):
+    for header in (
+        "id\tsummary\ttitle", "id\ttext\ttext", "docid\turl\ttitle", "docno\tbody\tname", "nr\ttext\ttitle",
+        "title\ttext\tkey", "id\ttext\theading", "id\ttext\ttitle\ttitle",
+    ):  # fmt: skip
         folder = write_dpr(tmp_path / header.replace("\t", "-"), f"{header}\n1\ta\tb\n")
         place = f"psgs_w100.tsv line 1: name the columns id, text and title, in their order, not {header}"
         assert passages_of(folder) == ([], {Kind.UNREADABLE: [place.replace("\t", ", ")]})
@@ -146,6 +149,18 @@ def test_questions_and_answers_of_dpr_are_csv(tmp_path: Path) -> None:
     source, problems = open_source(Ingest(dataset=str(write_dpr(tmp_path / "d", "", answers)))), Problems()
     queries = [row for row in source.questions(problems) if isinstance(row, Query)]
     assert [(q.text, q.answers, q.line) for q in queries] == [("who\nis it", ["it's"], 2), ("what now", [], 4)]
+    assert not problems.all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["answers\tquestion\n['a', 'b']\twho\n", "id\tquestion\tanswers\n7\twho\t['a', 'b']\n",
+     "who\t['a', 'b']\tx\ty\tz\n", "\ufeffQuestions\tn\tAnswer\nwho\t7\t['a', 'b']\n"],
+)  # fmt: skip
+def test_questions_and_answers_follow_their_header_and_further_columns_are_left_out(tmp_path: Path, text: str) -> None:
+    source, problems = open_source(Ingest(dataset=str(write_dpr(tmp_path / "d", "", text)))), Problems()
+    queries = [row for row in source.questions(problems) if isinstance(row, Query)]
+    assert [(q.text, q.answers) for q in queries] == [("who", ["a", "b"])]
     assert not problems.all()
 
 
@@ -171,6 +186,28 @@ def test_titles_of_msmarco_need_a_header(tmp_path: Path, header: str) -> None:
     assert passages_of(write_msmarco(tmp_path / "m", f"{header}\n{row}\n")) == ([("7", "a title", "a text")], {})
     rows, problems = passages_of(write_msmarco(tmp_path / "bare", f"{row}\n"))
     assert rows == [] and problems.keys() == {Kind.BAD_ROW}
+
+
+@pytest.mark.parametrize("header", ["docno\ttext", "nr\ttext", "id\tarticle", "number\tname\tpassage\ttitle"])
+def test_a_header_of_a_collection_that_names_no_id_or_no_text_is_refused(tmp_path: Path, header: str) -> None:
+    row = "\t".join("7" for _ in header.split("\t"))
+    rows, problems = passages_of(write_msmarco(tmp_path / "m", f"{header}\n{row}\n"))
+    if header == "docno\ttext":  # as MS MARCO's files, so the header alone is a problem
+        assert rows == [("7", "", "7")] and problems.keys() == {Kind.BAD_ROW}
+    else:
+        assert not rows and problems.keys() == {Kind.UNREADABLE}
+
+
+@pytest.mark.parametrize("header", ["query-id\ttext", "ID\tquery", "_id\tbody", "qid\tquery"])
+def test_a_header_above_queries_of_msmarco_is_no_query(tmp_path: Path, header: str) -> None:
+    folder = write_msmarco(
+        tmp_path / "m", "p1\ttext\n", queries_train=f"{header}\nq1\tone\nid\ttwo\n", qrels_train="q1 0 p1 1\n"
+    )
+    problems = Problems()
+    found = list(open_source(Ingest(dataset=str(folder))).questions(problems))
+    assert [row.id for row in found if isinstance(row, Query)] == ["q1", "id"]
+    told = "queries.train.tsv line 1: a header line, which MS MARCO's files do not have"
+    assert {problem.kind: problem.places for problem in problems.all()} == {Kind.BAD_ROW: [told]}
 
 
 def test_labels_and_queries_of_msmarco_have_no_header_and_may_have_blanks_between_fields(tmp_path: Path) -> None:
@@ -219,6 +256,24 @@ def test_a_header_of_labels_in_another_order_is_followed_and_half_of_one_refused
     found, problems, _ = labels_of(folder, "corpus-id\tquery-id\tjudgement\nd4\tq4\t1\n")
     assert not found and problems.keys() == {Kind.UNREADABLE}
     assert "name the columns query-id, corpus-id and score, in their order" in problems[Kind.UNREADABLE][0]
+    for header in ("query-id\tcorpus-id", "qid\tpid\tscore\tlabel", "query-id\tcorpus-id\tdoc-id\tscore"):
+        found, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
+        assert not found and not remarks and problems.keys() == {Kind.UNREADABLE}
+    for header in ("query-id corpus-id score", "query-id,corpus-id,score"):
+        found, problems, remarks = labels_of(folder, f"{header}\nq4\td4\t1\n")
+        assert len(found) == 1 and not remarks
+        assert problems == {Kind.BAD_ROW: ["qrels/test.tsv line 1: 1 columns instead of 3"]}
+
+
+def test_labels_and_candidates_may_be_joined_with_their_headers(tmp_path: Path) -> None:
+    header, folder = "query-id\tcorpus-id\tscore\n", write_beir(tmp_path / "d")
+    found, problems, _ = labels_of(folder, f"{header}q4\td4\t1\n\ufeff{header}q4\td5\t2\n")
+    assert found == [("q4", "d4", 1, 2), ("q4", "d5", 2, 4)] and not problems
+    (folder / "candidates").mkdir()
+    (folder / "candidates" / "test.tsv").write_text(2 * "query_id\tpassage_id\nq4\td4\n")
+    (rows,) = open_source(Ingest(dataset=str(folder))).candidates(Problems())
+    assert (rows.query_ids.to_pylist(), rows.passage_ids.to_pylist()) == (["q4", "q4"], ["d4", "d4"])
+    assert list(rows.lines) == [2, 4]
 
 
 def test_labels_without_a_header_are_read_and_those_of_trec_or_with_fractions_refused(tmp_path: Path) -> None:

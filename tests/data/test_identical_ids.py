@@ -112,3 +112,22 @@ def test_only_queries_that_are_kept_count(tmp_path: Path) -> None:
     data, remarks = written(folder)
     assert f"4 {REMARK}" in remarks and "d4" not in pairs(data)
     assert json.loads((folder / "queries.jsonl").read_text().splitlines()[-1])["_id"] == "d4", "the control"
+
+
+def write_numbered(folder: Path, texts: dict[str, str]) -> Path:
+    """MS MARCO's layout, whose passages and queries are both numbered; `texts`: of queries."""
+    folder.mkdir()
+    (folder / "collection.tsv").write_text("".join(f"{i}\ttext of passage {i}\n" for i in range(8)))
+    for split, numbers in {"train": "123", "dev": "45", "test": "6"}.items():
+        (folder / f"queries.{split}.tsv").write_text("".join(f"{i}\t{texts.get(i, f'what is {i}')}\n" for i in numbers))
+        (folder / f"qrels.{split}.tsv").write_text("".join(f"{i} 0 {int(i) + 1} 1\n" for i in numbers))
+    return folder
+
+
+def test_outside_beir_the_words_must_be_equal_too(tmp_path: Path) -> None:
+    data, remarks = written(write_numbered(tmp_path / "numbers", {}))
+    assert pairs(data) == {} and not any("id of a passage" in remark for remark in remarks)
+    same = {"2": "Text of  passage 2", "6": "text of passage\u200b 6", "3": "text of passage 4"}
+    data, remarks = written(write_numbered(tmp_path / "same", same))
+    assert pairs(data) == {"2": "2", "6": "6"}
+    assert f"2 {REMARK}" in remarks

@@ -240,7 +240,7 @@ def test_numbers_are_ids_and_gzip_is_read_and_changes_the_digest(tmp_path: Path)
 
 
 def test_without_order_the_rows_are_in_order_and_empty_sections_come_last(tmp_path: Path) -> None:
-    rows = [row(_id=f"d{i}", parent=f"s{i // 2}", order=9 - i if i else None) for i in range(6)]
+    rows = [row(_id=f"d{i}", text=f"text {i}", parent=f"s{i // 2}", order=9 - i if i else None) for i in range(6)]
     nodes = [{"_id": f"s{i}", "doc_id": "A", "order": 0} for i in (3, 2, 1, 0)]
     structure, _ = ingest(write(tmp_path / "d", rows, nodes), tmp_path / "out")
     assert structure is not None

@@ -323,6 +323,38 @@ def test_what_only_a_step_after_hours_would_find_is_found_at_once(tmp_path: Path
     assert set(problems_of(write_beir(tmp_path / "dark", qrels=unlabelled))) == {Kind.NO_EVALUATION}
     one = {**unlabelled, "dev": QRELS["dev"]}
     assert not problems_of(write_beir(tmp_path / "dev", qrels=one))
+    missing = {**unlabelled, "dev": [("q3", "gone", 2)]}  # nothing can be found
+    assert set(problems_of(write_beir(tmp_path / "gone", qrels=missing))) == {Kind.UNKNOWN_PASSAGE, Kind.NO_EVALUATION}
+
+
+def test_a_corpus_of_copies_has_nothing_to_tell_apart(tmp_path: Path) -> None:
+    texts = ["one  text", "ONE\u200b text"]
+    copies = lines([{"_id": f"d{i}", "title": "", "text": texts[i % 2]} for i in range(6)])
+    folder = write_beir(tmp_path / "copies", corpus=copies)
+    assert set(problems_of(folder)) == {Kind.NO_NEGATIVE}
+    asked = Ingest(dataset=str(folder))
+    with pytest.raises(UserError, match="nothing to tell apart"), drafting(tmp_path / "out", "dataset") as draft:
+        canonicalize(open_source(asked), asked, draft=draft)
+    alone = lines([{"_id": f"d{i}", "title": "", "text": texts[0] if i else "another"} for i in range(6)])
+    assert not problems_of(write_beir(tmp_path / "control", corpus=alone))
+
+
+def test_the_query_itself_is_nothing_to_tell_apart(tmp_path: Path) -> None:
+    corpus = lines([{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "d", "text": "c"}])
+    queries = lines([{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "q4", "text": "d"}])
+    both = [("q0", "q1", 1), ("q0", "d", 1), ("q1", "q0", 1), ("q1", "d", 1)]
+    qrels = {"train": both, "dev": [], "test": [("q4", "d", 1)]}
+    found = problems_of(write_beir(tmp_path / "d", corpus=corpus, queries=queries, qrels=qrels))
+    assert set(found) == {Kind.NO_NEGATIVE}
+    found = problems_of(write_beir(tmp_path / "c", corpus=corpus, queries=queries, qrels={**qrels, "train": both[1:]}))
+    assert not found
+
+
+def test_a_draw_that_is_too_small_is_named(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "d")
+    with pytest.raises(UserError, match=r"^ingest\.max_trained_queries leaves 1 different training queries"):
+        check(Ingest(dataset=str(folder), max_trained_queries=1))
+    assert not check(Ingest(dataset=str(folder), max_trained_queries=2)).problems
 
 
 def test_a_query_after_an_empty_row_of_its_id_is_kept(tmp_path: Path) -> None:

@@ -244,7 +244,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
         "pools by cls and mean",
     ),
     "no pooling file": (lambda folder: (folder / "1_Pooling/config.json").unlink(), "1_Pooling/config.json is missing"),
-    "pooling without prompt": (edit("1_Pooling/config.json", include_prompt=False), "sets include_prompt to false"),
     "unknown pooling": (edit("1_Pooling/config.json", pooling_mode_attention=True), "sets pooling_mode_attention"),
     **{
         kind: (add_module(f"sentence_transformers.models.{kind}"), f"modules.json has {kind}")
@@ -321,6 +320,13 @@ def set_normalizer(file: Path, normalizer: Any) -> None:
     write(
         config, json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}
     )
+
+
+def test_settings_that_change_no_vector_are_no_reason(copied: Path) -> None:
+    edit("1_Pooling/config.json", include_prompt=False)(copied)
+    modules = copied / "modules.json"
+    modules.write_text(modules.read_text().replace('"path": ""', '"path": "."'))
+    assert worst_cosine(vectors_of(copied), published_vectors(copied)) > 0.99999
 
 
 @pytest.mark.parametrize("case", REFUSED)

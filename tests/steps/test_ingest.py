@@ -133,7 +133,9 @@ def test_a_corpus_of_several_row_groups_keeps_its_order(tmp_path: Path) -> None:
 
 def test_a_setting_that_chooses_by_dev_queries_needs_some(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "d", qrels={**QRELS, "dev": [("q3", "d3", 0)]})
-    with pytest.raises(UserError, match=r"no dev query with a relevant passage, and train_gnn\.keep = best chooses"):
+    with pytest.raises(
+        UserError, match=r"no dev query with a relevant passage in the corpus, and train_gnn\.keep = best chooses"
+    ):
         ingest(Ingest(dataset=str(folder), chosen_on_dev=("train_gnn.keep",)), dataset=tmp_path / "out" / "dataset")
     assert list((tmp_path / "out").iterdir()) == []
     ingest(Ingest(dataset=str(folder)), dataset=tmp_path / "without")
@@ -154,5 +156,14 @@ def test_added_queries_are_trained_on_besides_the_draw(tmp_path: Path) -> None:
 
 def test_a_draw_of_one_cannot_train(tmp_path: Path) -> None:
     asked = Ingest(dataset=str(large(tmp_path / "d", dev=True)), max_trained_queries=1)
-    with pytest.raises(UserError, match="fewer than 2 different training queries"):
+    with pytest.raises(UserError, match="max_trained_queries leaves 1 different training queries"):
         ingest(asked, dataset=tmp_path / "out")
+
+
+def test_dev_labels_of_missing_passages_choose_no_epoch(tmp_path: Path) -> None:
+    qrels = {**QRELS, "dev": [("q3", "gone", 1)]}
+    folder = str(write_beir(tmp_path / "d", qrels=qrels))
+    asked = Ingest(dataset=folder, chosen_on_dev=("train_gnn.keep",), on_bad_rows="drop")
+    with pytest.raises(UserError, match="no dev query with a relevant passage in the corpus"):
+        ingest(asked, dataset=tmp_path / "out")
+    ingest(asked.model_copy(update={"chosen_on_dev": ()}), dataset=tmp_path / "control")

@@ -114,7 +114,7 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
 
 
 def check_backbones(settings: "Settings") -> Finding:
-    """Checks that the pretrained models of a run are read as their publishers meant. No hub is asked."""
+    """Checks that the pretrained models of a run are read as their publishers meant, as `run_space` without a hub."""
     from gnn_encoder.models.check import check_models
     from gnn_encoder.settings.calls import calls
     from gnn_encoder.settings.pipeline import PIPELINES

@@ -96,4 +96,9 @@ def canonicalize(
         )
         if draft:
             write_passage_groups(draft, groups)
+        if source.has_queries and not report.fatal and not questions.has_negatives(groups):
+            problems.add(Kind.NO_NEGATIVE, source.name)
+            report.problems = problems.all()
+            if draft:
+                raise UserError(refusal(source.name, report.problems))
     return report

@@ -24,13 +24,13 @@ from gnn_encoder.data.rows import CandidateRows, Label, PassageRows
 from gnn_encoder.data.validation import Kind, Problems
 
 PASSAGE_COLUMNS = {
-    "id": {"id", "_id", "pid", "docid", "doc_id", "passage_id", "psg_id"},
+    "id": {"id", "_id", "pid", "docid", "docno", "doc_id", "passage_id", "psg_id"},
     "text": {"text", "passage", "passage_text", "paragraph", "contents", "content", "body", "document"},
     "title": {"title"},
 }
 LABEL_COLUMNS = {
     "query": {"query_id", "qid", "query"},
-    "passage": {"corpus_id", "passage_id", "psg_id", "pid", "doc_id", "docid", "document_id"},
+    "passage": {"corpus_id", "passage_id", "psg_id", "pid", "doc_id", "docid", "docno", "document_id"},
     "relevance": {"score", "relevance", "rel", "label", "grade"},
 }
 """What a column holds → names that header lines give it, with `_` for `-`."""
@@ -255,13 +255,17 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
     """
     header, name = Header.of(path, dpr), path.name
     at = header.columns(PASSAGE_COLUMNS)
-    is_named = {"id", "text"} <= at.keys()
-    if not is_named and header.names[:1] and header.names[0] in PASSAGE_COLUMNS["id"]:
+    is_named, width = {"id", "text"} <= at.keys(), len(header.fields)
+    if is_named:  # DPR's reader takes a third column as the title, whatever its name
+        is_unclear = dpr and width > 2 and "title" not in at
+    else:
+        is_unclear = header.names[:1] != [] and _names_columns(header.names, at)
+    if is_unclear:
         header.refuse(problems, name, "id, text and title, in their order")
         return
     if is_named and not dpr and "title" not in at:
         problems.add(Kind.BAD_ROW, name, header.line, NO_HEADER)
-    at, width = (at, len(header.fields)) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
+    at, width = (at, width) if is_named else ({"id": 0, "text": 1, "title": 2}, 3 if dpr else 2)
     columns, below = range(width, width + 1), header.line if is_named else 0
     hint = "" if is_named else ": a tab in a text, or a title without a header line"
     blocks = quoted_rows(path, columns, problems, name, below)
@@ -281,6 +285,15 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
         yield PassageRows(ids, titles, texts, name, lines, rows.work)
 
 
+def _names_columns(names: list[str], at: Mapping[str, int]) -> bool:
+    """Whether a first row with some known names (`at`) of passages' columns is a header line, of unknown names besides.
+
+    It is none where one of its fields may be a title or text that is such a word, below an id with a digit.
+    """
+    is_id = names[0] in PASSAGE_COLUMNS["id"]
+    return is_id or (len(at) >= min(2, max(1, len(names) - 1)) and not re.search(r"\d", names[0]))
+
+
 def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[CandidateRows]:
     """Reads rows of query, passage and up to two more columns (a rank, a score), with or without a header line."""
     header = Header.of(path, True)
@@ -291,8 +304,15 @@ def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[Candi
         return
     if not is_named:
         at = {"query": 0, "passage": 1}
+    names = {what: header.fields[column] for what, column in at.items()} if is_named else {}
     for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
-        yield CandidateRows(rows.columns[at["query"]], rows.columns[at["passage"]], name, rows.lines)
+        query, passage = (rows.columns[at[what]] for what in POOL_COLUMNS)
+        keep = np.ones(len(query), bool)
+        if names:  # files may be joined with their headers
+            again = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))
+            keep = ~again.to_numpy(zero_copy_only=False)
+        query, passage = query.filter(pa.array(keep)), passage.filter(pa.array(keep))
+        yield CandidateRows(query, passage, name, np.asarray(rows.lines)[keep].tolist())
 
 
 def read_trec_labels(path: Path, split: str, problems: Problems) -> Iterator[Label]:
@@ -319,23 +339,24 @@ def read_labels(path: Path, split: str, problems: Problems, name: str, remarks: 
     at = header.columns(LABEL_COLUMNS)
     usual = dict(zip(LABEL_COLUMNS, range(3), strict=True))
     is_named = len(at) == len(usual)
-    is_header = is_named or (len(header.fields) == len(usual) and _is_word(header.fields[2]))
-    if is_header and not is_named:
-        if any(usual[what] != column for what, column in at.items()):
-            header.refuse(problems, name, "query-id, corpus-id and score, in their order")
-            return
-        at = usual
-    width = len(header.fields) if is_named else len(usual)
-    if not is_header:
-        at, remark = usual, f"{name} has no header line: its first line is a label here, and none to BEIR's own reader"
-        if header.line and remark not in remarks:
+    is_usual = len(header.fields) == len(usual)
+    is_header = is_named or (is_usual and _is_word(header.fields[2]))
+    in_place = is_usual and all(usual[what] == column for what, column in at.items())
+    if not (is_named or in_place) and (is_header or len(at) > 1):
+        header.refuse(problems, name, "query-id, corpus-id and score, in their order")
+        return
+    at, width = (at, len(header.fields)) if is_named else (usual, len(usual))
+    if not is_header and is_usual:
+        remark = f"{name} has no header line: its first line is a label here, and none to BEIR's own reader"
+        if remark not in remarks:
             remarks.append(remark)
+    header_fields = [header.fields[at[what]] for what in usual] if is_header else []
     for rows in quoted_rows(path, range(width, width + 1), problems, name, header.line if is_header else 0):
         columns = (rows.columns[at[what]].to_pylist() for what in usual)
         for line, query, passage, field in zip(rows.lines, *columns, strict=True):
             if (relevance := relevance_of(field.strip())) is not None:
                 yield Label(query, passage, relevance, split, name, line)
-            else:
+            elif [query, passage, field] != header_fields:  # files may be joined with their headers
                 problems.add(Kind.BAD_RELEVANCE, name, line, repr(field))
 
 

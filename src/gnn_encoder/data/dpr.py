@@ -118,9 +118,12 @@ def _passage_id(context: dict[str, Any]) -> Any:
 def _answer_rows(path: Path, problems: Problems) -> Iterator[tuple[str, list[str], str, int]]:
     """(question, answers, file, line) of a question–answers CSV; as DPR does, leaves further columns out."""
     header = Header.of(path, True)
-    below = header.line if len(header.columns(ANSWER_COLUMNS)) == len(ANSWER_COLUMNS) else 0
-    for rows in quoted_rows(path, range(2, 5), problems, path.name, below):
-        questions, lists = (column.to_pylist() for column in rows.columns[:2])
+    at = header.columns(ANSWER_COLUMNS)
+    is_named = len(at) == len(ANSWER_COLUMNS)
+    at, below = (at, header.line) if is_named else ({"question": 0, "answers": 1}, 0)
+    columns = range(max(at.values()) + 1, max(len(header.fields), 4) + 1)
+    for rows in quoted_rows(path, columns, problems, path.name, below):
+        questions, lists = (rows.columns[at[what]].to_pylist() for what in ANSWER_COLUMNS)
         for number, question, listed in zip(rows.lines, questions, lists, strict=True):
             try:
                 yield question, _string_list(listed), path.name, number

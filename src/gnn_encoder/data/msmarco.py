@@ -11,7 +11,14 @@ train becomes dev (`splits.complete`).
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnn_encoder.data.delimited import LABEL_COLUMNS, NO_HEADER, read_fields, read_passages, read_trec_labels
+from gnn_encoder.data.delimited import (
+    LABEL_COLUMNS,
+    NO_HEADER,
+    Header,
+    read_fields,
+    read_passages,
+    read_trec_labels,
+)
 from gnn_encoder.data.lines import find, find_or_report, read_lines
 from gnn_encoder.data.rows import FolderSource, Label, PassageRows, Query
 from gnn_encoder.data.validation import Kind, Problems
@@ -45,10 +52,11 @@ class MsMarco(FolderSource):
             problems.add(Kind.MISSING_FILE, str(self.folder / "qrels.train.tsv"), detail="(dev too)")
         for split, name in self.splits.items():
             if path := find_or_report(self.folder, f"queries.{name}.tsv", problems):
-                for number, (identity, text) in read_fields(
-                    read_lines(path, problems), range(2, 3), problems, path.name
-                ):
-                    if identity and identity.lower() not in LABEL_COLUMNS["query"]:
+                header = Header.of(path, False)
+                is_header = header.names[:1] and header.names[0] in LABEL_COLUMNS["query"] | {"id", "_id"}
+                lines = read_fields(read_lines(path, problems), range(2, 3), problems, path.name)
+                for number, (identity, text) in lines:
+                    if identity and not (is_header and number == header.line):
                         yield Query(identity, text, [], None, path.name, number)
                     else:
                         problems.add(Kind.BAD_ROW, path.name, number, NO_HEADER if identity else "an empty id")

@@ -17,6 +17,7 @@ from gnn_encoder.data.rows import Label, Query, Source, duplicates, storable
 from gnn_encoder.data.splits import DEV, NONE, TRAIN, complete, drawn, highest, leaked
 from gnn_encoder.data.twins import recurring, twin_groups
 from gnn_encoder.data.validation import FEWEST_TRAINING, Kind, Problems
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import Ingest
 
 TEXT, NUMBER, SPLIT = pa.string(), pa.int32(), pa.int8()
@@ -97,15 +98,29 @@ class Questions:
 
     def _lacks(self, passages: int) -> Iterator[Kind]:
         """Yields what a run needs and the queries lack; a step would find it only after hours of training."""
-        pair = self._positive() & self.trained[self.query]
-        asking = np.unique(pair_keys(self.groups[self.query[pair]], self.passage[pair]))
-        relevant = np.unique(asking >> 32, return_counts=True)[1]  # passages of each group of twins
-        if len(relevant) < FEWEST_TRAINING:
+        if (different := self._different(self.trained)) < FEWEST_TRAINING:
+            if self._different(self.split == TRAIN) >= FEWEST_TRAINING:
+                raise UserError(
+                    f"ingest.max_trained_queries leaves {different} different training queries with a relevant "
+                    f"passage: set it to at least {FEWEST_TRAINING}, or more if queries ask the same"
+                )
             yield Kind.NO_TRAINING
-        elif (relevant == passages).all():
+        elif not self.has_negatives(np.arange(passages)):
             yield Kind.NO_NEGATIVE
-        if not (self._answered() & (self.split != TRAIN)).any():
+        if not (self._answered(findable=True) & (self.split != TRAIN)).any():
             yield Kind.NO_EVALUATION
+
+    def _different(self, asked: np.ndarray) -> int:
+        """Number of queries, of those in `asked` (bool [queries]), that have a relevant passage; twins are one."""
+        return len(np.unique(self.groups[self.query[self._positive() & asked[self.query]]]))
+
+    def has_negatives(self, passage_groups: np.ndarray) -> bool:
+        """Whether a passage is irrelevant to a query that is trained on; copies by `Dataset.passage_groups` are one."""
+        pair, alike = self._positive() & self.trained[self.query], np.flatnonzero(self.trained & (self.identical >= 0))
+        query = np.concatenate([self.query[pair], alike])
+        passage = passage_groups[np.concatenate([self.passage[pair], self.identical[alike]])]
+        relevant = np.unique(np.unique(pair_keys(self.groups[query], passage)) >> 32, return_counts=True)[1]
+        return bool((relevant < len(np.unique(passage_groups))).any())
 
     def _positive(self) -> np.ndarray:
         """bool [labels]: relevance of at least 1."""
@@ -115,16 +130,17 @@ class Questions:
         """bool [labels]: labels of passages that the corpus has."""
         return self.passage < self._passages
 
-    def _answered(self) -> np.ndarray:
-        """bool [queries]: queries with a label of at least 1."""
+    def _answered(self, findable: bool = False) -> np.ndarray:
+        """bool [queries]: queries with a label of at least 1; `findable`: of a passage in the corpus."""
         answered = np.zeros(len(self.queries), dtype=bool)
-        answered[self.query[self._positive()]] = True
+        answered[self.query[self._positive() & (self._in_corpus() if findable else True)]] = True
         return answered
 
     def counts(self, passages: int) -> dict[str, Any]:
         """The fields of a `DataReport` about queries and labels, given a corpus of `passages`."""
         rows = {"queries": self.split, "labels": self.split[self.query[self._in_corpus()]]}
         rows["without_positive"] = self.split[~self._answered()]
+        rows["findable"] = self.split[self._answered(findable=True)]
         positive = self._positive() & self._in_corpus()
         passage, split = self.passage[positive], self.split[self.query[positive]]
         # Training queries of each passage. Twins count once, because they leave the graph together.
@@ -249,10 +265,11 @@ class Questions:
             return
         self.identical[query] = passage[first]
         joined = self._positive() & (self.identical[self.query] == self.passage)
-        if joined.any():
-            ids_of_joined = {ids[row].as_py(): row for row in np.unique(self.query[joined]).tolist()}
-            same = self._has_words(source, ids_of_joined)[self.query]
-            self.identical[self.query[joined & ~same]] = -1
+        # BEIR goes by the id alone. Others number queries and passages alike, so the words must be equal, too.
+        checked = np.unique(self.query[joined]) if source.format == "beir" else query
+        if len(checked):
+            differ = ~self._has_words(source, {ids[row].as_py(): row for row in checked.tolist()})
+            self.identical[checked[differ[checked]]] = -1
         alike = self.identical >= 0
         self._remark(
             alike,
@@ -260,7 +277,10 @@ class Questions:
             "ingest.ignore_identical_ids=false if the ids are equal by chance",
         )
         if joined.any():
-            self._remark(joined & ~same, "labels name the passage with the query's id and other words: it stays a hit")
+            same = alike[self.query]
+            if source.format == "beir":
+                other = joined & ~same
+                self._remark(other, "labels name the passage with the query's id and other words: it stays a hit")
             trained = joined & same & (self.split[self.query] == TRAIN)
             missed = joined & same & ~trained
             self._remark(missed, "labels of dev or test name the query itself: they count as missed")
@@ -271,10 +291,11 @@ class Questions:
     def _has_words(self, source: Source, wanted: dict[str, int]) -> np.ndarray:
         """bool [queries]: queries with the words of the passage that has their id; `wanted`: rows of queries by id."""
         same, texts = np.zeros(len(self.queries), dtype=bool), self.queries["text"]
+        names = pa.array(wanted, TEXT)
         for rows in source.passages(Problems()):
-            names = rows.ids if isinstance(rows.ids, list) else rows.ids.to_pylist()
-            for place, name in enumerate(names):
-                if (query := wanted.pop(name, None)) is not None:
+            ids = pa.array(rows.ids, TEXT) if isinstance(rows.ids, list) else rows.ids
+            for place in np.flatnonzero(pc.is_in(ids, value_set=names.cast(ids.type)).to_numpy(zero_copy_only=False)):
+                if (query := wanted.pop(ids[place].as_py(), None)) is not None:
                     columns = (rows.titles[place], rows.texts[place])
                     title, text = (each.as_py() if isinstance(each, pa.Scalar) else each for each in columns)
                     words = {folded(text), folded(passage_text(title, text))}

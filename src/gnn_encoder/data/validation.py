@@ -164,6 +164,8 @@ class DataReport:
     """Per split, labels of relevance 0 included."""
     without_positive: dict[str, int]
     """Queries per split without a label of at least 1."""
+    findable: dict[str, int]
+    """Queries per split with a label of at least 1 of a passage in the corpus."""
     shared_labels: dict[str, float]
     """Per split, the share of labels of at least 1 whose passage has such a label of another query, one of train that
     is no twin."""

@@ -112,7 +112,7 @@ def _wrong_modules(modules: list[Module]) -> Iterator[str]:
     for module in modules:
         if module.inputs:
             yield f"{MODULES} gives {module.kind} the inputs {', '.join(module.inputs)}"
-        if module.kind == TRANSFORMER and module.path:
+        if module.kind == TRANSFORMER and module.path not in ("", ".", "./"):
             yield f"{MODULES} has its {TRANSFORMER} in the folder {module.path!r}"
 
 
@@ -157,8 +157,7 @@ def _wrong_pooling(file: str, config: Mapping[str, Any], modes: list[str]) -> It
         yield f"{file} is missing or empty"
     if len(modes) != 1 or modes[0] not in READ_POOLINGS:
         yield f"{file} pools by {' and '.join(modes)}, and not by cls or mean"
-    if not config.get("include_prompt", True):
-        yield f"{file} sets include_prompt to false"
+    # include_prompt changes vectors of texts with a prompt alone, and prompts are refused.
     known = {"embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt", *LEGACY_POOLINGS}
     yield from _wrong_keys(file, config, known, {})
 

@@ -86,7 +86,7 @@ class Described:
         backbone = str(training.settings.get("backbone", ""))
         hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", backbone)
         base, licence = BASES.get(backbone, (backbone if hub else "", ""))
-        labels = {split: data.split_qrels(split).positive() for split in SPLITS}
+        labels = {split: data.judged(split).positive() for split in SPLITS}
         source = without_password(str(data.manifest.settings.get("dataset") or ""))
         usage = {
             "base": base,
