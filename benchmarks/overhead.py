@@ -16,8 +16,8 @@ from pathlib import Path
 from common import documentation, show
 from update import run_steps, write_models
 
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.supervision import Event
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
 
 

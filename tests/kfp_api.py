@@ -25,7 +25,7 @@ from google.protobuf import json_format
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-from gnn_encoder.runs import launch
+from gnn_encoder.engines import launch
 
 NOT_SENT = frozenset(("error", "executor_detail", "pod_name"))
 """Fields of a task that the description has and KFP 2.17's converter of workflows never fills."""

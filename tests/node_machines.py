@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from gnn_encoder.runs import nodes
+from gnn_encoder.engines import nodes
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.tasks import shared_calls

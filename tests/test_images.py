@@ -13,7 +13,7 @@ from typer.main import get_command
 from gnn_encoder import __version__
 from gnn_encoder.cli.app import app
 from gnn_encoder.cli.serving import DRAIN, TOKEN
-from gnn_encoder.runs.provenance import package_digest
+from gnn_encoder.engines.provenance import package_digest
 from gnn_encoder.serving.draining import LAST_REQUESTS
 from gnn_encoder.serving.guard import OPEN
 

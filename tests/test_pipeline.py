@@ -27,9 +27,9 @@ from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.latest import MODELS, linked
-from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.latest import MODELS, linked
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings

@@ -14,7 +14,7 @@ from typing import Any
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.step import step
+from gnn_encoder.engines.step import step
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.tracking.context import Context
@@ -93,8 +93,8 @@ def main(root: Path, pipeline: Path, *settings: str, docker: bool = False) -> in
     from rich.console import Console
 
     from gnn_encoder.cli.console import open_console
-    from gnn_encoder.runs.containers import Containers
-    from gnn_encoder.runs.local_run import run_pipeline
+    from gnn_encoder.engines.containers import Containers
+    from gnn_encoder.engines.local_run import run_pipeline
 
     with open_console(["ingest", "bm25_retrieve"], Console()) as console:
         values = dict(setting.split("=") for setting in settings)

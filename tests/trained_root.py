@@ -11,8 +11,8 @@ import yaml
 
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
-from gnn_encoder.runs import pipelines
-from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.local_run import Outcome
 
 
 def write_beir(dataset: Dataset, folder: Path) -> Path:

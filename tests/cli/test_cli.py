@@ -10,8 +10,8 @@ from command_line import call
 
 from gnn_encoder.cli import app
 from gnn_encoder.cli.console import show_failure
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.settings.pipeline import PIPELINES
 
 
@@ -63,7 +63,7 @@ def test_the_library_imports_without_kfp() -> None:
         "    print(module.name)\n"
     )
     assert ended.returncode == 0, ended.stderr
-    assert "gnn_encoder.runs.launch" in ended.stdout.split()
+    assert "gnn_encoder.engines.launch" in ended.stdout.split()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from integration.ceph import wait_for
 
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.containers import check_engine
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.containers import check_engine
 
 PACKAGES = ("containerd", "debootstrap", "docker.io", "iptables")
 PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap")

@@ -11,8 +11,8 @@ from integration.tracking_server import TrackingServer
 from trained_root import Trained, tiny_settings
 
 from gnn_encoder.artifacts import Report
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.provenance import step_arguments
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.provenance import step_arguments
 from gnn_encoder.settings.calls import titles
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings

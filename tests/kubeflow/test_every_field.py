@@ -14,7 +14,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 from kfp_api import EXAMPLE, check_pipeline
 
 from gnn_encoder.kubeflow.package import load_cluster, package
-from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.settings.pipeline import PIPELINES
 
 OWN_KEYS = ("node_selector", "environment", "secrets", "config_maps", "labels", "annotations")

@@ -10,11 +10,11 @@ import yaml
 from kfp_api import EXAMPLE, check_pipeline
 
 from gnn_encoder.kubeflow.package import load_cluster, package_arguments, write_package
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.provenance import call_arguments
-from gnn_encoder.runs.trainer_api import TRAINER
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.provenance import call_arguments
+from gnn_encoder.engines.trainer_api import TRAINER
 from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings, StepArguments
 from gnn_encoder.settings.tasks import by_parameter

@@ -15,7 +15,7 @@ from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli import app
 from gnn_encoder.promotion import retraining
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs import pipelines
+from gnn_encoder.engines import pipelines
 from gnn_encoder.settings.pipeline import ORIGIN
 
 WORKFLOW = Path(__file__).parents[2] / ".github" / "workflows" / "retrain.yml"

@@ -21,7 +21,7 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.late_interaction import LateInteraction, LateInteractionLayout
 from gnn_encoder.retrieval.bm25 import Bm25
 from gnn_encoder.retrieval.scorers import Scorer, load_scorer, save_scorer
-from gnn_encoder.runs.provenance import source_digests
+from gnn_encoder.engines.provenance import source_digests
 from gnn_encoder.settings.bm25 import IndexBm25
 from gnn_encoder.settings.first_stage import FirstStage
 from gnn_encoder.settings.reranking import BundleReranker

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gnn_encoder.runs import forked_steps
-from gnn_encoder.runs.forked_steps import FORK_AFTER, IMPORTS, ForkedSteps
+from gnn_encoder.engines import forked_steps
+from gnn_encoder.engines.forked_steps import FORK_AFTER, IMPORTS, ForkedSteps
 
 HARMLESS = """
 import importlib, sys, threading

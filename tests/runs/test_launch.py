@@ -18,10 +18,10 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline, supervision
-from gnn_encoder.runs.forked_steps import FORK_AFTER
-from gnn_encoder.runs.local_run import Outcome, run_pipeline
-from gnn_encoder.runs.supervision import Event
+from gnn_encoder.engines import launch, lifeline, supervision
+from gnn_encoder.engines.forked_steps import FORK_AFTER
+from gnn_encoder.engines.local_run import Outcome, run_pipeline
+from gnn_encoder.engines.supervision import Event
 from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.tracking import progress
 

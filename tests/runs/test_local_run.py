@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gnn_encoder.runs import local_run
-from gnn_encoder.runs.local_run import Outcome
+from gnn_encoder.engines import local_run
+from gnn_encoder.engines.local_run import Outcome
 
 FIRST, SECOND = "try_variant: 1", "try_variant: 2"
 

@@ -22,8 +22,8 @@ from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.runs import nodes
-from gnn_encoder.runs.reranking import every_reranking_call
+from gnn_encoder.engines import nodes
+from gnn_encoder.engines.reranking import every_reranking_call
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn

@@ -16,7 +16,7 @@ from labelled_bundles import write_inputs
 from gnn_encoder.artifacts import Bundle, read_manifest
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.runs import launch
+from gnn_encoder.engines import launch
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.foundation import Bm25Retrieve
 from gnn_encoder.settings.pipeline import Call, StepArguments

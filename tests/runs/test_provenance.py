@@ -11,8 +11,8 @@ from beir_folder import write_beir
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.backbone import MINILM_SHA256
-from gnn_encoder.runs import launch, provenance
-from gnn_encoder.runs.reranking import every_reranking_call
+from gnn_encoder.engines import launch, provenance
+from gnn_encoder.engines.reranking import every_reranking_call
 from gnn_encoder.settings.calls import TRAINING, calls
 from gnn_encoder.settings.outcome import Evaluate
 from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, Settings
@@ -32,7 +32,7 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert "gnn_encoder.report.page" not in train_gnn
     assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn"} <= train_gnn
     assert "torch" in packages
-    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.runs.launch", "kfp"} & (train_gnn | packages)
+    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.engines.launch", "kfp"} & (train_gnn | packages)
 
 
 def test_a_stores_password_is_no_part_of_a_digest() -> None:
@@ -60,9 +60,9 @@ def test_no_step_imports_kfp_or_the_launcher(step: str) -> None:
     assert "kfp" not in packages
     assert (
         not {
-            "gnn_encoder.runs.launch",
-            "gnn_encoder.runs.local_run",
-            "gnn_encoder.runs.pipelines",
+            "gnn_encoder.engines.launch",
+            "gnn_encoder.engines.local_run",
+            "gnn_encoder.engines.pipelines",
             "gnn_encoder.cli.app",
         }
         & modules
@@ -74,7 +74,7 @@ def test_every_way_to_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def imports(source: str) -> set[str]:
         (tmp_path / "m.py").write_text(source)
-        return provenance._imports.__wrapped__("gnn_encoder.runs.launch")
+        return provenance._imports.__wrapped__("gnn_encoder.engines.launch")
 
     source = """
 import gnn_encoder.artifacts.folder

@@ -12,11 +12,11 @@ from command_line import call
 from gnn_encoder.artifacts.folder import Artifact, Draft, drafting, read_manifest
 from gnn_encoder.machine.disk import freed
 from gnn_encoder.promotion.registry import open_registry
-from gnn_encoder.runs import lifeline
-from gnn_encoder.runs.forked_steps import FORK_AFTER
-from gnn_encoder.runs.local_run import run_pipeline
-from gnn_encoder.runs.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
-from gnn_encoder.runs.supervision import Event
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.forked_steps import FORK_AFTER
+from gnn_encoder.engines.local_run import run_pipeline
+from gnn_encoder.engines.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
+from gnn_encoder.engines.supervision import Event
 from gnn_encoder.storage import CACHE
 from gnn_encoder.tracking.mlflow_runs import create_run, experiment_id, reaching
 from gnn_encoder.tracking.pipeline_run import own_store

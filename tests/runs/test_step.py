@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from gnn_encoder.artifacts import Draft, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import lifeline
-from gnn_encoder.runs.step import MOST_PRIMITIVES, PRIMITIVES, step
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.step import MOST_PRIMITIVES, PRIMITIVES, step
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.settings.outcome import Rerank
 from gnn_encoder.settings.pipeline import StepArguments

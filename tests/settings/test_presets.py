@@ -10,9 +10,9 @@ import yaml
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
 from gnn_encoder.kubeflow.package import load_cluster
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.pipelines import dataset_override
-from gnn_encoder.runs.reranking import every_reranking_call
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.pipelines import dataset_override
+from gnn_encoder.engines.reranking import every_reranking_call
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.measures import checked
 from gnn_encoder.settings.pipeline import ON_NODES, PIPELINES, Settings

@@ -17,10 +17,10 @@ from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.runs import launch, provenance
-from gnn_encoder.runs.forked_steps import FORK_AFTER
-from gnn_encoder.runs.local_run import run_pipeline
-from gnn_encoder.runs.supervision import Event
+from gnn_encoder.engines import launch, provenance
+from gnn_encoder.engines.forked_steps import FORK_AFTER
+from gnn_encoder.engines.local_run import run_pipeline
+from gnn_encoder.engines.supervision import Event
 from gnn_encoder.settings.foundation import (
     Bm25Retrieve,
     DenseRetrieve,

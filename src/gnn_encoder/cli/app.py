@@ -58,9 +58,9 @@ def run(
     Without a preset, the run is sized to the data, this machine and the budget.
     """
     from gnn_encoder.cli.console import follow, show_results
+    from gnn_encoder.engines import pipelines
+    from gnn_encoder.pipelines.train import train
     from gnn_encoder.planning import AUTO
-    from gnn_encoder.runs import pipelines
-    from gnn_encoder.settings.calls import titles
 
     if preset == AUTO:
         training = pipelines.automatic(
@@ -68,7 +68,12 @@ def run(
         )
     else:
         training = pipelines.training(preset, dataset, overrides or [], root)
-    show_results(root, follow(titles(training.settings), partial(training.run, runner=runner, memory=memory)))
+    show_results(
+        root,
+        follow(
+            [node.title for node in train(training.settings).nodes], partial(training.run, runner=runner, memory=memory)
+        ),
+    )
 
 
 app.command()(clusters.submit)
@@ -84,7 +89,7 @@ def update(
 ) -> None:
     """Encode new and changed passages and queries with the models of an earlier run, and write a new bundle."""
     from gnn_encoder.cli.console import follow, show_update
-    from gnn_encoder.runs import pipelines
+    from gnn_encoder.engines import pipelines
     from gnn_encoder.settings.pipeline import PIPELINES
 
     since = since or root / "latest"
@@ -122,9 +127,9 @@ def ablate(
 ) -> None:
     """Compare variants of the model, or a paper's re-rankers: the gain of each part, and its significance."""
     from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.engines import pipelines, reranking
     from gnn_encoder.report.ablation import ablation_tables
     from gnn_encoder.report.study import study_table
-    from gnn_encoder.runs import pipelines, reranking
     from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES
     from gnn_encoder.settings.reranking_systems import RERANKING_STUDIES
     from gnn_encoder.settings.studies import STUDIES
@@ -158,8 +163,8 @@ def rerank(
     other first stages have no bundle.
     """
     from gnn_encoder.cli.console import follow, show_table
+    from gnn_encoder.engines import reranking
     from gnn_encoder.report.table import run_tables
-    from gnn_encoder.runs import reranking
     from gnn_encoder.settings.reranking_systems import SYSTEMS
 
     names = named_systems(systems, preset, overrides or [])
@@ -184,7 +189,7 @@ def compile_(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
 ) -> None:
     """Compile the pipelines to the YAML files in the same folder; runs use these files."""
-    from gnn_encoder.runs import launch
+    from gnn_encoder.engines import launch
     from gnn_encoder.settings.pipeline import PIPELINES
 
     for name in PIPELINES:
@@ -249,7 +254,7 @@ def doctor(
     if preset is not None:
         from rich.console import Console
 
-        from gnn_encoder.runs.pipelines import dataset_override
+        from gnn_encoder.engines.pipelines import dataset_override
         from gnn_encoder.settings.presets import load_settings
 
         settings = load_settings(preset, [*(overrides or []), *dataset_override(dataset)])

@@ -21,9 +21,9 @@ from gnn_encoder.cli.options import (
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
+    from gnn_encoder.kubeflow.cluster import Cluster
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
-    from gnn_encoder.settings.cluster import Cluster
 
 schedule = typer.Typer(help="Run a pipeline on a Kubeflow cluster again and again.", no_args_is_help=True)
 

@@ -116,11 +116,10 @@ def run_space(settings: "Settings", passages: int | None, queries: int | None) -
 def check_backbones(settings: "Settings") -> Finding:
     """Checks that the pretrained models of a run are read as their publishers meant, as `run_space` without a hub."""
     from gnn_encoder.models.check import check_models
-    from gnn_encoder.settings.calls import calls
-    from gnn_encoder.settings.pipeline import PIPELINES
+    from gnn_encoder.pipelines.train import train
 
     try:
-        return Finding("backbones", ", ".join(check_models(calls(settings, PIPELINES["train"]).values())))
+        return Finding("backbones", ", ".join(check_models(train(settings).nodes)))
     except UserError as error:
         return Finding("backbones", "one is refused", one_line(error))
 

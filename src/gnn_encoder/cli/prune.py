@@ -25,9 +25,9 @@ def prune(
     from rich.console import Console
     from rich.table import Table
 
+    from gnn_encoder.engines import lifeline
+    from gnn_encoder.engines.prune import KINDS, check_root, remove, unneeded
     from gnn_encoder.machine.disk import freed
-    from gnn_encoder.runs import lifeline
-    from gnn_encoder.runs.prune import KINDS, check_root, remove, unneeded
 
     check_root(root)
     with lifeline.take(root):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gnn_encoder.engines import launch
 from gnn_encoder.errors import one_line, printable
-from gnn_encoder.runs import launch
 from gnn_encoder.settings.calls import CLUSTER_STEPS
 
 SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")

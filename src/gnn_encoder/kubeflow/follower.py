@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.engines.nodes import LeaderLost, NoLeader
 from gnn_encoder.errors import UserError, one_line, print_any_text
-from gnn_encoder.runs.nodes import LeaderLost, NoLeader
 from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.settings.tasks import node_label
 from gnn_encoder.storage import Transfer, get_folder

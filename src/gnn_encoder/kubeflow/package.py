@@ -12,13 +12,13 @@ from typing import Any
 import pydantic
 import yaml
 
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.trainer_api import TRAINER
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.trainer_api import TRAINER
-from gnn_encoder.settings.cluster import Cluster, Images
+from gnn_encoder.kubeflow.cluster import Cluster, Images
+from gnn_encoder.kubeflow.step_needs import StepNeeds
 from gnn_encoder.settings.pipeline import ON_NODES, StepArguments
 from gnn_encoder.settings.presets import read_yaml_file
-from gnn_encoder.settings.step_needs import StepNeeds
 
 
 def load_cluster(path: Path | None) -> Cluster:

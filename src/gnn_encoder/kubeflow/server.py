@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 import certifi
 
+from gnn_encoder.engines import launch
 from gnn_encoder.errors import UserError, one_line, without_password
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.cluster_run import ClusterRun, cluster_run
 from gnn_encoder.kubeflow.schedule import Schedule, Scheduled, scheduled
-from gnn_encoder.runs import launch
-from gnn_encoder.settings.cluster import Cluster
 
 # Environment variables. All except the first belong to KFP, OpenSSL and requests.
 TOKEN, TOKEN_FILE = "GNN_ENCODER_KFP_TOKEN", "KF_PIPELINES_SA_TOKEN_PATH"

@@ -8,18 +8,18 @@ from pathlib import Path
 import typer
 
 from gnn_encoder.data import FOLDERS, open_source
+from gnn_encoder.engines import launch
+from gnn_encoder.engines.pipelines import check_heads, dataset_override, dated
+from gnn_encoder.engines.provenance import BACKBONES, step_arguments
+from gnn_encoder.engines.reranking import every_reranking_call, reranking_arguments, reranking_settings
 from gnn_encoder.errors import UserError
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.cluster_run import DRIVER, ClusterRun
 from gnn_encoder.kubeflow.package import package, package_arguments
 from gnn_encoder.kubeflow.schedule import Schedule
 from gnn_encoder.kubeflow.server import Server, follow
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.pipelines import check_heads, dataset_override, dated
-from gnn_encoder.runs.provenance import BACKBONES, step_arguments
-from gnn_encoder.runs.reranking import every_reranking_call, reranking_arguments, reranking_settings
 from gnn_encoder.settings.calls import CLUSTER_STEPS, ON_CLUSTERS, calls
-from gnn_encoder.settings.cluster import Cluster
 from gnn_encoder.settings.first_stage import BM25, POOL
 from gnn_encoder.settings.pipeline import BY_TRAINER, ORIGIN, PIPELINES, Call, Settings, StepArguments
 from gnn_encoder.settings.presets import load_settings

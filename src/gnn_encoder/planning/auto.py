@@ -15,12 +15,11 @@ from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.data import source_digest, temporary_dataset
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning import AUTO
 from gnn_encoder.planning.facts import data_facts
 from gnn_encoder.planning.plan import plan_run
 from gnn_encoder.planning.rates import measure_rates
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.shared import MINILM
 
@@ -51,7 +50,7 @@ def planned(overrides: Sequence[str], budget: str, root: Path, show: Callable[[s
     settings = parse_settings({"shared": {"backbone": MINILM, "generator": MINILM}}, own, source="auto")
     if not settings.ingest.dataset:
         raise UserError("no data: give --dataset, or a --preset that names its own (gnn-encoder presets)")
-    check_models(calls(settings, PIPELINES["train"]).values())
+    check_models(train(settings).nodes)
     key = digest_of({"data": source_digest(settings.ingest), "budget": seconds, "settings": sorted(overrides)})
     path = root / AUTO / f"{key[:12]}.yaml"
     if path.is_file():

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts.arrays import STORED
+from gnn_encoder.flow.graph import Node
 from gnn_encoder.models.backbone import backbone_width, read_config, resolve_backbone
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.planning.data_size import PACKED, DataSize
-from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.pipeline import PIPELINES, Call, Settings, StepArguments
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.shared import SMOLLM2
 from gnn_encoder.settings.systems import DUAL_ENCODER
 
@@ -83,7 +84,7 @@ def run_space(settings: Settings, size: DataSize) -> list[Space]:
     Before them are the files of token ids, which steps share, and after them the report's copy in MLflow.
     """
     forecast = _Forecast(settings, size)
-    steps = [forecast.of(call) for call in forecast.calls if call.asked]
+    steps = [forecast.of(call) for call in forecast.calls]
     return [Space(TOKEN_IDS, forecast.tokens()), *steps, Space(IN_MLFLOW, int(forecast.report()))]
 
 
@@ -98,9 +99,9 @@ class _Forecast:
 
     def __init__(self, settings: Settings, size: DataSize) -> None:
         self.settings, self.size, self.m = settings, size, size.passages
-        named = calls(settings, PIPELINES["train"])
-        self.calls = list(named.values())
-        self.graph = BuildGraph.model_validate(named["build_graph"].settings.model_dump())
+        flow = train(settings)
+        self.calls = flow.nodes
+        self.graph = BuildGraph.model_validate(flow["build_graph"].settings.model_dump())
         self.n, self.judged = size.queries["train"], size.queries["dev"] + size.queries["test"]
         self.trained = min(self.n, settings.ingest.max_trained_queries or self.n)
         self.nodes = self.n if self.graph.queries == "all" else self.trained
@@ -144,7 +145,7 @@ class _Forecast:
             "promote": lambda _: (SMALL, 0),
         }  # fmt: skip
 
-    def of(self, call: Call) -> Space:
+    def of(self, call: Node) -> Space:
         """Returns the space of a call; a KeyError for a step that nobody has measured."""
         whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
         if call.step == "merge" and call.label in RANKED:
@@ -152,8 +153,7 @@ class _Forecast:
             if own.shards > 1:
                 whole = self.steps["rerank"](own) if call.label == "rerank" else self._retrieved(own)
         kept, meanwhile = (size / tasks for size in whole)
-        title = StepArguments(label=call.label).title(call.step)
-        return Space(title, int(kept) + ARTIFACT, int(meanwhile))
+        return Space(call.title, int(kept) + ARTIFACT, int(meanwhile))
 
     def pairs(self) -> int:
         """Candidates of the queries that are trained on, and their labels, most of which are among the candidates."""
@@ -166,8 +166,8 @@ class _Forecast:
 
     def trec(self) -> int:
         """Bytes of the TREC runs of all ranked systems."""
-        made = [call.label if call.step == "merge" else call.step for call in self.calls if call.asked]
-        ranked = [step for step in made if step in ("rank", "fuse")] + ["rerank"] * (made.count("rerank") > 1)
+        ranked = [call.step for call in self.calls if call.step in ("rank", "fuse")]
+        ranked += ["rerank"] * any(call.step == "rerank" for call in self.calls)
         systems = len(ranked) + 4  # BM25, DPR, and the fusions by rank of the dual encoder and of the GNN-encoder
         return int(systems * self.judged * min(self.settings.evaluate.run_depth, self.m) * self.size.trec)
 

@@ -21,8 +21,8 @@ from gnn_encoder.errors import without_password
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.significance import TESTS
 from gnn_encoder.evaluation.strata import MEANING
+from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.promotion.gate import against_baseline
-from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.presets import NUMBERS
 from gnn_encoder.settings.shared import MINILM
 from gnn_encoder.settings.systems import (
@@ -138,8 +138,8 @@ class Described:
 
 def _changed(title: str, record: Record) -> dict[str, str]:
     """Returns the settings of a step that are not the defaults, as JSON."""
-    step = STEP_SETTINGS.get(title.partition(": ")[0])
-    fields = step.model_fields if step else {}
+    step = title.partition(": ")[0]
+    fields = declared(step).settings.model_fields if step in step_names() else {}
     changed = {}
     for name, value in record.settings.items():
         if name in NUMBERS:

@@ -16,7 +16,6 @@ import yaml
 
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.settings.bm25 import IndexBm25
-from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
@@ -145,7 +144,7 @@ NUMBERS = {"shard", "node"}
 
 def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
-    return set(STEP_SETTINGS[step].model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
+    return set(type(getattr(Settings(), step)).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -18,9 +18,9 @@ from gnn_encoder.artifacts.bundle import Serving
 from gnn_encoder.artifacts.finished_run import BUNDLE
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.promotion.model_card import Described
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import ChooseBundle
 
 

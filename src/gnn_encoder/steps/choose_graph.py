@@ -21,6 +21,7 @@ from gnn_encoder.artifacts import (
     read_manifest,
     read_vectors,
 )  # fmt: skip
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
@@ -31,7 +32,6 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, ChooseGraph, GraphShape, TrainGnn
 from gnn_encoder.settings.measures import COLD, cutoff
 from gnn_encoder.settings.studies import with_seeds

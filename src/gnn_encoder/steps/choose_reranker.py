@@ -4,9 +4,9 @@ from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import ChooseReranker
 
 

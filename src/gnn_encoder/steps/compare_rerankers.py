@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run, read_manifest
 from gnn_encoder.artifacts.history import History, joined, read_history
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.evaluation.similarity import beside_paper
 from gnn_encoder.inference.diffusion import COSINES, Diffusion, diffusion
@@ -18,7 +19,6 @@ from gnn_encoder.report.page import Plot, render_study
 from gnn_encoder.report.plots import diffusion_plot, thresholds_plot
 from gnn_encoder.report.study import ROUGE, efficiency, first_words, gains, learned, thresholds, words_table
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer, load_scorer
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.reranking import CompareRerankers
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, RERANKING_STUDIES, SYSTEMS, THRESHOLDS
 from gnn_encoder.tracking.context import Context

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from gnn_encoder.artifacts import Draft, Figures, Report
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import NAMES, mean_name
 from gnn_encoder.report.ablation import LEAST, SWEEPS, Variant, compared, compared_strata, gathered, sweep
 from gnn_encoder.report.page import Plot, render_ablation
 from gnn_encoder.report.plots import sweep_plot
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings.graph import CompareVariants
 from gnn_encoder.settings.studies import BEFORE, FULL
 from gnn_encoder.tracking.context import Context

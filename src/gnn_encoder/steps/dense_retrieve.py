@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import hit_figures
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.exact import CHUNK, search
 from gnn_encoder.retrieval.first_stage import leaving_out, search_splits
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import DenseRetrieve
 from gnn_encoder.settings.systems import DPR
 

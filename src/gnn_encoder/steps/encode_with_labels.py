@@ -13,13 +13,13 @@ from gnn_encoder.artifacts.added_labels import AddedLabels
 from gnn_encoder.artifacts.arrays import VECTORS, VectorsFolder, check_range, create_vectors, read_rows
 from gnn_encoder.artifacts.bundle import ADDED, INDEX, LABELS, QUERY_ENCODER, VECTOR_PASSAGES
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, LabelUse, labelled_pairs
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.label_tuning import candidate_uses, chosen_use
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.retrieval.index_file import build_index
 from gnn_encoder.retrieval.labelled_vectors import label_blocks
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run, read_manifest
 from gnn_encoder.artifacts.tables import System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation import answers
 from gnn_encoder.evaluation.collected import JUDGED, Collected
@@ -17,7 +18,6 @@ from gnn_encoder.evaluation.results import (
     per_query_table,
     split_digest,
 )
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import WARM
 from gnn_encoder.settings.outcome import Evaluate
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.tuning import chosen_weight
 from gnn_encoder.inference.generation import log_likelihoods, query_ids
 from gnn_encoder.models.query_generator import QueryGenerator
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import EvaluatePassages
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
 from gnn_encoder.artifacts.bundle import Bm25Index
 from gnn_encoder.artifacts.dataset import SPLITS
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import shown_split
 from gnn_encoder.evaluation.trec import read_run_of
@@ -18,7 +19,6 @@ from gnn_encoder.retrieval.first_stage import dev_figures, search_splits, search
 from gnn_encoder.retrieval.identical import run_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
 from gnn_encoder.retrieval.search import served_run
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.first_stage import BM25, POOL, FirstStage
 from gnn_encoder.storage import local_file, local_folder
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run
 from gnn_encoder.artifacts.tables import CONVEX, RECIPROCAL, System
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.documents import documents_of
 from gnn_encoder.evaluation.measures import labelled_queries, per_query
 from gnn_encoder.retrieval import fusion
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import cutoff, of_documents
 from gnn_encoder.settings.outcome import Fuse
 

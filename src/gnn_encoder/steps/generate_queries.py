@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, GeneratedQueries, KnownPositives
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import query_figures
 from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.inference.generation import generate, generation_batches, passage_ids
@@ -19,7 +20,6 @@ from gnn_encoder.inference.tokens import SHARD, Tokens
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.models.query_generator import QueryGenerator
 from gnn_encoder.report.study import first_words_of
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import GenerateQueries
 from gnn_encoder.training.denoising import Pairs, hard_negatives, read_candidates
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Latency
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import shown_split
 from gnn_encoder.evaluation.measures import labelled_queries
 from gnn_encoder.retrieval.latency import systems_latency
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import MeasureLatency
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, Run, pair_keys
 from gnn_encoder.artifacts.structure import Structure
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.evaluation.tuning import chosen_weight
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import PropagateSections
 
 

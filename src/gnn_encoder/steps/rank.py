@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
@@ -14,7 +15,6 @@ from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
 from gnn_encoder.retrieval.passage_index import PassageIndex
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.outcome import Rank
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Recommended
 from gnn_encoder.artifacts.history import History, Record
 from gnn_encoder.artifacts.tables import CONVEX
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.evaluation.recommendation import Recommendation, Rule, sentence
 from gnn_encoder.evaluation.recommendation import recommend as recommended
 from gnn_encoder.evaluation.significance import paired_randomization, paired_t
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.measures import COLD, WARM
 from gnn_encoder.settings.outcome import Evaluate, Recommend
 from gnn_encoder.settings.systems import DPR, DUAL_ENCODER, LEXICAL

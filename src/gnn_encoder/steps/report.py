@@ -15,6 +15,7 @@ from gnn_encoder.artifacts import (
     read_manifest,
 )
 from gnn_encoder.artifacts.history import joined
+from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import mean_name
 from gnn_encoder.report.examples import examples, explained_by_graph, explained_by_scorer, most_changed
 from gnn_encoder.report.page import Plot, render_page
@@ -22,7 +23,6 @@ from gnn_encoder.report.plots import gains_plot, profile_plot, scatter_plot, sys
 from gnn_encoder.report.profile import data_profile
 from gnn_encoder.report.study import learned
 from gnn_encoder.retrieval.scorers import load_scorer
-from gnn_encoder.runs.step import Metrics, step
 from gnn_encoder.settings import outcome
 from gnn_encoder.tracking.context import Context
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, Draft, KnownPositives, PairScores, Run, pair_keys
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.task_figures import pair_figures
 from gnn_encoder.inference.scoring import score_pairs
 from gnn_encoder.models.cross_encoder import CrossEncoder
 from gnn_encoder.retrieval.first_stage import chance_negatives, merge_candidates
 from gnn_encoder.retrieval.scorers import CrossEncoderScorer
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.foundation import ScoreCandidates
 
 

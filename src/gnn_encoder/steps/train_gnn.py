@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from gnn_encoder.artifacts import Dataset, Draft, Graph, GraphChoice, TrainingSet, read_vectors
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.models.gnn import GnnEncoder
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 

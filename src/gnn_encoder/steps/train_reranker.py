@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from gnn_encoder.artifacts import Dataset, DocumentGraph, Draft, KnownPositives, PairScores, Run, TrainingSet
 from gnn_encoder.artifacts.tables import ORIGINS
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.retrieval.first_stage import negative_pool
 from gnn_encoder.retrieval.scorers import save_scorer
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.reranking_systems import DOCUMENT_KINDS
 from gnn_encoder.training.corpus_negatives import corpus_negatives

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gnn_encoder.artifacts import Dataset, Draft, Figures, Graph, Run, TrainingSet, read_manifest, read_vectors
 from gnn_encoder.artifacts.labelled_queries import LabelledQueries, labelled_pairs
+from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.label_tuning import Trial, chosen_use
 from gnn_encoder.evaluation.measures import NAMES, labelled_queries, per_query
@@ -19,7 +20,6 @@ from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
 from gnn_encoder.retrieval import exact
 from gnn_encoder.retrieval.identical import search_without
-from gnn_encoder.runs.step import Context, Metrics, step
 from gnn_encoder.settings.graph import BuildGraph, TryVariant
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import WARM

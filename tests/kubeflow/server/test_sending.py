@@ -14,7 +14,7 @@ from slow_store import slow_store
 from submitting import IMAGES, submit
 
 from gnn_encoder.artifacts.folder import MANIFEST
-from gnn_encoder.runs.reranking import reranking_arguments
+from gnn_encoder.engines.reranking import reranking_arguments
 from gnn_encoder.settings.calls import calls
 from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings

@@ -18,7 +18,7 @@ from gnn_encoder.cli import app
 from gnn_encoder.kubeflow import server as kubeflow_server
 from gnn_encoder.kubeflow.server import Server
 from gnn_encoder.kubeflow.submission import wait
-from gnn_encoder.settings.cluster import Cluster
+from gnn_encoder.kubeflow.cluster import Cluster
 
 
 def test_waiting_for_success(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,29 @@ from gnn_encoder.artifacts.arrays import read_vectors, vector_type
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
+from gnn_encoder.engines.containers import IMAGE, Containers, check_engine
+from gnn_encoder.engines.latest import CONVERGED_MODEL, DPR_MODEL, MODELS, kept_labels, with_added_labels, with_latest
+from gnn_encoder.engines.local import calls_of
+from gnn_encoder.engines.local_run import Outcome, run_calls
+from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.engines.supervision import Show
 from gnn_encoder.errors import UserError, expanded
+from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.models.backbone import backbone_width
 from gnn_encoder.models.check import check_models
+from gnn_encoder.pipelines.ablation import ablation
+from gnn_encoder.pipelines.train import train
+from gnn_encoder.pipelines.update import update as update_graph
 from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
-from gnn_encoder.runs import launch
-from gnn_encoder.runs.containers import Containers, check_engine
-from gnn_encoder.runs.latest import CONVERGED_MODEL, DPR_MODEL, MODELS, kept_labels, with_added_labels, with_latest
-from gnn_encoder.runs.local_run import Outcome, run_pipeline
-from gnn_encoder.runs.provenance import step_arguments
-from gnn_encoder.runs.supervision import Show
 from gnn_encoder.settings.bm25 import IndexBm25
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.graph import largest_graph
 from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
-from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Call, Settings, StepArguments, choice
+from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.shared import Inference
-from gnn_encoder.settings.studies import variants, with_seeds
-from gnn_encoder.settings.systems import DPR, DUAL_ENCODER
+from gnn_encoder.settings.studies import variants
+from gnn_encoder.settings.systems import DPR
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
@@ -52,16 +55,20 @@ class Training:
         """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
         return open_registry(existing_store(self.root), self.settings.promote.model_name)
 
-    def arguments(self, registry: str = "") -> dict[str, str | list[str]]:
-        """Returns the arguments of the steps; a UserError if the data source or the backbone does not exist.
+    def arguments(self, registry: str = "") -> dict[str, StepArguments]:
+        """Returns the arguments of the calls; a UserError if the data source or the backbone does not exist.
 
         `registry` is a text about the registered versions. If the text changes, `promote` decides again.
         """
         uri = tracking_uri(self.root)
-        return step_arguments(self.settings, PIPELINES["train"], registry=f"{uri} {registry}".strip(), check=False)
+        return graph_arguments(train(self.settings), registry=f"{uri} {registry}".strip())
 
     def run(
-        self, show: Show, arguments: launch.Arguments | None = None, runner: str = PROCESSES, memory: str = ""
+        self,
+        show: Show,
+        arguments: Mapping[str, StepArguments] | None = None,
+        runner: str = PROCESSES,
+        memory: str = "",
     ) -> Outcome:
         """Runs the pipeline.
 
@@ -74,8 +81,9 @@ class Training:
             UserError: settings do not fit the backbone; data source, backbone, tracking store or container engine is
                 not usable; or another run is active under the root. No step has started then.
         """
+        graph = train(self.settings)
         arguments = self.arguments() if arguments is None else arguments
-        check_models(calls(self.settings, PIPELINES["train"]).values())
+        check_models(graph.nodes)
         check_heads(self.settings)
         if runner not in RUNNERS:
             raise UserError(f"no runner {runner!r}: choose one of {', '.join(RUNNERS)}")
@@ -83,20 +91,20 @@ class Training:
             raise UserError(f"--memory limits containers: add --runner {CONTAINERS}")
         containers = None
         if runner == CONTAINERS:
-            check_engine(launch.image_of("train"))
+            check_engine(IMAGE)
             values = (str(v) for step in PIPELINES["train"] for v in getattr(self.settings, step).model_dump().values())
             read = {value for value in values if value.startswith("/") and Path(value).exists()}
             containers = Containers(str(self.root), tuple(read), memory)
         params = {"preset": self.preset, **params_of(self.settings, PIPELINES["train"])}
-        pipeline, name = launch.pipeline_file("train"), dated(Path(self.preset).stem)
-        outcome = run_pipeline(pipeline, arguments, self.root, name, params, show, containers)
+        calls, name = calls_of(graph, arguments), dated(Path(self.preset).stem)
+        outcome = run_calls(calls, self.root, name, params, show, containers)
         return with_latest(self.root, outcome)
 
 
 def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
     """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    check_nodes(calls(settings, PIPELINES["train"]).values())
+    check_nodes(train(settings))
     root = writable(root)
     return Training(preset, with_added_labels(settings, root), root)
 
@@ -112,7 +120,7 @@ def automatic(
 
     given, root = [*overrides, *dataset_override(dataset)], writable(root)
     settings = load_settings(str(planned(given, budget, root, show)), given)
-    check_nodes(calls(settings, PIPELINES["train"]).values())
+    check_nodes(train(settings))
     return Training(AUTO, with_added_labels(settings, root), root)
 
 
@@ -153,9 +161,9 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
     since = expanded(since).resolve()
     if not since.is_dir():
         raise UserError(f"no finished run at {since}: use gnn-encoder run first, or name the run's folder with --from")
-    models = {name: str((since / name).resolve()) for name in MODELS}
-    for path in models.values():
-        read_manifest(path, "model")
+    models = {name: Given(str((since / name).resolve())) for name in MODELS}
+    for model in models.values():
+        read_manifest(model.address, "model")
     made = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
     tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
     tree["ingest"].pop("chosen_on_dev", None)  # of the run's trainings
@@ -166,21 +174,19 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         tree[step]["previous"] = str(since)
     tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
     tree["encode_with_labels"] = _label_settings(since)
-    converged = since / CONVERGED_MODEL
-    tree["train_converged"] = {"epochs": int(converged.exists())}  # whether its bundle is asked for
-    models[CONVERGED_MODEL] = str(converged.resolve()) if converged.exists() else models["dual_encoder"]
     # DPR's bundle is made if it is the one that is served.
-    served = (DPR,) if Bundle.read(since / BUNDLE).system == DPR else ()
-    tree["recommend"] = {"order": [DUAL_ENCODER, *served]}
-    dpr = since / (DPR_MODEL if served else "dual_encoder")
-    read_manifest(dpr, "model")
-    models[DPR_MODEL] = str(dpr.resolve())
+    served = Bundle.read(since / BUNDLE).system == DPR
+    for name, wanted in {CONVERGED_MODEL: (since / CONVERGED_MODEL).exists(), DPR_MODEL: served}.items():
+        if wanted:
+            models[name] = Given(str((since / name).resolve()))
+            read_manifest(models[name].address, "model")
     root = writable(root)
     tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    arguments = step_arguments(settings, steps) | models
+    graph = update_graph(settings, models)
     params = {"from": str(since), **params_of(settings, steps)}
-    outcome = run_pipeline(launch.pipeline_file("update"), arguments, root, dated("update"), params, show)
+    check_models(graph.nodes)
+    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
     return with_latest(root, outcome)
 
 
@@ -196,30 +202,22 @@ def ablate(
 ) -> Outcome:
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    check_nodes(calls(settings, FOUNDATION).values())
-    tried = variants(settings, studies, own)
-    wanted = [*choice(settings).tried, *tried]  # as in the training pipeline, whose graph is reused if it has all edges
-    settings = settings.model_copy(update={"build_graph": largest_graph(settings.build_graph, wanted)})
+    graph = ablation(settings, variants(settings, studies, own), seeds)
+    check_nodes(graph)
     root = writable(root)
-    arguments = step_arguments(settings, PIPELINES["ablation"])
-    call = StepArguments.model_validate_json(str(arguments.pop("try_variant")))
-    arguments["variants"] = [
-        call.model_copy(update={"settings": each.model_dump(mode="json"), "label": f"{each.variant}, seed {each.seed}"})
-        .model_dump_json()
-        for variant in tried
-        for each in with_seeds(variant, seeds)
-    ]  # fmt: skip
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
+    check_models(graph.nodes)
     name = dated(f"ablation-{Path(preset).stem}")
-    return run_pipeline(launch.pipeline_file("ablation"), arguments, root, name, params, show)
+    return run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
 
 
-def check_nodes(made: Iterable[Call]) -> None:
-    """Raises UserError for a training on several nodes: kfp.local runs the tasks of a loop one after the other."""
-    for step, nodes in ((call.step, getattr(call.settings, "nodes", 1)) for call in made if call.asked):
-        if nodes > 1:
+def check_nodes(graph: Graph) -> None:
+    """Raises UserError for a training on several nodes: this is one machine."""
+    for node in graph.nodes:
+        if (count := getattr(node.settings, "nodes", 1)) > 1:
             raise UserError(
-                f"{step}.nodes = {nodes}: nodes are pods of a cluster; on this machine set {step}.processes instead"
+                f"{node.step}.nodes = {count}: nodes are pods of a cluster; on this machine set {node.step}.processes "
+                "instead"
             )
 
 

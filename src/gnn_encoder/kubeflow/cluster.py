@@ -10,11 +10,17 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BeforeValidator, Field
 
-from gnn_encoder.settings.calls import CLUSTER_STEPS
-from gnn_encoder.settings.kubernetes import Count, Name, Positive, Section
-from gnn_encoder.settings.pipeline import ON_NODES
-from gnn_encoder.settings.step_needs import StepNeeds
+from gnn_encoder.flow.declared import declared, step_names
+from gnn_encoder.kubeflow.kubernetes_values import Count, Name, Positive, Section
+from gnn_encoder.kubeflow.step_needs import StepNeeds
+from gnn_encoder.settings.shared import OnNodes
 from gnn_encoder.settings.values import known_names
+
+
+def trainings() -> tuple[str, ...]:
+    """Returns the steps whose training several nodes can share (`OnNodes`)."""
+    return tuple(step for step in step_names() if issubclass(declared(step).settings, OnNodes))
+
 
 LIKE = {"encode_nodes": "encode_corpus", "index_bm25": "bm25_retrieve"}
 """Step → another whose section it has if it has none of its own, because one step once did the work of both."""
@@ -86,12 +92,12 @@ class Cluster(Section):
     def _problems(self) -> Iterator[str]:
         if self.trainer and self.pipeline_root.startswith("gs://"):
             yield "trainer: the pods of a TrainJob read s3:// and minio:// addresses, not a pipeline_root at gs://"
-        for step in ON_NODES if self.trainer else ():
+        for step in trainings() if self.trainer else ():
             if POD_GROUP in {*self.defaults.labels, *self.steps.get(step, StepNeeds()).labels}:
                 yield f"trainer: {step} has the label {POD_GROUP}, but its leader is its only pod: delete the label"
         for step in self.steps:
-            if step not in CLUSTER_STEPS:
-                yield f"unknown step {step!r}: {known_names(step, CLUSTER_STEPS)}"
+            if step not in step_names():
+                yield f"unknown step {step!r}: {known_names(step, step_names())}"
             try:
                 self.needs(step)
             except pydantic.ValidationError as error:

@@ -3,7 +3,7 @@
 Kept are the artifacts that a link under the root leads to (`latest/` has most), the bundles of registered versions, the
 outputs of the newest runs, reused ones included, and every artifact that a kept one links to by a symbolic link. A file
 with several hard links stays under its other names, so these hold nothing.
-KFP's cache takes a step whose output is gone as never run, so the next run makes it again.
+The cache takes a step whose output is gone as never run, so the next run makes it again.
 
 An artifact is removed in two moves: it gets the name of an unfinished one, which no reader takes for an artifact, and
 is then deleted. If the second is interrupted, the next run or the next `prune` deletes the rest.

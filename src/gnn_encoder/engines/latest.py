@@ -12,8 +12,8 @@ from gnn_encoder.artifacts.added_labels import ADDED_LABELS, AddedLabel, read_la
 from gnn_encoder.artifacts.bundle import ADDED
 from gnn_encoder.artifacts.finished_run import BUNDLE, BUNDLES, labelled_bundle, place_of
 from gnn_encoder.artifacts.folder import read_manifest
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs.local_run import Outcome
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.systems import CONVERGED, DPR
 
@@ -76,15 +76,17 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
         return outcome
     outputs, made = outcome.outputs, {}
     for name, path in outputs.items():
-        if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not asked for
+        if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not recommended
             made[place_of(Bundle.read(path).system)] = path
     outputs |= made | {BUNDLE: outputs[CHOSEN]}
-    outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])  # an update keeps the graph's shape
-    outputs.setdefault("encoding", outputs[ENCODING])  # of a single task it is the task's
+    outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])
+    if ENCODING in outputs:  # of several tasks
+        outputs["encoding"] = outputs[ENCODING]
     needed = []
-    if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):  # of a training, not of an update
-        outputs[CONVERGED_MODEL] = trained
-        needed += [CONVERGED_MODEL] if read_manifest(trained).files else []
+    if "gnn_encoder" in outputs:  # of a training, not of an update
+        if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
+            outputs[CONVERGED_MODEL] = trained
+            needed.append(CONVERGED_MODEL)
         needed += [DPR_MODEL] if place_of(DPR) in made else []
         for name in {CONVERGED_MODEL, DPR_MODEL}.difference(needed):
             (root / "latest" / name).unlink(missing_ok=True)

@@ -30,9 +30,9 @@ import torch.distributed as dist
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.artifacts.folder import Manifest
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.nodes import PREFIX_STORE, Nodes, Place
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.runs import lifeline
-from gnn_encoder.runs.nodes import PREFIX_STORE, Nodes, Place
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog

@@ -1,24 +1,26 @@
 """Runs steps in containers on this machine: `gnn-encoder run --runner docker`.
 
-kfp's own `DockerRunner` removes containers when they end, and treats a missing container as a success. Here a container
-stays until its exit code and the cause of its end have been read. The root and the folders that the settings name are
-mounted at the same paths. The container shares the host's network, because MLflow and the object store may be there.
-The container also shares the host's process ids, so that a step ends with its run (`gnn_encoder.runs.lifeline`).
+A container stays until its exit code and the cause of its end have been read. The root and the folders that the
+settings name are mounted at the same paths. The container shares the host's network, because MLflow and the object
+store may be there. The container also shares the host's process ids, so that a step ends with its run
+(`gnn_encoder.engines.lifeline`).
 """
 
 import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.engines.provenance import package_digest
 from gnn_encoder.errors import UserError, one_line
-from gnn_encoder.runs.provenance import package_digest
 from gnn_encoder.storage import CACHE
 
+IMAGE = "gnn-encoder-python:0.1.0"
+"""The image of every step: name and package version. A cluster file names another, with its registry."""
 SOURCE = "gnn-encoder.source"
 """Label of an image: digest of the package's source in the image."""
 PASSED_ON = ("AWS_", "GNN_ENCODER_", "HF_", "MLFLOW_", "OMP_", "TOKENIZERS_")
@@ -56,38 +58,41 @@ def check_engine(image: str) -> None:
         raise UserError(f"image {image} was made from other source than this program: make images")
 
 
-def settings_of(containers: Containers) -> dict[str, Any]:
-    """Returns the arguments of kfp's `DockerRunner`."""
-    passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON) or name == "TMPDIR"}
-    environment = {CACHE: str(Path(containers.root) / "cache"), **passed_on, **_certificates()}
-    limits = {"mem_limit": containers.memory, "memswap_limit": containers.memory} if containers.memory else {}
-    user = f"{os.getuid()}:{os.getgid()}"  # the owner of the files that a step writes
-    return {"network_mode": "host", "pid_mode": "host", "user": user, "environment": environment, **limits}
+class ContainerSteps:
+    """Runs each step in a container of an image, one at a time."""
 
+    def __init__(self, containers: Containers, image: str) -> None:
+        import docker
 
-class ContainerRun:
-    """Replaces kfp's `run_docker_container`; runs one container at a time. `failed` hears why a container failed."""
-
-    def __init__(self, containers: Containers, failed: Callable[[str], None]) -> None:
-        self._mounts = {path: {"bind": path, "mode": "ro"} for path in (*containers.read, *_certificates().values())}
-        self._mounts[containers.root] = {"bind": containers.root, "mode": "rw"}
-        self._failed = failed
+        self._image, self._client = image, docker.from_env()
+        mounts = {path: {"bind": path, "mode": "ro"} for path in (*containers.read, *_certificates().values())}
+        mounts[containers.root] = {"bind": containers.root, "mode": "rw"}
+        passed_on = {n: value for n, value in os.environ.items() if n.startswith(PASSED_ON) or n == "TMPDIR"}
+        limits = {"mem_limit": containers.memory, "memswap_limit": containers.memory} if containers.memory else {}
+        self._memory = containers.memory
+        self._options: dict[str, Any] = {
+            "network_mode": "host",
+            "pid_mode": "host",
+            "user": f"{os.getuid()}:{os.getgid()}",  # the owner of the files that a step writes
+            "environment": {CACHE: str(Path(containers.root) / "cache"), **passed_on, **_certificates()},
+            "volumes": mounts,
+            **limits,
+        }
         self._running: Any = None
+        self.cause = ""
+        """Why the last container failed."""
 
-    def __call__(
-        self, client: Any, image: str, command: Sequence[str], volumes: Mapping[str, Any], **options: Any
-    ) -> int:
-        """Runs a command in an image, prints its output, and returns its exit code."""
-        mounts = {**volumes, **self._mounts}
-        container = self._running = client.containers.create(image, list(command), volumes=mounts, **options)
+    def run(self, step: str, executor_input: str) -> int:
+        """Runs a step in a container, prints its output, and returns its exit code."""
+        command = ["python3", "-m", "gnn_encoder.steps", step, "--executor_input", executor_input]
+        container = self._running = self._client.containers.create(self._image, command, **self._options)
         try:
             container.start()
             for line in container.logs(stream=True):
                 print(line.decode(errors="replace"), end="")
             code = int(container.wait()["StatusCode"])
             container.reload()
-            if code:
-                self._failed(_cause(code, container.attrs["State"], options.get("mem_limit", "")))
+            self.cause = _cause(code, container.attrs["State"], self._memory) if code else ""
             return code
         finally:
             container.remove(force=True)

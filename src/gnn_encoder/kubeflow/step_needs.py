@@ -9,7 +9,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gnn_encoder.errors import without_password
-from gnn_encoder.settings.kubernetes import (
+from gnn_encoder.kubeflow.kubernetes_values import (
     Count,
     Key,
     LabelKey,

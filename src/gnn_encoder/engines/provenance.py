@@ -10,7 +10,7 @@ import hashlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
@@ -19,22 +19,22 @@ from gnn_encoder.artifacts import Bundle
 from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, folder_digest, read_manifest, sha256
 from gnn_encoder.errors import UserError, without_password
-from gnn_encoder.models.check import check_models
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.graph import Graph
 from gnn_encoder.settings.first_stage import BM25, POOL, RUN_FILES, FirstStage
 from gnn_encoder.settings.foundation import Ingest
 from gnn_encoder.settings.measures import floor_parts, of_documents
 from gnn_encoder.settings.outcome import Evaluate, Promote
-from gnn_encoder.settings.pipeline import ORIGIN, Call, Settings, StepArguments
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS, TrainReranker
-from gnn_encoder.settings.tasks import by_parameter
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage import file_at, is_remote, list_folder
 
 PACKAGE = "gnn_encoder"
 SOURCE = Path(__file__).parents[1]
-CALLS = ("settings.pipeline", "settings.calls", "settings.reranking_calls", "settings.tasks")
-OBSERVERS = tuple(f"{PACKAGE}.{name}" for name in (*CALLS, "storage", "tracking", "runs.lifeline"))
+OBSERVERS = tuple(
+    f"{PACKAGE}.{name}"
+    for name in ("settings.pipeline", "flow", "pipelines", "storage", "tracking", "engines.lifeline")
+)
 """Rooms and modules that do not affect results: they watch steps, list a pipeline's steps, or copy files whose
 digests are in the arguments."""
 DATA = ("dataset", "labels")
@@ -50,59 +50,47 @@ PREVIOUS: dict[str, Callable[[Path], tuple[Path, ...]]] = {
 """Step → artifacts, in the folder of an earlier run, from which the step reuses results."""
 
 
-def step_arguments(
-    settings: Settings, steps: Iterable[str], registry: str = "", *, check: bool = True
-) -> dict[str, str | list[str]]:
-    """Returns {parameter of a pipeline: JSON argument of a component, or a list of them}, as `call_arguments`."""
-    return by_parameter(call_arguments(calls(settings, steps), registry, check=check))
+def graph_arguments(graph: Graph, registry: str = "") -> dict[str, StepArguments]:
+    """Returns {title of a call: its argument} of a graph.
 
-
-def call_arguments(of: Mapping[str, Call], registry: str = "", *, check: bool = True) -> dict[str, str]:
-    """Returns {name: JSON argument of a component} of named calls.
-
-    `registry` is the URI of the model registry, with a text about the registered versions. `check`: whether models are
-    loaded and checked, which imports torch; a comparison with an earlier run needs no check. Raises UserError if the
-    data source, a local backbone or the earlier run does not exist, if a backbone would be read wrongly
-    (`check_models`), or if the data lack the documents that a measure or a system needs.
+    `registry` is the URI of the model registry, with a text about the registered versions. Raises UserError if the data
+    source, a local backbone or the earlier run does not exist, or if the data lack the documents that a measure or a
+    system needs.
     """
     arguments = {
-        name: StepArguments(
-            settings=call.settings.model_dump(mode="json"),
-            code_digest=code_digest(f"{PACKAGE}.steps.{call.step}"),
-            source_digests=source_digests(call.step, call.settings, registry),
-            label=call.label,
+        node.title: StepArguments(
+            settings=node.settings.model_dump(mode="json"),
+            code_digest=code_digest(f"{PACKAGE}.steps.{node.step}"),
+            source_digests=source_digests(node.step, node.settings, registry),
+            label=node.label,
         )
-        if call.asked
-        else StepArguments(label=call.label, asked=False)
-        for name, call in of.items()
+        for node in graph.nodes
     }
     if "promote" in arguments:
         arguments["promote"].source_digests.update(_origin(arguments))
-    _check_documents(of)
-    if check:
-        check_models(of.values())
-    return {name: call.model_dump_json() for name, call in arguments.items()}
+    _check_documents(graph)
+    return arguments
 
 
-def _check_documents(of: Mapping[str, Call]) -> None:
+def _check_documents(graph: Graph) -> None:
     """Refuses what needs documents for data without documents; otherwise a step would, after all training."""
-    if "evaluate" not in of or "ingest" not in of:
+    if not graph.of("evaluate"):
         return
-    evaluate, ingest = of["evaluate"].settings, of["ingest"].settings
+    evaluate, ingest = graph["evaluate"].settings, graph["ingest"].settings
     assert isinstance(evaluate, Evaluate) and isinstance(ingest, Ingest)
     needs = []
-    for call in of.values():
-        if call.step == "propagate_sections" and call.asked:
-            needs.append((f"{call.label} reads the sections of passages", "leave that system out"))
-        if call.step == "encode_context" and call.asked:
-            needs.append((f"{call.label} reads passages in their documents", "leave that system out"))
-        own = call.settings
-        if isinstance(own, TrainReranker) and call.asked and own.negatives_from == "corpus" and own.document_negatives:
+    for node in graph.nodes:
+        if node.step == "propagate_sections":
+            needs.append((f"{node.label} reads the sections of passages", "leave that system out"))
+        if node.step == "encode_context":
+            needs.append((f"{node.label} reads passages in their documents", "leave that system out"))
+        own = node.settings
+        if isinstance(own, TrainReranker) and own.negatives_from == "corpus" and own.document_negatives:
             what = f"train_reranker.document_negatives = {own.document_negatives} draws from documents"
             needs.append((what, "set it to 0"))
     measures = {"evaluate.measures": list(evaluate.measures)}
-    if "promote" in of:
-        promote = of["promote"].settings
+    if graph.of("promote"):
+        promote = graph["promote"].settings
         assert isinstance(promote, Promote)
         measures |= {
             "promote.floors": [floor_parts(name)[1] for name in promote.floors],
@@ -128,13 +116,13 @@ def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
     The path of the data and the address of the registry are left out.
     """
     data, settings, models, code = {}, {}, {}, {}
-    for step, call in arguments.items():
-        if step == "report":
+    for title, call in arguments.items():
+        if title == "report":
             continue  # a change of the page is no reason to train again
-        data[step] = [digest for name in DATA if (digest := call.source_digests.get(name))]
-        models[step] = {k: v for k, v in call.source_digests.items() if k not in (*DATA, "registry")}
-        settings[step] = {k: v for k, v in call.settings.items() if step != "ingest" or k not in DATA}
-        code[step] = call.code_digest
+        data[title] = [digest for name in DATA if (digest := call.source_digests.get(name))]
+        models[title] = {k: v for k, v in call.source_digests.items() if k not in (*DATA, "registry")}
+        settings[title] = {k: v for k, v in call.settings.items() if title != "ingest" or k not in DATA}
+        code[title] = call.code_digest
     digests = (digest_of(data), digest_of({"settings": settings, "models": models}), digest_of(code))
     return dict(zip(ORIGIN, digests, strict=True))
 

@@ -1,4 +1,4 @@
-"""Runs the steps of a local run as forks of one process that has imported the large libraries.
+"""Runs the steps of a local run as processes, later ones as forks of a process that has imported the large libraries.
 
 A new process imports torch, transformers and MLflow for 6 s of processor time in each step; a fork already has them.
 Python's fork server does nothing but import and fork. Its only threads are those of OpenBLAS and jemalloc, which
@@ -9,19 +9,17 @@ survive one either, so steps are forked on Linux only.
 import math
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
 from multiprocessing import forkserver, get_context, util
-from multiprocessing import spawn as _spawn  # noqa: F401  it notes sys.executable, which launch.execute changes
-from pathlib import Path
+from multiprocessing import spawn as _spawn  # noqa: F401  it notes sys.executable
 
 FORK_AFTER = "GNN_ENCODER_FORK_AFTER"
 """Environment variable: how many steps of a run are new processes, while the fork server imports beside them on another
 core; by default 2. If it is no number, such as `never`, there is no fork server."""
 IMPORTS = (
-    "kfp.dsl.executor_main",
-    "gnn_encoder.runs.step",
+    "gnn_encoder.engines.step",
     "mlflow.store.tracking.sqlalchemy_store",
     "transformers.models.auto.modeling_auto",
     "transformers.modeling_utils",
@@ -29,11 +27,11 @@ IMPORTS = (
 """What the fork server imports."""
 
 
-class ForkedSteps:
-    """Takes the place of `kfp.local`'s `run_local_subprocess`, which stays the way to run the first steps."""
+class StepProcesses:
+    """Starts one step at a time."""
 
-    def __init__(self, new_process: Callable[..., int], interrupted: Callable[[], bool]) -> None:
-        self._new_process, self._interrupted = new_process, interrupted
+    def __init__(self) -> None:
+        self._interrupted = False
         after = os.environ.get(FORK_AFTER) or "2"
         self._new_processes = int(after) if sys.platform == "linux" and after.isdecimal() else math.inf
         if self._new_processes < math.inf:
@@ -41,26 +39,41 @@ class ForkedSteps:
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(IMPORTS))
 
-    def __call__(self, full_command: list[str], env_vars: Mapping[str, str] | None = None) -> int:
-        """Runs a step's command and returns its exit code, negative for a signal that ended it."""
+    def run(self, step: str, executor_input: str) -> int:
+        """Runs a step and returns its exit code, negative for a signal that ended it."""
         if self._new_processes < math.inf:
-            os.environ["_KFP_RUNTIME"] = "true"  # as in the command: kfp imports what a step needs, not its compiler
             forkserver.ensure_running()
         self._new_processes -= 1
         if self._new_processes >= 0:
-            return self._new_process(full_command=full_command, env_vars=env_vars)
-        _shell, _option, _script, program, *arguments = full_command
-        process = self._context.Process(target=_execute, args=(program, arguments, dict(env_vars or {})))
+            return self._told(_new_process(step, executor_input))
+        process = self._context.Process(target=_execute, args=(step, executor_input))
         try:
             process.start()
         except (EOFError, ConnectionError):  # the fork server has ended: by Ctrl-C, or by an error of an import
             self._new_processes = math.inf
-            return 1 if self._interrupted() else self._new_process(full_command=full_command, env_vars=env_vars)
+            return 1 if self._interrupted else self._told(_new_process(step, executor_input))
         process.join()
-        code = int(process.exitcode or 0)
+        return self._told(int(process.exitcode or 0))
+
+    def interrupt(self) -> None:
+        """Notes an interruption. The running step has the signal, too, and ends by itself."""
+        self._interrupted = True
+
+    def _told(self, code: int) -> int:
         if code < 0:
             print(signal.strsignal(-code))  # as a shell says it
         return code
+
+
+def _new_process(step: str, executor_input: str) -> int:
+    command = [sys.executable, "-m", "gnn_encoder.steps", step, "--executor_input", executor_input]
+    return subprocess.run(command, check=False).returncode
+
+
+def _execute(step: str, executor_input: str) -> None:
+    from gnn_encoder.steps.__main__ import main
+
+    main([step, "--executor_input", executor_input])
 
 
 def _make_temporary_folder() -> None:
@@ -69,14 +82,3 @@ def _make_temporary_folder() -> None:
     tempfile.tempdir = f"/proc/{os.getpid()}/fd/{os.open(usual, os.O_RDONLY)}"  # the same folder by a short name
     util.get_temp_dir()
     tempfile.tempdir = usual
-
-
-def _execute(program: str, arguments: list[str], environment: Mapping[str, str]) -> None:
-    """Does in this process what the command of a component does in a new one; functions of `atexit` are not called."""
-    from kfp.dsl import executor_main
-
-    os.environ.update(environment)
-    file = Path(tempfile.mkdtemp()) / "ephemeral_component.py"
-    file.write_text(program, encoding="utf-8")
-    sys.argv = [executor_main.__file__, "--component_module_path", str(file), *arguments]
-    executor_main.executor_main()

@@ -1,8 +1,10 @@
 """The decorator of all steps: validated settings, atomic outputs, a tracked run, metrics at the end.
 
-A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`. Inputs are folders to read, or lists
-of folders; an optional input has the default None. Outputs are drafts to fill.
-`@step` makes a function that a component calls with paths: `(arguments, **paths) -> None`. A component may also pass
+A step is a plain function `(context, settings, **inputs, **outputs) -> metrics`. The annotation of `settings` is its
+settings class. Inputs are folders to read, or lists of folders; an optional input has the default None. Outputs are
+drafts to fill. `flow.declared` reads all this for graphs and engines.
+
+`@step` makes a function that an engine calls with paths: `(arguments, **paths) -> None`. An engine may also pass
 `addresses`: the addresses of inputs for other machines.
 """
 
@@ -15,19 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
+from gnn_encoder.engines import lifeline
 from gnn_encoder.errors import UserError, one_line, print_any_text
-from gnn_encoder.runs import lifeline
-from gnn_encoder.runs.trainer import Training
-from gnn_encoder.runs.trainer_api import TRAINER
-from gnn_encoder.settings.calls import STEP_SETTINGS
-from gnn_encoder.settings.pipeline import StepArguments
-from gnn_encoder.settings.tasks import training_label
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
@@ -57,12 +55,12 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
         def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Paths) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
-            if isinstance(arguments, str):  # called by a component, so this process is the step
+            if isinstance(arguments, str):  # called by an engine, so this process is the step
                 lifeline.attach()
                 print_any_text()
                 os.environ.setdefault(PRIMITIVES, MOST_PRIMITIVES)
                 call = StepArguments.model_validate_json(arguments)
-                settings = STEP_SETTINGS[name].model_validate(call.settings) if call.asked else StepSettings()
+                settings = get_type_hints(function)["settings"].model_validate(call.settings)
             else:
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
             folders = {i: _folders(paths[i]) for i in inputs if i in paths}
@@ -101,47 +99,27 @@ def _run(
         folders |= {key: given} if isinstance(given, Path) else {f"{key}.{i}": path for i, path in enumerate(given)}
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     history = joined(folders.values())
-    nodes: int = getattr(settings, "nodes", 1)
-    node: Any = getattr(settings, "node", None)  # None: the settings are not of one of several nodes
-    together = call.asked and nodes > 1 and node is not None
-    same: dict[str, Any] = {}  # in all nodes of a training
-    if together:
-        same = {"settings": {**call.settings, "node": 0}, "label": training_label(call.label)}
-    key = digest_of({"arguments": call.model_dump() | same, "inputs": digests})
+    key = digest_of({"arguments": call.model_dump(), "inputs": digests})
     tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
     try:
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
             if "dataset" in folders:
                 log.dataset(read_manifest(folders["dataset"]))
             context = Context(name, log, key, title, call.source_digests, addresses, history=history)
-            others = None
-            if together:
-                from gnn_encoder.runs.nodes import gathered  # imports torch
-
-                started = {}
-                if (runtime := os.environ.get(TRAINER)) and node == 0:
-                    training = Training(
-                        name, call, key, nodes, {i: addresses.get(i, "") for i in inputs}, tuple(outputs)
-                    )
-                    started = {"others": partial(training.followers, runtime)}
-                # The block ends after the outputs are complete.
-                others = stack.enter_context(gathered(context, node, nodes, **started))
             read = tuple(folders.values())
             schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}
-            if not call.asked:
-                metrics: Metrics = {"headline": "not asked for"}
-            elif (size := _processes(settings)) > 1 or others:
-                from gnn_encoder.runs.team import train_together  # imports torch
+            metrics: Metrics
+            if (size := _processes(settings)) > 1:
+                from gnn_encoder.engines.team import train_together  # imports torch
 
-                metrics = train_together(run_step, size, context, settings, inputs, drafts, others)
+                metrics = train_together(run_step, size, context, settings, inputs, drafts)
             else:
                 metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
             metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
             history.pop(title, None)  # from an earlier run whose models are used: the new record comes last
-            if call.asked:
-                history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
+            history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
             for draft in drafts.values():
                 write_history(draft.path, history)
                 manifest = draft.manifest
@@ -156,8 +134,7 @@ def _run(
         if trouble := _disk_trouble(error, written):
             raise UserError(f"{trouble}; free space or fix the disk, then rerun") from error
         raise
-    if not node:
-        context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
+    context.checkpoints().drop()  # the outputs are complete, so nothing will be resumed
     emit(title, "finished", metrics=metrics)
 
 
@@ -166,7 +143,7 @@ def _processes(settings: StepSettings) -> int:
     wanted: int | str = getattr(settings, "processes", 1)
     if wanted != "auto":
         return int(wanted)
-    from gnn_encoder.runs.team import fitting_size
+    from gnn_encoder.engines.team import fitting_size
 
     return fitting_size(getattr(settings, "in_documents", False))
 

@@ -1,4 +1,4 @@
-"""Runs a compiled pipeline on this machine in its own process, and watches and logs the run."""
+"""Runs the calls of a graph on this machine in a process of their own, and watches and logs the run."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 from gnn_encoder.artifacts import Report
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.report import Decision
+from gnn_encoder.engines import lifeline
+from gnn_encoder.engines.containers import Containers
+from gnn_encoder.engines.local import Call
+from gnn_encoder.engines.supervision import Event, Show, supervise
 from gnn_encoder.errors import UserError
-from gnn_encoder.runs import launch, lifeline
-from gnn_encoder.runs.containers import Containers
-from gnn_encoder.runs.supervision import Event, Show, supervise
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS
 from gnn_encoder.tracking.pipeline_run import PipelineLog
 from gnn_encoder.tracking.progress import EVENTS
@@ -45,16 +46,15 @@ class Outcome:
         return {"FINISHED": 0, "KILLED": 130}.get(self.status, 2 if self.user_error else 1)
 
 
-def run_pipeline(
-    pipeline: Path,
-    arguments: launch.Arguments,
+def run_calls(
+    calls: Sequence[Call],
     root: Path,
     name: str,
     params: Mapping[str, Any],
     show: Show,
     containers: Containers | None = None,
 ) -> Outcome:
-    """Runs a compiled pipeline under `root`, logged as `name`; steps are processes or run in `containers`.
+    """Runs calls under `root`, logged as `name`; steps are processes or run in `containers`.
 
     Raises UserError if the disk is full, the tracking store is not usable, or another run is active under the root.
     """
@@ -68,9 +68,8 @@ def run_pipeline(
         parent = PipelineLog(root, name, params, {"log": str(log)})
         outcome = Outcome("KILLED", log)
         job = {
-            "pipeline": str(pipeline),
-            "arguments": dict(arguments),
-            "pipeline_root": str(root / "pipeline"),
+            "calls": [asdict(call) for call in calls],
+            "folder": str(root / "pipeline"),
             "containers": asdict(containers) if containers else None,
         }
         try:
@@ -118,7 +117,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
     for folder in (temporary, outcome.log.parent):
         folder.mkdir(parents=True, exist_ok=True)
     (temporary / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    command = [sys.executable, "-m", "gnn_encoder.runs.launch", str(temporary / "job.json")]
+    command = [sys.executable, "-m", "gnn_encoder.engines.local", str(temporary / "job.json")]
     try:
         code = supervise(command, environment, outcome.log, Path(environment[EVENTS]), handle)
     finally:
@@ -127,7 +126,6 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
         outcome.status = "FINISHED" if code == 0 else "FAILED"
     if not code:
         return
-    # kfp begins the other calls of a loop before it ends, so the failed step is not always the last one.
     outcome.failed_step = failure["step"] if failure else next(iter(running), "")
     if failure.get("event") == "failed":
         outcome.user_error = failure["kind"] == "UserError"

@@ -1,0 +1,27 @@
+"""The JSON argument of a call: its settings, and digests of everything else that decides its result."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+ORIGIN = ("run.data", "run.settings", "run.code")
+"""Names of the digests of a whole run, in `promote`'s source digests and in the tags of a registered version."""
+
+
+class StepArguments(BaseModel):
+    """The JSON argument of a step; the artifacts are its other arguments.
+
+    The result of a step does not depend on the digests. Caches compare arguments and artifacts, so the digests make a
+    step run again when its code, its data source or its backbone has changed. `promote` also tags the registered
+    version with the digests of the whole run (`ORIGIN`), so that a retraining knows whether anything has changed.
+    """
+
+    settings: dict[str, Any] = {}
+    code_digest: str = ""
+    source_digests: dict[str, str] = {}
+    label: str = ""
+    """Distinguishes the calls of one step."""
+
+    def title(self, step: str) -> str:
+        """Returns the name of the call in the console and in MLflow."""
+        return f"{step}: {self.label}" if self.label else step

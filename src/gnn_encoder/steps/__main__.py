@@ -1,0 +1,54 @@
+"""Runs one step: `python -m gnn_encoder.steps NAME --executor_input JSON`, in a container or a process.
+
+The JSON is what KFP's launcher writes for `{{$}}`: parameters, and the addresses of all artifacts. The local engine
+writes the same.
+"""
+
+import inspect
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the step that the command line names: NAME, or MODULE:NAME for a step of another package."""
+    name, option, text = arguments
+    if option != "--executor_input":
+        raise SystemExit(f"unknown option {option}: give NAME --executor_input JSON")
+    module, _, function = name.rpartition(":")
+    step = getattr(import_module(module or f"gnn_encoder.steps.{name}"), function)
+    given = json.loads(text)
+    inputs, outputs = given.get("inputs", {}), given["outputs"]["artifacts"]
+    artifacts = {key: [each["uri"] for each in of["artifacts"]] for key, of in inputs.get("artifacts", {}).items()}
+    paths: dict[str, Any] = {key: local_path(of["artifacts"][0]["uri"]) for key, of in outputs.items()}
+    addresses: dict[str, str] = {}
+    for key, parameter in inspect.signature(step).parameters.items():
+        if "list[" in str(parameter.annotation):
+            uris = artifacts.get(key) or _numbered(artifacts, key)
+            paths[key] = [local_path(uri) for uri in uris]
+        elif key in artifacts:
+            addresses[key] = artifacts[key][0]
+            paths[key] = local_path(addresses[key])
+    step(inputs["parameterValues"]["arguments"], addresses=addresses, **paths)
+
+
+def _numbered(artifacts: dict[str, list[str]], name: str) -> list[str]:
+    """Returns the addresses of NAME_0, NAME_1, and so on: KFP has no lists of artifacts but those of a loop."""
+    found: list[str] = []
+    while more := artifacts.get(f"{name}_{len(found)}"):
+        found += more
+    return found
+
+
+def local_path(uri: str) -> str:
+    """Returns where KFP's launcher puts an artifact in a container; a folder of this machine is its own path."""
+    if "://" not in uri:
+        return uri
+    from kfp.dsl import Artifact
+
+    return str(Artifact(uri=uri).path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
