@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder import __version__
-from gnn_encoder.cli import bundles, clusters, datasets, labels, models
+from gnn_encoder.cli import clusters, datasets, labels, models
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
@@ -24,9 +24,6 @@ from gnn_encoder.cli.options import (
     Systems,
     named_systems,
 )
-from gnn_encoder.cli.prune import prune
-from gnn_encoder.cli.retrain import retrain
-from gnn_encoder.cli.serving import serve
 from gnn_encoder.errors import CONTROL, UserError, print_any_text, without_password
 
 app = typer.Typer(
@@ -184,27 +181,7 @@ def presets() -> None:
         typer.echo(f"{name:<20} {load_settings(name).ingest.dataset or '(--dataset)'}")
 
 
-@app.command(name="compile")
-def compile_(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
-) -> None:
-    """Compile the pipelines to the YAML files in the same folder; runs use these files."""
-    from gnn_encoder.engines import launch
-    from gnn_encoder.settings.pipeline import PIPELINES
-
-    for name in PIPELINES:
-        target = f"pipelines/{name}.yaml"
-        if not check:
-            launch.compile_pipeline(name, launch.pipeline_file(name))
-            typer.echo(f"wrote {launch.pipeline_file(name)}")
-        elif launch.is_compiled(name):
-            typer.echo(f"{target} is up to date")
-        else:
-            raise UserError(f"{target} is not what pipelines/{name}.py compiles to: run gnn-encoder compile")
-
-
-for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
-    app.command()(command)
+app.command(name="compile")(clusters.compile_)
 
 
 @app.command()

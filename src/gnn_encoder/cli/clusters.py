@@ -21,6 +21,7 @@ from gnn_encoder.cli.options import (
 from gnn_encoder.errors import UserError
 
 if TYPE_CHECKING:
+    from gnn_encoder.flow.graph import Graph
     from gnn_encoder.kubeflow.cluster import Cluster
     from gnn_encoder.kubeflow.server import Server
     from gnn_encoder.kubeflow.submission import ClusterReranking, ClusterTraining
@@ -64,14 +65,43 @@ def submit(
         package = package or Path(f"gnn-encoder-{pipeline}.yaml")
         if package.suffix not in (".yaml", ".yml"):
             raise UserError(f"--package {package}: the name of a package ends with .yaml")
-        write_package(pipeline, needs, package)
-        _show(_table_of(pipeline, needs))
+        write_package(job.graph, job.arguments(), needs, package)
+        _show(_table_of(job.graph, needs))
         typer.echo(f"\nwrote {package}")
         return
     server = Server(given(host), needs.namespace)
     run_id = job.start(server, job.arguments())
     if wait:
         raise typer.Exit(submission.wait(server, run_id, needs))
+
+
+def compile_(
+    preset: Preset,
+    dataset: Data = None,
+    overrides: Overrides = None,
+    pipeline: Pipeline = "train",
+    systems: Annotated[str | None, Systems] = None,
+    first_stage: FirstStage = None,
+    cluster: ClusterFile = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", metavar="FILE", help="File for the package [gnn-encoder-PIPELINE.yaml].")
+    ] = None,
+    components: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each step as a KFP component file, and no package.")
+    ] = None,
+) -> None:
+    """Write the KFP package of a run, which `submit` and `schedule` send; or all steps as component files."""
+    from gnn_encoder.kubeflow.components import write_components
+    from gnn_encoder.kubeflow.package import load_cluster, write_package
+
+    needs = load_cluster(cluster)
+    if components:
+        for path in write_components(components, needs):
+            typer.echo(f"wrote {path}")
+        return
+    job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
+    write_package(job.graph, job.arguments(), needs, output or Path(f"gnn-encoder-{pipeline}.yaml"))
+    typer.echo(f"wrote {output or f'gnn-encoder-{pipeline}.yaml'}")
 
 
 def runs(
@@ -193,12 +223,10 @@ def _minute(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M") if moment else ""
 
 
-def _table_of(pipeline: str, cluster: "Cluster") -> list[Sequence[str]]:
-    """Returns the needs of each step of a pipeline, one row each, below a header."""
-    from gnn_encoder.settings.calls import ON_CLUSTERS
-
+def _table_of(graph: "Graph", cluster: "Cluster") -> list[Sequence[str]]:
+    """Returns the needs of each step of a graph, one row each, below a header."""
     rows: list[Sequence[str]] = [("step", "cpu", "memory", "gpu", "timeout", "retries", "image")]
-    for step in ON_CLUSTERS[pipeline]:
+    for step in dict.fromkeys(node.step for node in graph.nodes):
         needs = cluster.needs(step)
         cpu, memory = (
             "-".join(dict.fromkeys(filter(None, (amount.request, amount.limit)))) if amount else ""

@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from gnn_encoder.engines.trainer_api import GROUP, RUN, TRAINER, TRAINING, VERSION, Api, Unreachable
 from gnn_encoder.errors import UserError, one_line, printable
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.kubeflow.step_needs import ISTIO, KFP_MOUNTS, RESERVED
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.storage.s3 import SCHEME, is_remote
 
 NODE = "node"

@@ -79,6 +79,7 @@ class Graph:
 
     name: str
     """The pipeline's name, as in the names of runs."""
+    description: str = ""
     nodes: list[Node] = field(default_factory=list)
 
     def add(

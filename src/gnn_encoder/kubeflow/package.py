@@ -1,23 +1,27 @@
-"""Reads the cluster file, and makes the package for a KFP server: a compiled pipeline with cluster settings.
+"""Compiles a graph to a package for a KFP server: tasks with their arguments, images and needs on the cluster.
 
-The pipeline's steps and their inputs are not changed. KFP has two places for the needs of a step. Image, environment,
-CPU, memory, GPUs and retries are in the pipeline's specification. All other needs belong to Kubernetes and are in a
-second document. Both documents are written through KFP's message types, which refuse an unknown field.
+KFP's compiler makes the package. Image, environment, CPU, memory, GPUs and retries are in the pipeline's specification;
+all other needs belong to Kubernetes and are in a second document.
 """
 
+import inspect
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pydantic
 import yaml
 
-from gnn_encoder.engines import launch
+from gnn_encoder.engines.containers import IMAGE
 from gnn_encoder.engines.trainer_api import TRAINER
 from gnn_encoder.errors import UserError
-from gnn_encoder.kubeflow.cluster import Cluster, Images
+from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.flow.graph import Given, Graph, Node
+from gnn_encoder.kubeflow.cluster import Cluster
+from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters, task_name
 from gnn_encoder.kubeflow.step_needs import StepNeeds
-from gnn_encoder.settings.pipeline import ON_NODES, StepArguments
 from gnn_encoder.settings.presets import read_yaml_file
 
 
@@ -40,88 +44,103 @@ def load_cluster(path: Path | None) -> Cluster:
         raise UserError(f"{path}: {f'{key}: ' if key else ''}{problem}{more}") from None
 
 
-def write_package(pipeline: str, cluster: Cluster, target: Path) -> None:
-    """Writes the package of a pipeline to `target`, a .yaml file for KFP's client or web pages."""
-    target.write_text(yaml.safe_dump_all(package(pipeline, cluster)), encoding="utf-8")
+def write_package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Cluster, target: Path) -> None:
+    """Writes the package of a graph to `target`, a .yaml file for KFP's client or web pages."""
+    target.write_text(yaml.safe_dump_all(package(graph, arguments, cluster)), encoding="utf-8")
 
 
-def package(pipeline: str, cluster: Cluster) -> list[dict[str, Any]]:
-    """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document."""
-    from google.protobuf import json_format
-    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Cluster) -> list[dict[str, Any]]:
+    """Returns the pipeline's specification and, if a step has needs that belong to Kubernetes, the second document.
 
-    compiled, *more = yaml.safe_load_all(launch.pipeline_file(pipeline).read_text("utf-8"))
-    spec = json_format.ParseDict(compiled, messages.PipelineSpec())
-    platforms = json_format.ParseDict(more[0] if more else {}, messages.PlatformSpec())
-    deployment = json_format.ParseDict(compiled["deploymentSpec"], messages.PipelineDeploymentConfig())
-    # Loops and conditions are components with tasks of their own.
-    graphs = (spec.root.dag, *(component.dag for component in spec.components.values()))
-    for name, task in (item for graph in graphs for item in graph.tasks.items()):
-        label = spec.components[task.component_ref.name].executor_label
-        if not label or deployment.executors[label].WhichOneof("spec") != "container":
-            continue  # a loop, a condition or KFP's importer
-        step = launch.step_of(name)
-        needs, container = cluster.needs(step), deployment.executors[label].container
-        container.image = cluster.image(step) or container.image
-        trainer = cluster.trainer if step in ON_NODES else None
-        runtime = {TRAINER: f"{trainer.kind}/{trainer.runtime}"} if trainer else {}
-        for variable, value in (needs.environment | runtime).items():
-            container.env.add(name=variable, value=value)
-        for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
-            for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
-                setattr(container.resources, f"resource_{kind}_{bound}", quantity)
-        if needs.gpu:
-            container.resources.accelerator.resource_type = needs.gpu.type
-            container.resources.accelerator.resource_count = str(needs.gpu.count)
-        if needs.retries:
-            task.retry_policy.max_retry_count = needs.retries.count
-            task.retry_policy.backoff_duration.seconds = needs.retries.backoff_seconds
-            task.retry_policy.backoff_factor = needs.retries.factor
-            task.retry_policy.backoff_max_duration.seconds = needs.retries.within_seconds
-        task.caching_options.enable_cache = cluster.caching
-        if config := _on_kubernetes(needs, cluster.images):
-            platforms.platforms["kubernetes"].deployment_spec.executors[label].update(config)
-    if whole := _of_the_run(cluster):
-        json_format.ParseDict({"pipelineConfig": whole}, platforms.platforms["kubernetes"])
-    spec.deployment_spec.Clear()
-    spec.deployment_spec.update(json_format.MessageToDict(deployment))
-    return [document for each in (spec, platforms) if (document := json_format.MessageToDict(each))]
-
-
-def package_arguments(arguments: launch.Arguments, cluster: Cluster) -> launch.Arguments:
-    """Returns the pipeline's arguments for the cluster.
-
-    With Kubeflow Trainer a loop over the nodes of a training has one task, the leader, which starts the other nodes.
+    Args:
+        arguments: of each call, by title.
     """
-    found = dict(arguments)
-    for name, tasks in arguments.items() if cluster.trainer else ():
-        if isinstance(tasks, list):
-            found[name] = [task for task in tasks if not _follows(task)]  # type: ignore[assignment]
-    return found
+    from kfp import compiler, dsl
+
+    def pipeline(dataset: str = "", seed: str = "", label: str = "") -> None:
+        given = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
+        tasks: dict[Node, Any] = {}
+        for node in graph.nodes:
+            tasks[node] = _task(node, arguments[node.title], tasks, given, cluster)
+
+    pipeline.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
+    made = dsl.pipeline(name=f"gnn-encoder-{graph.name}", description=graph.description)(pipeline)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "package.yaml"
+        compiler.Compiler().compile(made, str(path))
+        documents = list(yaml.safe_load_all(path.read_text("utf-8")))
+    if whole := _of_the_run(cluster):
+        documents = [*documents[:1], documents[1] if documents[1:] else {"platforms": {"kubernetes": {}}}]
+        documents[1]["platforms"]["kubernetes"]["pipelineConfig"] = whole
+    return documents
 
 
-def _follows(task: str | dict[str, str]) -> bool:
-    """Whether a task of a loop is a node of a training, but not the first."""
-    return isinstance(task, str) and bool(StepArguments.model_validate_json(task).settings.get("node"))
+def _signature(arguments: Mapping[str, StepArguments]) -> Any:
+    """Returns the parameters of a run; the default of `dataset` is the settings'."""
+    data = str(arguments["ingest"].settings["dataset"]) if "ingest" in arguments else ""
+    defaults = {"dataset": data, "seed": "", "label": ""}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
+        [inspect.Parameter(name, kind, default=defaults[name], annotation=str) for name in RUN_PARAMETERS]
+    )
 
 
-def _of_the_run(cluster: Cluster) -> dict[str, int]:
-    """Returns the needs of the run as a whole, named as in KFP's message `PipelineConfig`."""
-    ttl = cluster.ttl_seconds
-    seconds = {
-        "activeDeadlineSeconds": cluster.deadline_seconds,
-        "resourceTtlOnCompletion": ttl.ended,
-        "resourceTtlOnSuccess": ttl.succeeded,
-        "resourceTtlOnFailure": ttl.failed,
-    }
-    return {name: value for name, value in seconds.items() if value}
+def _task(
+    node: Node, arguments: StepArguments, tasks: Mapping[Node, Any], given: Mapping[str, Any], cluster: Cluster
+) -> Any:
+    """Adds the task of a call to the pipeline that is being compiled."""
+    from kfp import dsl
+
+    step, inputs, lists = declared(node.step), {}, {}
+    for name, value in node.inputs.items():
+        artifacts = value if isinstance(value, tuple) else (value,)
+        for number, artifact in enumerate(artifacts):
+            if isinstance(artifact, Given):
+                source = dsl.importer(artifact_uri=artifact.address, artifact_class=dsl.Artifact).output
+            else:
+                source = tasks[artifact.node].outputs[artifact.name]
+            inputs[f"{name}_{number}" if isinstance(value, tuple) else name] = source
+        if isinstance(value, tuple):
+            lists[name] = len(value)
+    needs = cluster.needs(node.step)
+    image = cluster.image(node.step) or IMAGE
+    parameters = {parameter: given[name] for name, parameter in run_parameters(step).items()}
+    made = component(step, image, task_name(node.title), lists)
+    task = made(arguments=arguments.model_dump_json(), **parameters, **inputs)
+    task.set_display_name(task_name(node.title))
+    for before in node.after:
+        task.after(tasks[before])
+    task.set_caching_options(cluster.caching)
+    _set_needs(task, needs, cluster)
+    return task
 
 
-def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
+def _set_needs(task: Any, needs: StepNeeds, cluster: Cluster) -> None:
+    """Gives a task what its step requests from the cluster."""
     from kfp import kubernetes
 
-    # kfp-kubernetes only writes to a task's platform_config. A compiled pipeline has no tasks, so this object is one.
-    task: Any = SimpleNamespace(platform_config={})
+    runtime = {TRAINER: f"{cluster.trainer.kind}/{cluster.trainer.runtime}"} if cluster.trainer else {}
+    for variable, value in (needs.environment | runtime).items():
+        task.set_env_variable(variable, value)
+    for amount, request, limit in (
+        (needs.cpu, task.set_cpu_request, task.set_cpu_limit),
+        (needs.memory, task.set_memory_request, task.set_memory_limit),
+    ):
+        if amount and amount.request:
+            request(amount.request)
+        if amount and amount.limit:
+            limit(amount.limit)
+    if needs.gpu:
+        task.set_accelerator_type(needs.gpu.type)
+        task.set_accelerator_limit(str(needs.gpu.count))
+    if needs.retries:
+        task.set_retry(
+            needs.retries.count,
+            backoff_duration=f"{needs.retries.backoff_seconds}s",
+            backoff_factor=needs.retries.factor,
+            backoff_max_duration=f"{needs.retries.within_seconds}s",
+        )
+    images = cluster.images
     if images.pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(images.pull_secrets))
     if images.pull_policy:
@@ -162,5 +181,15 @@ def _on_kubernetes(needs: StepNeeds, images: Images) -> dict[str, Any]:
         kubernetes.set_security_context(task, **rights)
     if needs.timeout_seconds:
         kubernetes.set_timeout(task, needs.timeout_seconds)
-    config: dict[str, Any] = task.platform_config.get("kubernetes", {})
-    return config
+
+
+def _of_the_run(cluster: Cluster) -> dict[str, int]:
+    """Returns the needs of the run as a whole, named as in KFP's message `PipelineConfig`."""
+    ttl = cluster.ttl_seconds
+    seconds = {
+        "activeDeadlineSeconds": cluster.deadline_seconds,
+        "resourceTtlOnCompletion": ttl.ended,
+        "resourceTtlOnSuccess": ttl.succeeded,
+        "resourceTtlOnFailure": ttl.failed,
+    }
+    return {name: value for name, value in seconds.items() if value}

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import certifi
 
-from gnn_encoder.engines import launch
 from gnn_encoder.errors import UserError, one_line, without_password
 from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.cluster_run import ClusterRun, cluster_run
@@ -77,20 +76,18 @@ class Server:
         if several_users and not namespace:
             raise UserError(f"{self.host} has several users: say `namespace` in the cluster file")
 
-    def submit(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, name: str) -> str:
+    def submit(self, package: Sequence[Any], cluster: Cluster, name: str) -> str:
         """Starts a run of a package (see `package.package`) with a name; returns the run's id."""
         from kfp_server_api import V2beta1Run
 
-        run = V2beta1Run(display_name=name, **self._sent(package, arguments, cluster))
+        run = V2beta1Run(display_name=name, **self._sent(package, cluster))
         try:
             with self._errors_in_a_line():
                 return str(self._runs.run_service_create_run(run).run_id)
         except Unanswered as error:
             raise UserError(f"{error}; {name} may have started all the same: see gnn-encoder runs") from None
 
-    def schedule(
-        self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster, schedule: Schedule
-    ) -> str:
+    def schedule(self, package: Sequence[Any], cluster: Cluster, schedule: Schedule) -> str:
         """Creates a recurring run of a package; returns its id. Raises UserError if the experiment has its name."""
         import kfp_server_api as kfp
 
@@ -108,7 +105,7 @@ class Server:
             max_concurrency=str(schedule.at_once),
             no_catchup=not schedule.catch_up,
             namespace=self._namespace or None,
-            **self._sent(package, arguments, cluster),
+            **self._sent(package, cluster),
         )
         try:
             with self._errors_in_a_line():
@@ -150,7 +147,7 @@ class Server:
         """Returns the address of a run's page, or of a recurring run's if `kind` is `recurringrun`."""
         return f"{(os.environ.get(PAGES) or self.host).rstrip('/')}/#/{kind}/details/{run_id}"
 
-    def _sent(self, package: Sequence[Any], arguments: launch.Arguments, cluster: Cluster) -> dict[str, Any]:
+    def _sent(self, package: Sequence[Any], cluster: Cluster) -> dict[str, Any]:
         """Returns what a run and a recurring run have in common; creates the experiment if it does not exist."""
         from kfp_server_api import V2beta1Experiment, V2beta1RuntimeConfig
 
@@ -163,9 +160,7 @@ class Server:
         return {
             "experiment_id": experiment,
             "pipeline_spec": {"pipeline_spec": spec, "platform_spec": platform[0]} if platform else spec,
-            "runtime_config": V2beta1RuntimeConfig(
-                pipeline_root=cluster.pipeline_root or None, parameters=dict(arguments)
-            ),
+            "runtime_config": V2beta1RuntimeConfig(pipeline_root=cluster.pipeline_root or None, parameters={}),
             "service_account": cluster.service_account or None,
         }
 
