@@ -5,7 +5,7 @@ settings class. Inputs are folders to read, or lists of folders; an optional inp
 drafts to fill. `flow.declared` reads all this for graphs and engines.
 
 `@step` makes a function that an engine calls with paths: `(arguments, **paths) -> None`. An engine may also pass
-`addresses`: the addresses of inputs for other machines.
+`addresses`: the addresses of inputs for other machines; and `tags` of the MLflow run, on which no result depends.
 """
 
 import inspect
@@ -52,7 +52,12 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
         optional = {p for p in inputs if parameters[p].default is None}
 
         @wraps(function)
-        def run_step(arguments: str | StepSettings, addresses: Mapping[str, str] = {}, **paths: Paths) -> None:
+        def run_step(
+            arguments: str | StepSettings,
+            addresses: Mapping[str, str] = {},
+            tags: Mapping[str, str] = {},
+            **paths: Paths,
+        ) -> None:
             if not {*inputs, *outputs} - optional <= set(paths) <= {*inputs, *outputs}:
                 raise TypeError(f"{name} takes {[*inputs, *outputs]}, got {sorted(paths)}")
             if isinstance(arguments, str):  # called by an engine, so this process is the step
@@ -67,7 +72,7 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
             targets = {o: (Path(str(paths[o])), schema) for o, schema in outputs.items()}
             emit(call.title(name), "started", pid=os.getpid())
             try:
-                _run(run_step, call, settings, folders, targets, addresses)
+                _run(run_step, call, settings, folders, targets, addresses, tags)
             except BaseException as error:
                 emit(call.title(name), "failed", message=one_line(error), kind=type(error).__name__)
                 if not isinstance(error, UserError) or isinstance(arguments, StepSettings):
@@ -91,6 +96,7 @@ def _run(
     inputs: dict[str, Path | list[Path]],
     outputs: dict[str, tuple[Path, str]],
     addresses: Mapping[str, str],
+    own_tags: Mapping[str, str],
 ) -> None:
     began = time.monotonic()
     name, title, values = run_step.__name__, call.title(run_step.__name__), settings.model_dump()
@@ -100,7 +106,7 @@ def _run(
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     history = joined(folders.values())
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})
-    tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key}
+    tags = {f"input.{k}": v for k, v in digests.items()} | {"code_digest": call.code_digest, "key": key, **own_tags}
     try:
         with step_log(title, params=values, tags=tags) as log, ExitStack() as stack:
             if "dataset" in folders:

@@ -21,6 +21,8 @@ class StepArguments(BaseModel):
     source_digests: dict[str, str] = {}
     label: str = ""
     """Distinguishes the calls of one step."""
+    dataset: str = ""
+    """Of `promote` in a KFP package: the data set that its digests hold for. A run's parameter may name another."""
 
     def title(self, step: str) -> str:
         """Returns the name of the call in the console and in MLflow."""

@@ -85,7 +85,7 @@ class Cluster(Section):
         BeforeValidator(lambda value: value if isinstance(value, Mapping | TimeToLive) else {"ended": value}),
     ] = TimeToLive()
     trainer: Trainer | None = None
-    """None: all pods of a training with several nodes are pods of the pipeline."""
+    """None: every training has one node."""
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 

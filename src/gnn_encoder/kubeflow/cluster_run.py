@@ -9,8 +9,6 @@ from typing import Any
 from gnn_encoder.errors import one_line, printable
 from gnn_encoder.kubeflow.components import step_of_task
 
-SHOWN_FIRST = ("FAILED", "RUNNING", "PENDING")
-"""A step in a loop has a task per iteration, all with one name. The first of these states that a task has is shown."""
 DRIVER = "-driver"
 """KFP prepares the pod of a task X in another pod, the task `X-driver`. `root-driver` prepares the whole run."""
 

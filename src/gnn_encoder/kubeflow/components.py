@@ -25,7 +25,8 @@ TYPES = {
 ARTIFACT = "system.Artifact"
 RUN_PARAMETERS = {"dataset": "source", "seed": "seed", "label": "label"}
 """Parameter of a run, which KFP's pages show → the parameter of components that has its value. `dataset` is the source
-of `ingest`, `seed` that of all steps that draw, and `label` a text for MLflow. Empty: as in the arguments."""
+of `ingest`, `seed` that of all steps that draw, and `label` a tag in MLflow. Empty: as in the arguments. KFP's cache
+compares parameters, so a run with another label or seed takes nothing from it."""
 VERSION = "0.0.1"
 
 
@@ -111,7 +112,9 @@ def write_components(folder: Path, cluster: Cluster) -> Iterator[Path]:
 
 def run_parameters(step: Declared) -> dict[str, str]:
     """Returns the part of `RUN_PARAMETERS` that a step has."""
-    reads = {"dataset": step.name in ("ingest", "promote"), "seed": "seed" in step.settings.model_fields, "label": True}
+    last = step.name == "promote"  # registers digests that hold for the arguments' data set and seed alone
+    draws = "seed" in step.settings.model_fields
+    reads = {"dataset": last or step.name == "ingest", "seed": last or draws, "label": True}
     return {name: parameter for name, parameter in RUN_PARAMETERS.items() if reads[name]}
 
 

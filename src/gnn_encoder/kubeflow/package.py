@@ -1,12 +1,11 @@
 """Compiles a graph to a package for a KFP server: tasks with their arguments, images and needs on the cluster.
 
-KFP's compiler makes the package. Image, environment, CPU, memory, GPUs and retries are in the pipeline's specification;
-all other needs belong to Kubernetes and are in a second document.
+KFP's compiler makes the tasks. Image, environment, CPU, memory, GPUs and retries are in the pipeline's specification;
+all other needs belong to Kubernetes and are in a second document. Both documents are written through KFP's message
+types, which refuse an unknown field.
 """
 
-import inspect
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from gnn_encoder.engines.trainer_api import TRAINER
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
-from gnn_encoder.flow.graph import Given, Graph, Node
-from gnn_encoder.kubeflow.cluster import Cluster
+from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
+from gnn_encoder.kubeflow.cluster import Cluster, Images, trainings
 from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters, task_name
 from gnn_encoder.kubeflow.step_needs import StepNeeds
 from gnn_encoder.settings.presets import read_yaml_file
@@ -55,84 +54,97 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
     Args:
         arguments: of each call, by title.
     """
-    from kfp import compiler, dsl
+    from google.protobuf import json_format
+    from kfp import dsl
 
-    def pipeline(dataset: str = "", seed: str = "", label: str = "") -> None:
-        given = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
-        tasks: dict[Node, Any] = {}
-        for node in graph.nodes:
-            tasks[node] = _task(node, arguments[node.title], tasks, given, cluster)
+    tasks: dict[Node, Any] = {}
+    imported: dict[Given, Any] = {}
 
-    pipeline.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
-    made = dsl.pipeline(name=f"gnn-encoder-{graph.name}", description=graph.description)(pipeline)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "package.yaml"
-        compiler.Compiler().compile(made, str(path))
-        documents = list(yaml.safe_load_all(path.read_text("utf-8")))
-    if whole := _of_the_run(cluster):
-        documents = [*documents[:1], documents[1] if documents[1:] else {"platforms": {"kubernetes": {}}}]
-        documents[1]["platforms"]["kubernetes"]["pipelineConfig"] = whole
-    return documents
+    def output(artifact: Artifact) -> Any:
+        if isinstance(artifact, Output):
+            return tasks[artifact.node].outputs[artifact.name]
+        if artifact not in imported:
+            imported[artifact] = dsl.importer(artifact_uri=artifact.address, artifact_class=dsl.Artifact).output
+        return imported[artifact]
 
-
-def _signature(arguments: Mapping[str, StepArguments]) -> Any:
-    """Returns the parameters of a run; the default of `dataset` is the settings'."""
     data = str(arguments["ingest"].settings["dataset"]) if "ingest" in arguments else ""
-    defaults = {"dataset": data, "seed": "", "label": ""}
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return inspect.Signature(
-        [inspect.Parameter(name, kind, default=defaults[name], annotation=str) for name in RUN_PARAMETERS]
-    )
+    if "promote" in arguments:
+        with_data = arguments["promote"].model_copy(update={"dataset": data})
+        arguments = {**arguments, "promote": with_data}
+
+    def pipeline(dataset: str = data, seed: str = "", label: str = "") -> None:
+        given = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
+        for node in graph.nodes:
+            tasks[node] = task = _task(node, arguments[node.title], output, given, cluster)
+            task.after(*(tasks[before] for before in node.after))
+
+    made = dsl.pipeline(
+        name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=_of_the_run(cluster)
+    )(pipeline)
+    spec = made.pipeline_spec
+    _set_container_needs(spec, {task.name: node.step for node, task in tasks.items()}, cluster)
+    return [found for each in (spec, made.platform_spec) if (found := json_format.MessageToDict(each))]
 
 
 def _task(
-    node: Node, arguments: StepArguments, tasks: Mapping[Node, Any], given: Mapping[str, Any], cluster: Cluster
+    node: Node,
+    arguments: StepArguments,
+    output: Callable[[Artifact], Any],
+    given: Mapping[str, Any],
+    cluster: Cluster,
 ) -> Any:
     """Adds the task of a call to the pipeline that is being compiled."""
-    from kfp import dsl
-
-    step, inputs, lists = declared(node.step), {}, {}
-    for name, value in node.inputs.items():
-        artifacts = value if isinstance(value, tuple) else (value,)
-        for number, artifact in enumerate(artifacts):
-            if isinstance(artifact, Given):
-                source = dsl.importer(artifact_uri=artifact.address, artifact_class=dsl.Artifact).output
-            else:
-                source = tasks[artifact.node].outputs[artifact.name]
-            inputs[f"{name}_{number}" if isinstance(value, tuple) else name] = source
-        if isinstance(value, tuple):
-            lists[name] = len(value)
-    needs = cluster.needs(node.step)
-    image = cluster.image(node.step) or IMAGE
+    step = declared(node.step)
+    lists = {name: len(value) for name, value in node.inputs.items() if isinstance(value, tuple)}
+    inputs = {
+        f"{name}_{number}" if name in lists else name: output(artifact)
+        for name, value in node.inputs.items()
+        for number, artifact in enumerate(value if isinstance(value, tuple) else (value,))
+    }
     parameters = {parameter: given[name] for name, parameter in run_parameters(step).items()}
-    made = component(step, image, task_name(node.title), lists)
+    made = component(step, cluster.image(node.step) or IMAGE, task_name(node.title), lists)
     task = made(arguments=arguments.model_dump_json(), **parameters, **inputs)
-    task.set_display_name(task_name(node.title))
-    for before in node.after:
-        task.after(tasks[before])
     task.set_caching_options(cluster.caching)
-    _set_needs(task, needs, cluster)
+    _set_task_needs(task, cluster.needs(node.step), cluster.images)
     return task
 
 
-def _set_needs(task: Any, needs: StepNeeds, cluster: Cluster) -> None:
-    """Gives a task what its step requests from the cluster."""
+def _set_container_needs(spec: Any, steps: Mapping[str, str], cluster: Cluster) -> None:
+    """Writes environment, CPU, memory and GPUs of each task into a pipeline's specification.
+
+    The methods of KFP's tasks refuse quantities that Kubernetes knows, such as 1.5Gi, and take seconds for a pipeline.
+
+    Args:
+        steps: step of each task.
+    """
+    from google.protobuf import json_format
+    from kfp.pipeline_spec import pipeline_spec_pb2 as messages
+
+    written = json_format.MessageToDict(spec.deployment_spec)
+    deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
+    shared = trainings() if cluster.trainer else ()
+    for name, step in steps.items():
+        needs = cluster.needs(step)
+        label = spec.components[spec.root.dag.tasks[name].component_ref.name].executor_label
+        container = deployment.executors[label].container
+        trainer = cluster.trainer if step in shared else None
+        runtime = {TRAINER: f"{trainer.kind}/{trainer.runtime}"} if trainer else {}
+        for variable, value in (needs.environment | runtime).items():
+            container.env.add(name=variable, value=value)
+        for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
+            for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
+                setattr(container.resources, f"resource_{kind}_{bound}", quantity)
+        if needs.gpu:
+            container.resources.accelerator.resource_type = needs.gpu.type
+            container.resources.accelerator.resource_count = str(needs.gpu.count)
+    spec.deployment_spec.Clear()
+    spec.deployment_spec.update(json_format.MessageToDict(deployment))
+
+
+def _set_task_needs(task: Any, needs: StepNeeds, images: Images) -> None:
+    """Gives a task the needs that belong to Kubernetes, and its retries."""
     from kfp import kubernetes
 
-    runtime = {TRAINER: f"{cluster.trainer.kind}/{cluster.trainer.runtime}"} if cluster.trainer else {}
-    for variable, value in (needs.environment | runtime).items():
-        task.set_env_variable(variable, value)
-    for amount, request, limit in (
-        (needs.cpu, task.set_cpu_request, task.set_cpu_limit),
-        (needs.memory, task.set_memory_request, task.set_memory_limit),
-    ):
-        if amount and amount.request:
-            request(amount.request)
-        if amount and amount.limit:
-            limit(amount.limit)
-    if needs.gpu:
-        task.set_accelerator_type(needs.gpu.type)
-        task.set_accelerator_limit(str(needs.gpu.count))
     if needs.retries:
         task.set_retry(
             needs.retries.count,
@@ -140,7 +152,6 @@ def _set_needs(task: Any, needs: StepNeeds, cluster: Cluster) -> None:
             backoff_factor=needs.retries.factor,
             backoff_max_duration=f"{needs.retries.within_seconds}s",
         )
-    images = cluster.images
     if images.pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(images.pull_secrets))
     if images.pull_policy:
@@ -183,13 +194,14 @@ def _set_needs(task: Any, needs: StepNeeds, cluster: Cluster) -> None:
         kubernetes.set_timeout(task, needs.timeout_seconds)
 
 
-def _of_the_run(cluster: Cluster) -> dict[str, int]:
-    """Returns the needs of the run as a whole, named as in KFP's message `PipelineConfig`."""
+def _of_the_run(cluster: Cluster) -> Any:
+    """Returns KFP's settings of the run as a whole."""
+    from kfp import dsl
+
     ttl = cluster.ttl_seconds
-    seconds = {
-        "activeDeadlineSeconds": cluster.deadline_seconds,
-        "resourceTtlOnCompletion": ttl.ended,
-        "resourceTtlOnSuccess": ttl.succeeded,
-        "resourceTtlOnFailure": ttl.failed,
-    }
-    return {name: value for name, value in seconds.items() if value}
+    return dsl.PipelineConfig(
+        ttl_seconds_after_finished=ttl.ended,
+        ttl_seconds_after_success=ttl.succeeded,
+        ttl_seconds_after_failure=ttl.failed,
+        active_deadline_seconds=cluster.deadline_seconds,
+    )

@@ -222,7 +222,7 @@ def follow(server: Server, run_id: str, show: Callable[[str], None]) -> ClusterR
             failing_since = None
             for step, state in run.steps.items():
                 if seen.get(step) != state:
-                    show(f"{time.strftime('%H:%M:%S')}  {step:<22} {state.lower()}")
+                    show(f"{time.strftime('%H:%M:%S')}  {step:<42} {state.lower()}")
             seen |= run.steps
             terminated = terminated or run.terminated
             if run.state in FINAL:

@@ -7,8 +7,11 @@ writes the same.
 import inspect
 import json
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
+
+from gnn_encoder.flow.arguments import ORIGIN
 
 
 def main(arguments: list[str]) -> None:
@@ -30,7 +33,29 @@ def main(arguments: list[str]) -> None:
         elif key in artifacts:
             addresses[key] = artifacts[key][0]
             paths[key] = local_path(addresses[key])
-    step(inputs["parameterValues"]["arguments"], addresses=addresses, **paths)
+    values = inputs["parameterValues"]
+    tags = {"label": values["label"]} if values.get("label") else {}
+    step(with_parameters(function, values["arguments"], values), addresses=addresses, tags=tags, **paths)
+
+
+def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str:
+    """Returns a step's arguments with the data set and the seed of the run (`kubeflow.components.RUN_PARAMETERS`).
+
+    Digests that do not hold for them are left out, so that `retrain` does not take the run's model for one of the data
+    or of the settings that the package was made from.
+    """
+    call = json.loads(arguments)
+    settings, digests = call.setdefault("settings", {}), call.setdefault("source_digests", {})
+    if (source := values.get("source")) and source != (call.get("dataset") or settings.get("dataset")):
+        for name in ("dataset", ORIGIN[0]):
+            digests.pop(name, None)
+        if step == "ingest":
+            settings["dataset"] = source
+    if seed := values.get("seed"):
+        digests.pop(ORIGIN[1], None)
+        if step != "promote":
+            settings["seed"] = int(seed)
+    return json.dumps(call)
 
 
 def _numbered(artifacts: dict[str, list[str]], name: str) -> list[str]:

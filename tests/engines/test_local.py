@@ -1,4 +1,4 @@
-"""The launcher on a real pipeline of two steps, with KFP, MLflow on SQLite, signals and kill -9."""
+"""The local engine on two real steps, with MLflow on SQLite, signals and kill -9."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,14 @@ from small_disk import small_disk
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
 from gnn_encoder.errors import UserError
-from gnn_encoder.engines import launch, lifeline, supervision
-from gnn_encoder.engines.forked_steps import FORK_AFTER
-from gnn_encoder.engines.local_run import Outcome, run_pipeline
+from gnn_encoder.engines import lifeline, supervision
+from gnn_encoder.engines.local import CACHE, Engine
+from gnn_encoder.engines.local_run import Outcome, run_calls
+from gnn_encoder.engines.processes import FORK_AFTER, StepProcesses
 from gnn_encoder.engines.supervision import Event
-from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.tracking import progress
 
 TESTS = str(Path(__file__).parents[1])
-
-
-def test_the_wheel_holds_every_compiled_pipeline() -> None:
-    project = tomllib.loads((launch.SOURCE_TREE / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    for name in PIPELINES:
-        assert included[f"pipelines/{name}.yaml"] == f"gnn_encoder/pipelines/{name}.yaml"
-    for folder in ("pipelines/presets", "pipelines/clusters"):
-        assert included[folder] == f"gnn_encoder/{folder}"
 
 
 class Recorder:
@@ -62,20 +52,13 @@ def kind_of_steps(request: pytest.FixtureRequest, environment: None, monkeypatch
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_pipeline.compile_pipeline(tmp_path_factory.mktemp("pipeline") / "tiny.yaml")
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # kfp would put an interpreter's path where this says python3, and split what has a space; a socket's path may have
-    # 107 bytes.
-    return tmp_path_factory.mktemp("python3 root" + " of a long path" * 7)
+    return tmp_path_factory.mktemp("a root" + " of a long path" * 7)  # a socket's path may have 107 bytes
 
 
-def go(root: Path, pipeline: Path, name: str, **settings: Any) -> tuple[Outcome, Recorder]:
+def go(root: Path, name: str, **settings: Any) -> tuple[Outcome, Recorder]:
     recorder = Recorder()
-    outcome = run_pipeline(pipeline, tiny_pipeline.arguments(**settings), root, name, {"preset": "tiny"}, recorder.show)
+    outcome = run_calls(tiny_pipeline.calls(**settings), root, name, {"preset": "tiny"}, recorder.show)
     return outcome, recorder
 
 
@@ -92,12 +75,12 @@ def tracked(root: Path, name: str) -> dict[str, Any]:
 
 
 def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
-    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome, heard = go(root, pipeline, "first", dataset="python3 words")
+    outcome, heard = go(root, "first", dataset="some words")
     assert outcome.exit_code == 0
     assert heard.kinds("ingest") == ["starting", "started", "finished", "outputs"]
-    assert (outcome.outputs["bm25_run"] / "run.txt").read_text() == "PYTHON3 WORDS"
+    assert (outcome.outputs["bm25_run"] / "run.txt").read_text() == "SOME WORDS"
     runs = tracked(root, "first")
     assert {name: run.info.status for name, run in runs.items()} == dict.fromkeys(
         ["first", "ingest", "bm25_retrieve"], "FINISHED"
@@ -108,7 +91,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     assert list((root / "tmp").iterdir()) == []
 
     # Other code that makes the same dataset: what follows is reused, for it depends on content.
-    again, heard = go(root, pipeline, "second", dataset="python3 words", code_digest="2")
+    again, heard = go(root, "second", dataset="some words", code_digest="2")
     assert heard.kinds("ingest")[0] == "starting"
     assert heard.kinds("bm25_retrieve") == ["cached"]
     cached = tracked(root, "second")["bm25_retrieve"]
@@ -119,7 +102,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     # A cut file is no output to reuse; and a bug is told with its type.
     (again.outputs["bm25_run"] / "run.txt").write_text("PY")
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "bug"}))
-    failed, heard = go(root, pipeline, "third", dataset="python3 words", code_digest="2")
+    failed, heard = go(root, "third", dataset="some words", code_digest="2")
     assert heard.kinds("ingest") == ["cached"]
     assert heard.kinds("bm25_retrieve") == ["note", "starting", "started", "failed"]
     assert (failed.exit_code, failed.failed_step) == (1, "bm25_retrieve")
@@ -129,10 +112,7 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     assert runs["bm25_retrieve"].data.tags["error"] == "a bug of two lines"
 
 
-WRONG = [
-    "null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": {"uri": 4, "__kfp_artifact__": true}}',
-    '{"dataset": {"uri": "", "__kfp_artifact__": true}}', "[" * 100_000, "\udcff",
-]  # fmt: skip
+WRONG = ["null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": ""}', "[" * 100_000, "\udcff"]
 
 
 @pytest.mark.parametrize("content", [*WRONG, None])
@@ -140,32 +120,30 @@ def test_a_damaged_cache_entry_is_named_and_the_step_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     """Without a content the entry stays, and one bit of what it leads to changes."""
-    from kfp import dsl
-    from kfp.local.cache import LocalCache
-
     with drafting(tmp_path / "dataset", "dataset") as draft:
         (draft / "words.txt").write_text("words")
     monkeypatch.setenv(progress.EVENTS, str(tmp_path / "events"))
-    cache = launch._content_cache(LocalCache)(str(tmp_path / "cache"))
-    key = cache.compute_key("comp-ingest", image="python", full_command=[], arguments={})
-    cache.put(key, {"dataset": dsl.Dataset(name="dataset", uri=str(tmp_path / "dataset"), metadata={})})
-    assert cache.get(key)["dataset"].uri == str(tmp_path / "dataset")
-    file = tmp_path / "cache" / f"{key}.json" if content else tmp_path / "dataset" / "words.txt"
+    engine, call = Engine(tmp_path, StepProcesses()), tiny_pipeline.calls()[0]
+    key = engine._key(call, {})
+    engine._keep(key, {"dataset": str(tmp_path / "dataset")})
+    assert engine._cached(call, key) == {"dataset": str(tmp_path / "dataset")}
+    file = tmp_path / CACHE / f"{key}.json" if content else tmp_path / "dataset" / "words.txt"
     time.sleep(CLOCK_TICK / 1e9)
     file.write_text(content or "wordt", errors="surrogateescape")
-    assert cache.get(key) is None
+    assert engine._cached(call, key) is None
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [event["event"] for event in events] == ["outputs", "cached", *["note"] * (content != "{}"), "starting"]
-    if content not in ("{}", WRONG[7]):
-        assert str(file) in events[2]["message"] and "\n" not in events[2]["message"]
+    assert [event["event"] for event in events] == ["cached", "note"]
+    assert "\n" not in events[1]["message"]
+    if content not in ('{"dataset": null}', '{"dataset": 3}', '{"dataset": ""}'):
+        assert str(file) in events[1]["message"]
 
 
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
-    root: Path, pipeline: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "die"}))
     name = f"dead {kind_of_steps}"
-    outcome, heard = go(root, pipeline, name, dataset="other")
+    outcome, heard = go(root, name, dataset="other")
     assert (outcome.exit_code, outcome.failed_step) == (1, "ingest")
     assert "out of memory?" in outcome.message
     assert "Killed" in outcome.message
@@ -174,11 +152,11 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
 
 
 def test_a_step_without_an_output_has_failed_though_it_ended_well(
-    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in ("ingest", "bm25_retrieve"):
         monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({step: "silent"}))
-        outcome, heard = go(root, pipeline, f"silent {step}", dataset="silent")
+        outcome, heard = go(root, f"silent {step}", dataset="silent")
         assert (outcome.status, outcome.failed_step) == ("FAILED", step)
         assert outcome.message.startswith("ended well, but wrote no output")
         assert heard.kinds(step)[-1] == "failed"
@@ -189,10 +167,10 @@ def test_a_step_without_an_output_has_failed_though_it_ended_well(
     [("fail", "the data is wrong: mend it"), ("full", "No space left on device: some/file")],
 )
 def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written(
-    root: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, message: str
+    root: Path, monkeypatch: pytest.MonkeyPatch, trouble: str, message: str
 ) -> None:
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": trouble}))
-    outcome, heard = go(root, pipeline, trouble, dataset=trouble)
+    outcome, heard = go(root, trouble, dataset=trouble)
     assert (outcome.exit_code, outcome.failed_step) == (2, "bm25_retrieve")
     assert outcome.message.startswith(message) and "\n" not in outcome.message
     assert heard.kinds("bm25_retrieve") == ["starting", "started", "failed"]
@@ -201,22 +179,22 @@ def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written
 
 
 def test_a_root_on_a_full_disk_goes_on_when_there_is_room(
-    tmp_path: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
         root = disk.path / "root"
         root.mkdir()
         monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"bm25_retrieve": "fill"}))
-        failed, heard = go(root, pipeline, "full", dataset="words")
+        failed, heard = go(root, "full", dataset="words")
         assert (failed.exit_code, failed.failed_step) == (2, "bm25_retrieve")
         assert failed.message.startswith(f"No space left on device: {root}") and "\n" not in failed.message
         assert tracked(root, "full")["bm25_retrieve"].info.status == "FAILED"
         assert not list(root.glob("pipeline/*/bm25-retrieve/*bm25_run*"))
         disk.fill()
         with pytest.raises(UserError, match=f"No space left on device: {root}; free space, or give another --root"):
-            go(root, pipeline, "fuller", dataset="words")
+            go(root, "fuller", dataset="words")
         disk.grow()
-        done, heard = go(root, pipeline, "room", dataset="words")
+        done, heard = go(root, "room", dataset="words")
         assert done.status == "FINISHED" and heard.kinds("ingest") == ["cached"]
         assert (done.outputs["bm25_run"] / "large.bin").stat().st_size == 2**26
 
@@ -235,7 +213,7 @@ Start = Callable[[], tuple[subprocess.Popen[str], int]]
 
 
 @pytest.fixture
-def start(root: Path, pipeline: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a launcher whose first step waits; gives it and the step's process id."""
     monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({"ingest": "wait"}))
     source = str(Path(lifeline.__file__).parents[2])
@@ -243,7 +221,7 @@ def start(root: Path, pipeline: Path, kind_of_steps: str, monkeypatch: pytest.Mo
     started: list[subprocess.Popen[str]] = []
 
     def launcher() -> tuple[subprocess.Popen[str], int]:
-        command = [sys.executable, f"{TESTS}/tiny_pipeline.py", str(root), str(pipeline), "dataset=slow"]
+        command = [sys.executable, f"{TESTS}/tiny_pipeline.py", str(root), "dataset=slow"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         started.append(process)
         events = root / "logs" / f"tiny-{process.pid}.events.jsonl"

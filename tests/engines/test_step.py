@@ -9,12 +9,11 @@ from safetensors import SafetensorError
 
 from gnn_encoder.artifacts import Draft, read_manifest
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.step import MOST_PRIMITIVES, PRIMITIVES, step
+from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
-from gnn_encoder.settings.outcome import Rerank
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.tracking.context import Context
 
 
@@ -67,24 +66,6 @@ def test_an_artifact_knows_the_steps_before_it(tmp_path: Path) -> None:
     assert history["ingest"].curves == {"rows": [[1, 5.0]]}
     assert {"headline", "seconds", "peak_memory_gib"} <= set(history["ingest"].metrics)
     assert history["bm25_retrieve"].inputs == {"dataset": read_manifest(tmp_path / "dataset").digest}
-
-
-def test_a_step_that_is_not_asked_for_writes_an_empty_artifact(tmp_path: Path) -> None:
-    called = []
-
-    @step(run="run")
-    def rerank(context: Context, settings: Rerank, run: Draft) -> dict[str, object]:
-        called.append(settings.system)
-        (run / "run.txt").write_text("a run")
-        return {"headline": "a run"}
-
-    for asked, files in ((False, []), (True, ["run.txt"])):
-        call = StepArguments(settings={"system": "A"} if asked else {}, asked=asked)
-        rerank(call.model_dump_json(), run=tmp_path / f"{asked}")
-        assert list(read_manifest(tmp_path / f"{asked}").files) == files
-    assert called == ["A"]
-    assert read_manifest(tmp_path / "False", "run").metrics["headline"] == "not asked for"
-    assert list(read_history(tmp_path / "False")) == [] and list(read_history(tmp_path / "True")) == ["rerank"]
 
 
 @pytest.mark.parametrize("own", [None, "7"])

@@ -10,13 +10,13 @@ import tiny_pipeline
 from command_line import call
 
 from gnn_encoder.artifacts.folder import Artifact, Draft, drafting, read_manifest
-from gnn_encoder.machine.disk import freed
-from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.engines import lifeline
-from gnn_encoder.engines.forked_steps import FORK_AFTER
-from gnn_encoder.engines.local_run import run_pipeline
+from gnn_encoder.engines.local_run import run_calls
+from gnn_encoder.engines.processes import FORK_AFTER
 from gnn_encoder.engines.prune import CHECKPOINTS, FETCHED, OUTPUTS, PARTS, remove, unneeded
 from gnn_encoder.engines.supervision import Event
+from gnn_encoder.machine.disk import freed
+from gnn_encoder.promotion.registry import open_registry
 from gnn_encoder.storage import CACHE
 from gnn_encoder.tracking.mlflow_runs import create_run, experiment_id, reaching
 from gnn_encoder.tracking.pipeline_run import own_store
@@ -72,19 +72,14 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path / "root")
 
 
-@pytest.fixture(scope="module")
-def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_pipeline.compile_pipeline(tmp_path_factory.mktemp("pipeline") / "tiny.yaml")
-
-
 def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
-    tmp_path: Path, pipeline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "root"
 
     def run(name: str, dataset: str, code: str = "1") -> tuple[dict[str, Path], list[str]]:
         events: list[Event] = []
-        outcome = run_pipeline(pipeline, tiny_pipeline.arguments(code, dataset=dataset), root, name, {}, events.extend)
+        outcome = run_calls(tiny_pipeline.calls(code, dataset=dataset), root, name, {}, events.extend)
         assert outcome.status == "FINISHED", outcome.message
         return outcome.outputs, [each["event"] for each in events if each["event"] in ("cached", "starting")]
 

@@ -1,4 +1,4 @@
-"""The fork server of local runs: what it imports, and what happens without it. test_launch.py runs forked steps."""
+"""The fork server of local runs: what it imports, and what happens without it. test_local.py runs forked steps."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gnn_encoder.engines import forked_steps
-from gnn_encoder.engines.forked_steps import FORK_AFTER, IMPORTS, ForkedSteps
+from gnn_encoder.engines import processes
+from gnn_encoder.engines.processes import FORK_AFTER, IMPORTS, StepProcesses
 
 HARMLESS = """
 import importlib, sys, threading
@@ -33,7 +33,7 @@ def test_the_fork_server_imports_what_survives_a_fork(more: list[str], said: str
     (tmp_path / "starts_thread.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
     )
-    source = str(Path(forked_steps.__file__).parents[2])
+    source = str(Path(processes.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": f"{source}:{tmp_path}", "MLFLOW_DISABLE_TELEMETRY": "true"}
     command = [sys.executable, "-c", HARMLESS, *(more or IMPORTS)]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -42,23 +42,17 @@ def test_the_fork_server_imports_what_survives_a_fork(more: list[str], said: str
 
 def test_without_a_fork_server_steps_are_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORK_AFTER, "0")
-    monkeypatch.setenv(
-        "_KFP_RUNTIME", "false"
-    )  # restored afterwards, as ForkedSteps sets it for the launcher's process
-    monkeypatch.setattr(forked_steps, "forkserver", SimpleNamespace(ensure_running=lambda: None))
-    started: list[list[str]] = []
-    interrupted: list[int] = []
-
-    def new_process(full_command: list[str], env_vars: object) -> int:
-        started.append(full_command)
-        return 7
+    monkeypatch.setattr(processes, "forkserver", SimpleNamespace(ensure_running=lambda: None))
+    started: list[tuple[str, str]] = []
+    monkeypatch.setattr(processes, "_new_process", lambda *given: started.append(given) or 7)
 
     def gone(**_: object) -> None:
         raise EOFError
 
     for expected in (7, 1):
-        steps = ForkedSteps(new_process, lambda: bool(interrupted))
+        steps = StepProcesses()
         monkeypatch.setattr(steps, "_context", SimpleNamespace(Process=lambda **_: SimpleNamespace(start=gone)))
-        assert steps(["sh", "-ec", "", "program"]) == expected
-        interrupted.append(2)
-    assert started == [["sh", "-ec", "", "program"]]
+        if expected == 1:
+            steps.interrupt()
+        assert steps.run("ingest", "{}") == expected
+    assert started == [("ingest", "{}")]

@@ -1,26 +1,27 @@
 """What makes a step run again, and what must not."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from beir_folder import write_beir
 
+from gnn_encoder.engines import provenance
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.declared import step_names
+from gnn_encoder.flow.graph import Given, Node
 from gnn_encoder.models.backbone import MINILM_SHA256
-from gnn_encoder.engines import launch, provenance
-from gnn_encoder.engines.reranking import every_reranking_call
-from gnn_encoder.settings.calls import TRAINING, calls
+from gnn_encoder.pipelines.rerank import rerank
+from gnn_encoder.pipelines.train import train
+from gnn_encoder.pipelines.update import update
 from gnn_encoder.settings.outcome import Evaluate
-from gnn_encoder.settings.pipeline import ORIGIN, PIPELINES, Settings
+from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings
-from gnn_encoder.settings.tasks import by_parameter
 
 PACKAGE = Path(provenance.__file__).parents[1]
-STEPS = PIPELINES["train"]
+TRAINING = tuple(dict.fromkeys(node.step for node in train(Settings()).nodes))
 
 
 def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
@@ -32,7 +33,7 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert "gnn_encoder.report.page" not in train_gnn
     assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn"} <= train_gnn
     assert "torch" in packages
-    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.engines.launch", "kfp"} & (train_gnn | packages)
+    assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.engines.local", "kfp"} & (train_gnn | packages)
 
 
 def test_a_stores_password_is_no_part_of_a_digest() -> None:
@@ -54,13 +55,13 @@ def test_a_changed_file_of_word_vectors_is_seen(tmp_path: Path) -> None:
     assert digest("river 1 2") == digest("river 1 2") != digest("river 1 3")
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_no_step_imports_kfp_or_the_launcher(step: str) -> None:
+@pytest.mark.parametrize("step", step_names())
+def test_no_step_imports_kfp_or_the_engine(step: str) -> None:
     modules, packages = provenance.closure(f"gnn_encoder.steps.{step}")
     assert "kfp" not in packages
     assert (
         not {
-            "gnn_encoder.engines.launch",
+            "gnn_encoder.engines.local",
             "gnn_encoder.engines.local_run",
             "gnn_encoder.engines.pipelines",
             "gnn_encoder.cli.app",
@@ -74,7 +75,7 @@ def test_every_way_to_import_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def imports(source: str) -> set[str]:
         (tmp_path / "m.py").write_text(source)
-        return provenance._imports.__wrapped__("gnn_encoder.engines.launch")
+        return provenance._imports.__wrapped__("gnn_encoder.engines.local")
 
     source = """
 import gnn_encoder.artifacts.folder
@@ -178,29 +179,27 @@ def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.Monkey
     assert changed("explanation.html.j2") == set()
 
 
-def read_by(tasks: dict[str, Any], task: str) -> set[str]:
-    """The tasks whose outputs a task reads, directly or through another."""
-    artifacts = tasks[task]["inputs"].get("artifacts", {}).values()
-    direct = {artifact["taskOutputArtifact"]["producerTask"] for artifact in artifacts}
-    return direct.union(*(read_by(tasks, each) for each in direct))
+def read_by(node: Node) -> set[str]:
+    """The steps whose outputs a call reads, directly or through another."""
+    direct = {artifact.node for _, artifact in node.artifacts()}  # type: ignore[union-attr]
+    return {each.step for each in direct}.union(*map(read_by, direct))
 
 
 def test_a_changed_report_leaves_what_promote_reads_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    (spec,) = yaml.safe_load_all(launch.pipeline_file("train").read_text("utf-8"))
-    tasks = spec["root"]["dag"]["tasks"]
-    assert {"evaluate", "build-graph", "encode-corpus"} <= read_by(tasks, "promote") and "report" in tasks
-    assert "report" not in read_by(tasks, "promote")
+    graph = train(Settings())
+    assert {"evaluate", "build_graph", "encode_corpus"} <= read_by(graph["promote"]) and graph.of("report")
+    assert "report" not in read_by(graph["promote"])
 
     monkeypatch.setattr(provenance, "source_digests", lambda *_: {})
     monkeypatch.setattr(provenance, "code_digest", provenance.code_digest.__wrapped__)
     of_file, of_module = provenance.sha256, provenance._source_digest
-    before = provenance.step_arguments(Settings(), STEPS)
+    before = provenance.graph_arguments(graph)
 
     def changed(name: str) -> set[str]:
         monkeypatch.setattr(provenance, "sha256", lambda path: "another" if path.name == name else of_file(path))
         monkeypatch.setattr(provenance, "_source_digest", lambda each: "another" if each == name else of_module(each))
-        after = provenance.step_arguments(Settings(), STEPS)
-        return {parameter for parameter, arguments in after.items() if arguments != before[parameter]}
+        after = provenance.graph_arguments(graph)
+        return {title for title, arguments in after.items() if arguments != before[title]}
 
     assert changed("report.html.j2") == changed("gnn_encoder.report.page") == {"report"}
     # The control. The README that choose_bundle writes has the comparisons of the gate.
@@ -239,9 +238,10 @@ def test_arguments_name_settings_code_and_sources(tiny_backbone: Path, tmp_path:
 def test_the_last_step_knows_what_the_whole_run_is_made_of(tmp_path: Path) -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
 
-    def origin(*overrides: str, steps: tuple[str, ...] = STEPS) -> dict[str, str]:
-        arguments = provenance.step_arguments(parse_settings(tree, overrides), steps, registry=str(tmp_path))
-        digests = json.loads(arguments["promote"])["source_digests"]
+    def origin(*overrides: str, without: tuple[str, ...] = ()) -> dict[str, str]:
+        graph = train(parse_settings(tree, overrides))
+        graph.nodes = [node for node in graph.nodes if node.step not in without]
+        digests = provenance.graph_arguments(graph, registry=str(tmp_path))["promote"].source_digests
         return {name: digests[name] for name in ORIGIN}
 
     data, settings, code = origin().values()
@@ -250,13 +250,13 @@ def test_the_last_step_knows_what_the_whole_run_is_made_of(tmp_path: Path) -> No
     assert (longer["run.data"], longer["run.code"]) == (data, code) and longer["run.settings"] != settings
     packages = origin("ingest.packages=[numpy]")
     assert packages["run.data"] != data and packages["run.code"] == code
-    assert origin(steps=STEPS[1:])["run.code"] != code
+    assert origin(without=("report",))["run.code"] == code != origin(without=("measure_latency",))["run.code"]
 
 
 def test_a_backbone_that_is_not_there_is_refused_before_any_step() -> None:
     settings = parse_settings({"shared": {"backbone": "/no/such/model"}, "ingest": {"dataset": "python-docs"}})
     with pytest.raises(UserError, match="/no/such/model"):
-        provenance.step_arguments(settings, STEPS)
+        provenance.graph_arguments(train(settings))
 
 
 def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_none(
@@ -266,20 +266,21 @@ def test_measures_of_documents_are_refused_before_any_step_where_the_data_have_n
     tree = {"ingest": {"dataset": str(tmp_path / "data")}, "shared": {"backbone": str(tiny_backbone)}}
     tree["evaluate"] = {"measures": "RR@10 PRES(doc)@100 MAP(D)", "untrained_backbone": ""}
     settings = parse_settings(tree)
-    for of in (calls(settings, PIPELINES["train"]), every_reranking_call(settings, ["colbert"])):
+    for graph in (train(settings), rerank(settings, ["colbert"])):
         with pytest.raises(UserError, match=r"has PRES\(doc\)@100, MAP\(D\), but nothing in .*/data says"):
-            provenance.call_arguments(of)
+            provenance.graph_arguments(graph)
     plain = settings.model_copy(update={"evaluate": Evaluate(untrained_backbone="")})
     for names in (["lim"], ["colbert", "qsf"]):
         with pytest.raises(UserError, match=r"in their documents|sections of passages"):
-            provenance.call_arguments(every_reranking_call(plain, names))
-    provenance.call_arguments(every_reranking_call(plain, ["colbert"]))
-    provenance.call_arguments(calls(settings, PIPELINES["update"]))  # it evaluates nothing
+            provenance.graph_arguments(rerank(plain, names))
+    provenance.graph_arguments(rerank(plain, ["colbert"]))
+    models = {name: Given(name) for name in ("dual_encoder", "cross_encoder", "gnn_encoder")}
+    provenance.graph_arguments(update(settings, models))  # it evaluates nothing
     gate = {"evaluate": {"untrained_backbone": ""}, "promote": {"floors": {"MAP(D)": 0.1}}}
     with pytest.raises(UserError, match=r"promote\.floors has MAP\(D\), but nothing"):
-        provenance.call_arguments(calls(parse_settings({**tree, **gate}), PIPELINES["train"]))
+        provenance.graph_arguments(train(parse_settings({**tree, **gate})))
     monkeypatch.setattr("gnn_encoder.data.has_documents", lambda settings: True)
-    assert "evaluate" in provenance.call_arguments(calls(settings, PIPELINES["train"]))
+    assert "evaluate" in provenance.graph_arguments(train(settings))
 
 
 def test_negatives_from_documents_are_refused_before_any_step_where_the_data_have_none(
@@ -287,10 +288,10 @@ def test_negatives_from_documents_are_refused_before_any_step_where_the_data_hav
 ) -> None:
     write_beir(tmp_path / "data")
 
-    def arguments(**settings: Any) -> dict[str, str]:
+    def arguments(**settings: Any) -> dict[str, StepArguments]:
         tree = {"ingest": {"dataset": str(tmp_path / "data")}, "shared": {"backbone": str(tiny_backbone)}}
         tree |= {"evaluate": {"untrained_backbone": ""}, "train_reranker": settings}
-        return provenance.call_arguments(every_reranking_call(parse_settings(tree), ["colbert"]))
+        return provenance.graph_arguments(rerank(parse_settings(tree), ["colbert"]))
 
     with pytest.raises(UserError, match=r"document_negatives = 0.4 draws from documents, but nothing in .*: set it to"):
         arguments(negatives_from="corpus")
@@ -300,20 +301,18 @@ def test_negatives_from_documents_are_refused_before_any_step_where_the_data_hav
 
 def test_step_arguments_are_what_steps_parse() -> None:
     tree = {"shared": {"backbone": "minilm", "generator": "minilm"}, "ingest": {"dataset": "python-docs"}}
-    arguments = provenance.step_arguments(parse_settings(tree), STEPS)
-    made = provenance.call_arguments(calls(parse_settings(tree), STEPS))
-    assert arguments == by_parameter(made) and list(made) == list(calls(Settings(), STEPS))
-    ranked = json.loads(arguments["rank_untrained"])
-    assert (ranked["label"], ranked["settings"]["system"]) == ("Untrained", "Untrained")
-    assert ranked["source_digests"] == {"backbone": MINILM_SHA256}
-    call = json.loads(arguments["train_dpr"][0])
-    assert call["settings"]["backbone"] == "minilm"
-    assert call["source_digests"] == {"backbone": MINILM_SHA256}
-    assert call["code_digest"] == provenance.code_digest("gnn_encoder.steps.train_dpr")
-    of: dict[str, Any] = {}
-    for name, call in calls(Settings(), STEPS).items():
-        of.setdefault(call.step, json.loads(made[name])["settings"])
-    assert Settings.model_validate({step: of[step] for step in STEPS})
+    graph = train(parse_settings(tree))
+    made = provenance.graph_arguments(graph)
+    assert list(made) == [node.title for node in graph.nodes]
+    for node in graph.nodes:
+        read = StepArguments.model_validate_json(made[node.title].model_dump_json())
+        assert type(node.settings).model_validate(read.settings) == node.settings
+        assert (read.label, read.code_digest) == (node.label, provenance.code_digest(f"gnn_encoder.steps.{node.step}"))
+    ranked = made["rank: Untrained"]
+    assert (ranked.label, ranked.settings["system"]) == ("Untrained", "Untrained")
+    assert ranked.source_digests == {"backbone": MINILM_SHA256}
+    assert made["train_dpr"].settings["backbone"] == "minilm"
+    assert made["train_dpr"].source_digests == {"backbone": MINILM_SHA256}
 
 
 def test_a_broken_distribution_that_no_step_imports_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
