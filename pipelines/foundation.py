@@ -116,7 +116,8 @@ def with_early_refusals(graph: Graph, *variants: object) -> Graph:
     Data without such queries are refused then, and not after hours. A dual encoder with `patience` stays as it is
     without dev queries, so it needs none. `variants`: settings of trainings within a step.
     """
-    trainings = [(node.step, node.settings) for node in graph.nodes]
+    of = {"try_variant": "train_gnn"}  # the section with a variant's training
+    trainings = [(of.get(node.step, node.step), node.settings) for node in graph.nodes]
     trainings += [("train_gnn", variant) for variant in variants]  # type: ignore[misc]
     names = [
         f"{step}.keep"

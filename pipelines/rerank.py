@@ -166,7 +166,8 @@ def scores_of_teacher(flow: Graph, settings: Settings, name: str, first: Mapping
     With equal settings the teacher is the system `cross_encoder`; the cache has it then.
     """
     teacher = settings.train_reranker.teacher()
-    title = f"Teacher of {ALL_SYSTEMS[name].title}"
+    shared = teacher == settings.train_reranker.for_system("cross_encoder")
+    title = ALL_SYSTEMS["cross_encoder"].title if shared else "Teacher"
     same = [node for node in flow.of("train_reranker") if node.settings == teacher and node.inputs == first]
     model = (same[0] if same else flow.add("train_reranker", teacher, title, **first)).output
     return flow.add(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gnn_encoder.settings.tasks import shared_calls
 from safetensors.torch import load_file
 
 from gnn_encoder.engines import nodes
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.settings.pipeline import Call
-from gnn_encoder.settings.tasks import shared_calls
 from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS
 
 LOST = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts import Draft
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines.step import step
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.training.ranks import is_leader, meet

@@ -23,40 +23,37 @@ from gnn_encoder.artifacts import Bundle, Dataset, Decision, Recommended, Report
 from gnn_encoder.artifacts.finished_run import graph_bundle, labelled_bundle, place_of
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.cli import app
+from gnn_encoder.engines import pipelines
+from gnn_encoder.engines.latest import MODELS, linked
+from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
-from gnn_encoder.engines import pipelines
-from gnn_encoder.engines.latest import MODELS, linked
-from gnn_encoder.engines.local_run import Outcome
-from gnn_encoder.settings.calls import TRAINING, titles
 from gnn_encoder.settings.labels import LABEL_SYSTEMS
-from gnn_encoder.settings.pipeline import FOUNDATION, ON_NODES, SHARDED, Settings
+from gnn_encoder.settings.pipeline import FOUNDATION
 from gnn_encoder.settings.studies import STUDIES
 from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS
 
 pytestmark = pytest.mark.timeout(400)
-TITLES = titles(Settings())
-"""Of the calls with the default settings."""
 
 
 def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     shown = capsys.readouterr().out
     assert outcome.status == "FINISHED", f"{outcome.message}\n{outcome.log.read_text()[-4000:]}"
-    assert Counter(trained.events(outcome, "finished")) == Counter(TITLES)
+    assert Counter(trained.events(outcome, "finished")) == Counter(trained.titles())
     for words in ("BM25", "DPR", "decision", "report.html", "gnn-encoder search"):
         assert words in shown
     assert (trained.root / "latest" / "report" / "report.html").is_file()
     for path in outcome.outputs.values():
         manifest = read_manifest(path)
-        assert manifest.step in TRAINING
+        assert manifest.step in {title.partition(": ")[0] for title in trained.titles()}
         assert manifest.metrics["headline"]
     parent, *steps = trained.runs()
     assert {run.info.status for run in (parent, *steps)} == {"FINISHED"}
     assert "test/GNN-encoder/RR_at_10" in parent.data.metrics
-    assert Counter(run.info.run_name for run in steps) == Counter(TITLES)
+    assert Counter(run.info.run_name for run in steps) == Counter(trained.titles())
     assert {run.data.tags["mlflow.parentRunId"] for run in steps} == {parent.info.run_id}
     for run in steps:
         assert {"seconds", "peak_memory_gib"} <= set(run.data.metrics)
@@ -237,17 +234,18 @@ def test_systems_of_labelled_queries_are_bundles(
 def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     assert outcome.status == "FINISHED"
-    assert Counter(trained.events(outcome, "cached")) == Counter(TITLES)
+    assert Counter(trained.events(outcome, "cached")) == Counter(trained.titles())
     assert trained.events(outcome, "starting") == []
     assert outcome.outputs == trained.outcomes[0].outputs
-    assert capsys.readouterr().out.count("  cached  ") == len(TITLES)
-    assert Counter(run.data.tags.get("cached") for run in trained.runs()[-len(TITLES) :]) == {"true": len(TITLES)}
+    count = len(trained.titles())
+    assert capsys.readouterr().out.count("  cached  ") == count
+    assert Counter(run.data.tags.get("cached") for run in trained.runs()[-count:]) == {"true": count}
 
 
 def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) -> None:
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
-    assert set(trained.events(outcome, "cached")) == set(TITLES) - {"promote"}
+    assert set(trained.events(outcome, "cached")) == set(trained.titles()) - {"promote"}
 
 
 def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -297,8 +295,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
             app.main()
     assert caught.value.code == 0
     shown, complaints = capsys.readouterr()
-    merged = {*FOUNDATION} & {*SHARDED, *ON_NODES}
-    assert shown.count("  cached  ") == len(FOUNDATION) + len(merged) and "warning" not in complaints
+    assert shown.count("  cached  ") == len(FOUNDATION) and "warning" not in complaints
     report = Report.read(Path(shown.split("report ")[-1].strip()).parent)
     results, evaluated = report.metrics["results"], Report.read(trained.root / "latest" / "report").metrics["results"]
     for split in ("dev", "test"):
@@ -383,10 +380,10 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
         Path(labelled.settings.ingest.labels).read_text()
         == (labelled_bundle(latest) / "added" / "labels.jsonl").read_text()
     )
-    digests = json.loads(labelled.arguments()["promote"])["source_digests"]
+    digests = labelled.arguments()["promote"].source_digests
     plain = pipelines.Training(trained.command[2], settings, trained.root)
-    changed = {name for name, digest in json.loads(plain.arguments()["promote"])["source_digests"].items()
-               if digest != digests[name]}  # fmt: skip
+    before_labels = plain.arguments()["promote"].source_digests
+    changed = {name for name, digest in before_labels.items() if digest != digests[name]}
     assert changed == {"run.data"}
     # A label of the update's graph is removed at once, and by the next update.
     assert gnn_encoder("labels", "remove", "where is the new violin", "p3", *root) == 0
@@ -397,7 +394,7 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
 
 
 def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, real = ("--root", str(trained.root)), pipelines.run_pipeline
+    root, real = ("--root", str(trained.root)), pipelines.run_calls
 
     def meanwhile(*arguments: Any) -> Outcome:
         outcome = real(*arguments)
@@ -405,7 +402,7 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
         assert gnn_encoder("labels", "remove", "where is the old copper", "p5", *root) == 0
         return outcome
 
-    monkeypatch.setattr(pipelines, "run_pipeline", meanwhile)
+    monkeypatch.setattr(pipelines, "run_calls", meanwhile)
     assert gnn_encoder("update", *root) == 0
     added = Bundle.read(labelled_bundle(trained.root / "latest")).added
     assert added is not None and [label.passage_id for label in added.labels] == ["p9"] and added.changes is not None

@@ -13,13 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from gnn_encoder.engines import lifeline, supervision
+from gnn_encoder.engines.containers import check_engine
+from gnn_encoder.engines.step import peak_gib
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine import threads
 from gnn_encoder.machine.scratch import reserve, scratch
 from gnn_encoder.retrieval.index_file import build_index, load_index
-from gnn_encoder.engines import lifeline, supervision
-from gnn_encoder.engines.containers import check_engine
-from gnn_encoder.engines.step import peak_gib
 from gnn_encoder.settings.outcome import IndexKind
 from gnn_encoder.training import prefetch
 

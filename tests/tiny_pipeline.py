@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gnn_encoder.artifacts import Draft
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines.local import Call
 from gnn_encoder.engines.step import step
+from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest
 from gnn_encoder.tracking.context import Context

@@ -14,9 +14,9 @@ from rich.console import Console
 from gnn_encoder.artifacts import Dataset, DatasetWriter, drafting
 from gnn_encoder.cli import app
 from gnn_encoder.cli.console import LiveConsole, follow, open_console, show_failure
-from gnn_encoder.errors import NEAREST, print_any_text
 from gnn_encoder.engines.local_run import Outcome, _environment
 from gnn_encoder.engines.supervision import Event, Show
+from gnn_encoder.errors import NEAREST, print_any_text
 
 ENCODINGS = ("latin-1", "cp1252", "ascii", "shift_jis")
 SIGNS = "".join(NEAREST)

@@ -16,12 +16,12 @@ from small_disk import small_disk
 
 from gnn_encoder.artifacts import drafting
 from gnn_encoder.artifacts.folder import CLOCK_TICK
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines import lifeline, supervision
-from gnn_encoder.engines.local import CACHE, Engine
+from gnn_encoder.engines.local import CACHE, Call, Engine
 from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.engines.processes import FORK_AFTER, StepProcesses
 from gnn_encoder.engines.supervision import Event
+from gnn_encoder.errors import UserError
 from gnn_encoder.tracking import progress
 
 TESTS = str(Path(__file__).parents[1])
@@ -74,9 +74,7 @@ def tracked(root: Path, name: str) -> dict[str, Any]:
     return {run.info.run_name: run for run in [parent, *children]}
 
 
-def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_run_then_are_reused_then_recomputed_where_corrupt(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, heard = go(root, "first", dataset="some words")
     assert outcome.exit_code == 0
     assert heard.kinds("ingest") == ["starting", "started", "finished", "outputs"]
@@ -110,6 +108,33 @@ def test_steps_run_then_are_reused_then_recomputed_where_corrupt(
     runs = tracked(root, "third")
     assert [runs[name].info.status for name in ("third", "ingest", "bm25_retrieve")] == ["FAILED", "FINISHED", "FAILED"]
     assert runs["bm25_retrieve"].data.tags["error"] == "a bug of two lines"
+
+
+def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_path: Path) -> None:
+    """As two variants of an ablation do that a user names `k < 5` and `k > 5`, or in letters without a Latin one."""
+
+    class Writer:
+        """Runs a step: writes its title into its outputs."""
+
+        def run(self, step: str, executor_input: str) -> int:
+            given = json.loads(executor_input)
+            for name, of in given["outputs"]["artifacts"].items():
+                with drafting(of["artifacts"][0]["uri"], name) as draft:
+                    (draft / "title.txt").write_text(json.loads(given["inputs"]["parameterValues"]["arguments"]))
+            return 0
+
+    titles = ["try_variant: k < 5", "try_variant: k > 5", "try_variant: k 5 2", "try_variant: 川", "try_variant: 山"]
+    calls = [Call("try_variant", title, json.dumps(title), {}, ("dataset",)) for title in titles]
+    engine = Engine(tmp_path, Writer())  # type: ignore[arg-type]
+    engine.execute(calls)
+    assert [(Path(engine.made[title]["dataset"]) / "title.txt").read_text() for title in titles] == titles
+
+    # So do two runs that begin in one second.
+    second = Engine(tmp_path, Writer())  # type: ignore[arg-type]
+    second._run = engine._run
+    second.execute([Call("try_variant", titles[0], json.dumps("another"), {}, ("dataset",))])
+    for made, text in ((engine, titles[0]), (second, "another")):
+        assert (Path(made.made[titles[0]]["dataset"]) / "title.txt").read_text() == text
 
 
 WRONG = ["null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": ""}', "[" * 100_000, "\udcff"]
@@ -151,9 +176,7 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert tracked(root, name)["ingest"].info.status == "FAILED"
 
 
-def test_a_step_without_an_output_has_failed_though_it_ended_well(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_without_an_output_has_failed_though_it_ended_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("ingest", "bm25_retrieve"):
         monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({step: "silent"}))
         outcome, heard = go(root, f"silent {step}", dataset="silent")
@@ -178,9 +201,7 @@ def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written
     assert list(run.glob("ingest/*dataset*")) and not list(run.glob("bm25-retrieve/*bm25_run*"))
 
 
-def test_a_root_on_a_full_disk_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk") as disk:
         root = disk.path / "root"
         root.mkdir()

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from gnn_encoder.settings.calls import calls
+from gnn_encoder.settings.tasks import by_parameter, node_label, training_label
 from node_machines import Machine, machines_of, of_train_gnn, train_apart
 from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.errors import UserError
-from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.engines import nodes
 from gnn_encoder.engines.reranking import every_reranking_call
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.errors import UserError
+from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainQueryGenerator
 from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.pipeline import PIPELINES, Settings
 from gnn_encoder.settings.shared import Merge
-from gnn_encoder.settings.tasks import by_parameter, node_label, training_label
 from gnn_encoder.steps.merge import merge
 from gnn_encoder.tracking.context import CHECKPOINTS, Context
 from gnn_encoder.tracking.mlflow_runs import StepLog

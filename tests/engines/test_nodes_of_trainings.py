@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 from conftest import write_first_run
+from gnn_encoder.settings.calls import STEP_SETTINGS
+from gnn_encoder.settings.tasks import node_label, shared_calls
 from node_machines import machines_for, train_apart
 from slow_store import slow_store
 from tiny_graph import write_gnn_inputs
 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.settings.calls import STEP_SETTINGS
 from gnn_encoder.settings.documents import BuildDocumentGraph
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Call
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.settings.shared import Merge
 from gnn_encoder.settings.systems import CONVERGED
-from gnn_encoder.settings.tasks import node_label, shared_calls
 from gnn_encoder.steps.build_document_graph import build_document_graph
 from gnn_encoder.steps.merge import merge
 

@@ -5,9 +5,10 @@ Two indexes of forty passages find the same hits, so that the later steps have e
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from labelled_bundles import write_inputs
 from gnn_encoder.artifacts import Bundle, read_manifest
 from gnn_encoder.artifacts.folder import README
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.engines import launch
-from gnn_encoder.settings.calls import calls
+from gnn_encoder.engines.local import CACHE, Call, Engine
+from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.flow.graph import Node
+from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.foundation import Bm25Retrieve
-from gnn_encoder.settings.pipeline import Call, StepArguments
 from gnn_encoder.settings.presets import parse_settings
 from gnn_encoder.settings.systems import QUERY_SUM
 from gnn_encoder.steps.bm25_retrieve import bm25_retrieve
@@ -48,6 +51,7 @@ CHANGES = {
     "another margin": ["recommend.margin=0.5"],
 }
 """Name → the settings that differ from `SETTINGS`."""
+STEPS = {step.__name__: step for step in (encode_with_labels, rank, fuse, evaluate, recommend, choose_bundle)}
 ORDER = ("bundle", "run", "fused", "evaluation", "recommendation", "chosen_bundle")
 FAST = ("nothing", "hnsw", "broad hnsw", "a setting of no effect")
 PAIRS = [
@@ -62,56 +66,48 @@ class Root:
     """
 
     def __init__(self, folder: Path, inputs: Mapping[str, Path], shared: "Root | None" = None) -> None:
-        from kfp.local import cache
-
         self.folder, self.inputs, self._shared = folder, inputs, shared
-        self._cache = cache.LocalCache(str(folder / "cache"))
+        self._engine = Engine(folder, SimpleNamespace())  # type: ignore[arg-type]  # its cache alone: the steps run here
         self.executed: list[str] = []
 
     def copy(self, folder: Path) -> "Root":
         """A root in which the same steps are in the cache."""
-        shutil.copytree(self.folder / "cache", folder / "cache")
+        shutil.copytree(self.folder / CACHE, folder / CACHE)
         return Root(folder, self.inputs, self._shared)
 
-    def step(self, function: Any, call: Call, output: str, **inputs: Any) -> Path:
-        """The first output of a step, from the cache if the cache has it; `output`: the names of all, with spaces."""
-        if self._shared and function is encode_with_labels:
-            return self._shared.step(function, call, output, **inputs)
-        given = {name: [artifact(each) for each in path] if isinstance(path, list) else artifact(path)
+    def step(self, node: Node, **inputs: Any) -> Path:
+        """The first output of a call, from the cache if the cache has it."""
+        if self._shared and node.step == "encode_with_labels":
+            return self._shared.step(node, **inputs)
+        arguments = StepArguments(settings=node.settings.model_dump(mode="json"), label=node.label).model_dump_json()
+        call = Call(node.step, node.title, arguments, {}, tuple(declared(node.step).outputs))
+        given = {name: [str(each) for each in (path if isinstance(path, list) else [path])]
                  for name, path in inputs.items()}  # fmt: skip
-        arguments = StepArguments(settings=call.settings.model_dump(mode="json"), label=call.label)
-        given["arguments"] = arguments.model_dump_json()
-        key = self._cache.compute_key(f"comp-{call.step.replace('_', '-')}", image="", full_command=[], arguments=given)
-        if outputs := self._cache.get(key):
-            return Path(outputs[output.split()[0]].uri)
-        folder = self.folder / f"{len(self.executed)}"
-        self.executed.append(arguments.title(call.step))
-        paths = {name: folder / name for name in output.split()}
-        function(given["arguments"], **inputs, **paths)
-        self._cache.put(key, {name: artifact(path) for name, path in paths.items()})
-        return next(iter(paths.values()))
+        key = self._engine._key(call, given)
+        outputs = self._engine._cached(call, key)
+        if outputs is None:
+            folder = self.folder / f"{len(self.executed)}"
+            self.executed.append(node.title)
+            outputs = {name: str(folder / name) for name in call.outputs}
+            STEPS[node.step](arguments, **inputs, **outputs)
+            self._engine._keep(key, outputs)
+        return Path(next(iter(outputs.values())))
 
     def run(self, change: str) -> dict[str, Path]:
         """Runs all steps with changed settings; returns their outputs."""
-        of = calls(parse_settings(SETTINGS, CHANGES[change], source="a test"), ("encode_with_labels", "evaluate"))
+        graph = train(parse_settings(SETTINGS, CHANGES[change], source="a test"))
         data = {"dataset": self.inputs["dataset"]}
         models = {name: self.inputs[name] for name in ("dual_encoder", "passage_vectors", "bm25_index")}
-        bundle = self.step(encode_with_labels, of["encode_query_sum"], "bundle", **data, **models)
-        run = self.step(rank, of["rank_query_sum"], "run", **data, bundle=bundle)
+        bundle = self.step(graph[f"encode_with_labels: {QUERY_SUM}"], **data, **models)
+        run = self.step(graph[f"rank: {QUERY_SUM}"], **data, bundle=bundle)
         ranked = {"lexical_run": self.inputs["bm25_run"], "dense_run": run}
-        fused = self.step(fuse, of["fuse_query_sum"], "convex_run reciprocal_run", **data, **ranked)
+        fused = self.step(graph[f"fuse: {QUERY_SUM}"], **data, **ranked)
         runs = [self.inputs["bm25_run"], run, fused]
-        evaluation = self.step(evaluate, of["evaluate"], "evaluation", **data, runs=runs)
-        advice = self.step(recommend, of["recommend"], "recommendation", **data, evaluation=evaluation)
+        evaluation = self.step(graph["evaluate"], **data, runs=runs)
+        advice = self.step(graph["recommend"], **data, evaluation=evaluation)
         made = {"evaluation": evaluation, "recommendation": advice}
-        chosen = self.step(choose_bundle, of["choose_bundle"], "chosen_bundle", **data, bundles=[bundle], **made)
+        chosen = self.step(graph["choose_bundle"], **data, bundles=[bundle], **made)
         return dict(zip(ORDER, (bundle, run, fused, evaluation, advice, chosen), strict=True))
-
-
-def artifact(path: Path) -> Any:
-    from kfp import dsl
-
-    return dsl.Artifact(name=path.name, uri=str(path), metadata={})
 
 
 def told(path: Path) -> dict[str, Any]:
@@ -123,16 +119,6 @@ def told(path: Path) -> dict[str, Any]:
         "history": {title: (record.settings, record.inputs) for title, record in history.items()},
         "readme": re.sub(r"\| \d+ \|", "| … |", readme.read_text("utf-8")) if readme.exists() else "",
     }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def content_cache() -> Iterator[None]:
-    """The cache by content in the place of kfp's, which calls itself by its name."""
-    from kfp.local import cache
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "LocalCache", launch._content_cache(cache.LocalCache))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 
 from gnn_encoder.artifacts import Dataset, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.engines import team
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
-from gnn_encoder.engines import team
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.steps.train_dual_encoder import train_dual_encoder

@@ -21,10 +21,10 @@ from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 
 from gnn_encoder.artifacts import Dataset
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines import nodes, trainer, trainer_api
 from gnn_encoder.engines.trainer import Training, train_job, trouble
 from gnn_encoder.engines.trainer_api import TRAINER, TRAINING
+from gnn_encoder.errors import UserError
 from gnn_encoder.settings.graph import BuildGraph
 from gnn_encoder.settings.pipeline import Call, StepArguments
 from gnn_encoder.settings.reranking import TrainReranker

@@ -8,9 +8,9 @@ from bundles import fill_bundle
 
 from gnn_encoder.artifacts import Bundle, Dataset, drafting
 from gnn_encoder.artifacts.history import Record, write_history
+from gnn_encoder.engines.pipelines import _bm25_settings
 from gnn_encoder.models.dual_encoder import TextEncoder
 from gnn_encoder.retrieval.bm25 import Bm25
-from gnn_encoder.engines.pipelines import _bm25_settings
 from gnn_encoder.settings.bm25 import IndexBm25
 
 

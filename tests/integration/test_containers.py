@@ -15,10 +15,10 @@ from integration.engine import BASE, Engine
 from runs.test_launch import Recorder, tracked, wait_for
 
 from gnn_encoder.cli import app
-from gnn_encoder.errors import UserError
 from gnn_encoder.engines import launch, lifeline
 from gnn_encoder.engines.containers import CERTIFICATES, ContainerRun, Containers, check_engine, settings_of
 from gnn_encoder.engines.local_run import Outcome, run_pipeline
+from gnn_encoder.errors import UserError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -1,7 +1,6 @@
 """The package of a graph for the example cluster: its calls and artifacts, and the right needs on the right tasks."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kfp
@@ -13,7 +12,7 @@ from packages import arguments_without_digests, documents, graph_of, packaged
 from gnn_encoder.engines.containers import IMAGE
 from gnn_encoder.engines.trainer_api import TRAINER
 from gnn_encoder.flow.arguments import StepArguments
-from gnn_encoder.flow.graph import Given, Graph, Output
+from gnn_encoder.flow.graph import Given, Output
 from gnn_encoder.kubeflow.cluster import Cluster, trainings
 from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.kubeflow.package import load_cluster, write_package
@@ -161,7 +160,7 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
     )
 
 
-def artifacts_of(graph: Graph, task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+def artifacts_of(task: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
     """Input of a task → the task and the output that it reads, or the address of an importer."""
     found: dict[str, Any] = {}
     for name, given in task["inputs"].get("artifacts", {}).items():
@@ -189,7 +188,7 @@ def test_each_call_of_the_graph_is_a_task_with_its_arguments_inputs_and_order(pi
                 key = f"{name}_{number}" if isinstance(value, tuple) else name
                 known = (task_name(artifact.node.title), artifact.name) if isinstance(artifact, Output) else None
                 expected[key] = known or (artifact.address if isinstance(artifact, Given) else "")
-        assert artifacts_of(graph, task, spec) == expected
+        assert artifacts_of(task, spec) == expected
         assert {task_name(each.title) for each in node.before()} <= set(task.get("dependentTasks", ()))
         container = containers(spec)[task_name(node.title)]
         assert container["command"] == ["python3", "-m", "gnn_encoder.steps", node.step]
@@ -357,7 +356,7 @@ def test_a_retry_without_pauses() -> None:
     assert [name for name, task in tasks_of(spec).items() if "retryPolicy" in task] == ["ingest"]
 
 
-def test_steps_that_share_work_are_merged(tmp_path: Path) -> None:
+def test_steps_that_share_work_are_merged() -> None:
     spec, _ = made(Cluster(), "train", "score_candidates.shards=3")
     parts = [f"score-candidates-{part}-of-3" for part in (1, 2, 3)]
     merge = tasks_of(spec)["merge-score-candidates"]["inputs"]["artifacts"]

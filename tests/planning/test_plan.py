@@ -16,13 +16,12 @@ from typer.testing import CliRunner
 from gnn_encoder.artifacts import Dataset
 from gnn_encoder.cli.app import app
 from gnn_encoder.errors import UserError
+from gnn_encoder.pipelines.train import train as train_graph
 from gnn_encoder.planning import rates as measuring
 from gnn_encoder.planning.auto import budget_seconds, planned
 from gnn_encoder.planning.facts import DataFacts, data_facts
 from gnn_encoder.planning.plan import FEWEST, LENGTHS, OTHER_LABELS, PER_QUERY, RESERVE, Plan, plan_run
 from gnn_encoder.planning.rates import Rates, measure_rates
-from gnn_encoder.settings.calls import calls
-from gnn_encoder.settings.pipeline import PIPELINES
 from gnn_encoder.settings.presets import load_settings, parse_settings
 
 RATES = Rates("a machine", 30_000.0, 6_000.0)
@@ -62,7 +61,7 @@ def test_a_plan_fits_its_budget_and_is_a_preset() -> None:
         assert settings.train_dual_encoder.passage_length in LENGTHS
         kept = settings.ingest.max_trained_queries or train
         assert kept == train or FEWEST <= kept < train
-        assert len(calls(settings, PIPELINES["train"])["choose_graph"].settings.tried)  # type: ignore[attr-defined]
+        assert len(train_graph(settings)["choose_graph"].settings.tried)  # type: ignore[attr-defined]
 
 
 def test_more_time_is_never_less_training() -> None:

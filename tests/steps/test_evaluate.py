@@ -404,12 +404,10 @@ def test_a_system_that_finds_nothing_keeps_its_row(tiny_dataset: Dataset, tmp_pa
     nothing = Run.from_hits(np.arange(0), np.empty((0, 0), np.int32), np.empty((0, 0), np.float32))
     with drafting(tmp_path / BM25, "run") as draft:
         nothing.write(draft, BM25)
-    with drafting(tmp_path / "not asked for", "run"):
-        pass  # a system that the settings leave out
     fuse(Fuse(), dataset=japanese.path, lexical_run=tmp_path / BM25, dense_run=runs[0], **{
         name: tmp_path / name for name in ("convex_run", "reciprocal_run")
     })  # fmt: skip
-    given = [tmp_path / BM25, tmp_path / "not asked for", *runs, tmp_path / "convex_run", tmp_path / "reciprocal_run"]
+    given = [tmp_path / BM25, *runs, tmp_path / "convex_run", tmp_path / "reciprocal_run"]
     settings = Evaluate(permutations=50, resamples=50)
     evaluate(settings, dataset=japanese.path, runs=given, evaluation=tmp_path / "evaluation")
     found = Evaluation.read(tmp_path / "evaluation")

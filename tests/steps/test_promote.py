@@ -4,20 +4,18 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from gate import CALM, Gate
 from manifests import write_manifest
 from mlflow_store import write_store
 
-import components
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.report import Decision
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.measures import NAMES
+from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.promotion.registry import CHAMPION, PREVIOUS
-from gnn_encoder.settings.pipeline import StepArguments
 from gnn_encoder.steps.promote import promote
 
 
@@ -113,10 +111,9 @@ def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
 def test_a_bundle_is_registered_where_its_artifact_lies(gate: Gate, root: str) -> None:
     """On a cluster, the path is of one pod's disk. The next pod keeps the champion that it cannot read."""
     paths = gate.inputs("one", 5)
-    artifacts = {name: SimpleNamespace(path=str(path), uri=f"{root}/{name}") for name, path in paths.items()}
-    artifacts["decision"] = SimpleNamespace(path=str(gate.folder / "one" / "decision"))
-    arguments = StepArguments(settings=CALM.model_dump()).model_dump_json()
-    components.promote.python_func(arguments, **artifacts)
+    call = StepArguments(settings=CALM.model_dump()).model_dump_json()
+    addresses = {name: f"{root}/{name}" for name in paths}
+    promote(call, addresses=addresses, **paths, decision=gate.folder / "one" / "decision")
     assert gate.models.find(CHAMPION).tags["bundle"] == f"{root}/bundle"
     if not root.startswith("s3://"):
         better = gate.decided("two", 18)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gnn_encoder import __version__
-from gnn_encoder.cli import clusters, datasets, labels, models
+from gnn_encoder.cli import bundles, clusters, datasets, labels, models
 from gnn_encoder.cli.options import (
     DEFAULT_ROOT,
     Data,
@@ -24,6 +24,9 @@ from gnn_encoder.cli.options import (
     Systems,
     named_systems,
 )
+from gnn_encoder.cli.prune import prune
+from gnn_encoder.cli.retrain import retrain
+from gnn_encoder.cli.serving import serve
 from gnn_encoder.errors import CONTROL, UserError, print_any_text, without_password
 
 app = typer.Typer(
@@ -182,6 +185,8 @@ def presets() -> None:
 
 
 app.command(name="compile")(clusters.compile_)
+for command in (retrain, prune, serve, bundles.search, bundles.copy, bundles.export, bundles.explain, bundles.evaluate):
+    app.command()(command)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gnn_encoder.cli.options import (
+    PRESET,
     ClusterFile,
     Data,
     FirstStage,
@@ -62,9 +63,7 @@ def submit(
     needs = load_cluster(cluster)
     job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
     if dry_run:
-        package = package or Path(f"gnn-encoder-{pipeline}.yaml")
-        if package.suffix not in (".yaml", ".yml"):
-            raise UserError(f"--package {package}: the name of a package ends with .yaml")
+        package = _file(package, pipeline, "--package")
         write_package(job.graph, job.arguments(), needs, package)
         _show(_table_of(job.graph, needs))
         typer.echo(f"\nwrote {package}")
@@ -76,7 +75,7 @@ def submit(
 
 
 def compile_(
-    preset: Preset,
+    preset: Annotated[str | None, PRESET] = None,
     dataset: Data = None,
     overrides: Overrides = None,
     pipeline: Pipeline = "train",
@@ -99,9 +98,19 @@ def compile_(
         for path in write_components(components, needs):
             typer.echo(f"wrote {path}")
         return
+    if preset is None:
+        raise UserError("give --preset for the package of a run, or --components DIR for all steps")
+    output = _file(output, pipeline, "-o")
     job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
-    write_package(job.graph, job.arguments(), needs, output or Path(f"gnn-encoder-{pipeline}.yaml"))
-    typer.echo(f"wrote {output or f'gnn-encoder-{pipeline}.yaml'}")
+    write_package(job.graph, job.arguments(), needs, output)
+    typer.echo(f"wrote {output}")
+
+
+def _file(package: Path | None, pipeline: str, option: str) -> Path:
+    """Returns the file for a package; KFP's pages take no other names."""
+    if package and package.suffix not in (".yaml", ".yml"):
+        raise UserError(f"{option} {package}: the name of a package ends with .yaml")
+    return package or Path(f"gnn-encoder-{pipeline}.yaml")
 
 
 def runs(

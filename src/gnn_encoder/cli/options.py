@@ -25,7 +25,8 @@ def given_root(text: str | Path) -> Path:
     return folder
 
 
-Preset = Annotated[str, typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")]
+PRESET = typer.Option(help="Name of a preset (`gnn-encoder presets`), or your own YAML file.")
+Preset = Annotated[str, PRESET]
 Data = Annotated[str | None, typer.Option("--dataset", help="Path or URI of the data; by default that of the preset.")]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="STEP.KEY=VALUE", help="Change a setting; repeatable.")

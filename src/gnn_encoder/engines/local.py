@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class Engine:
         self.made: dict[str, dict[str, str]] = {}
         """Title → output → folder."""
         self.interrupted = False
-        self._run = folder / time.strftime("%Y%m%d-%H%M%S")  # a root has one run at a time
+        self._run = folder / time.strftime("%Y%m%d-%H%M%S")
 
     def execute(self, calls: Iterable[Call]) -> None:
         """Runs the calls, or reuses their results. Raises `Failed` for the first call that fails."""
@@ -147,7 +148,7 @@ class Engine:
     def _started(self, call: Call, inputs: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Runs the call's step, and returns its outputs."""
         emit(call.title, "starting")
-        folder = self._run / re.sub(r"[^a-z0-9]+", "-", call.title.lower()).strip("-")
+        folder = self._folder(call.title)
         outputs = {name: str(folder / name) for name in call.outputs}
         if code := self.steps.run(call.step, executor_input(call, inputs, outputs)):
             if cause := getattr(self.steps, "cause", ""):
@@ -157,6 +158,15 @@ class Engine:
             emit(call.title, "lost", message="ended well, but wrote no output")
             raise Failed(f"{call.title} wrote no output")
         return outputs
+
+    def _folder(self, title: str) -> Path:
+        """Returns a new folder for a call's outputs.
+
+        Titles may differ in signs, or in letters that the name lacks, and two runs may begin in one second.
+        """
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        names = chain([name], (f"{name}--{number}" for number in count(2)))
+        return next(folder for folder in map(self._run.joinpath, names) if not folder.exists())
 
     def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
         entry = self.folder / CACHE / f"{key}.json"

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from multiprocessing import forkserver, get_context, util
 from multiprocessing import spawn as _spawn  # noqa: F401  it notes sys.executable
 
@@ -71,9 +72,7 @@ def _new_process(step: str, executor_input: str) -> int:
 
 
 def _execute(step: str, executor_input: str) -> None:
-    from gnn_encoder.steps.__main__ import main
-
-    main([step, "--executor_input", executor_input])
+    import_module("gnn_encoder.steps.__main__").main([step, "--executor_input", executor_input])
 
 
 def _make_temporary_folder() -> None:

@@ -182,7 +182,9 @@ def _file_digest(path: str) -> str:
 
 def package_digest() -> str:
     """Returns the digest of this package's whole source, which is also a label of the images."""
-    files = sorted(path for kind in ("*.py", "*.j2") for path in SOURCE.rglob(kind))
+    # `rglob` would not follow the link to the pipelines.
+    patterns = [f"{rooms}{kind}" for rooms in ("", "*/**/") for kind in ("*.py", "*.j2")]
+    files = sorted(path for pattern in patterns for path in SOURCE.glob(pattern))
     return digest_of({path.relative_to(SOURCE).as_posix(): sha256(path) for path in files})
 
 

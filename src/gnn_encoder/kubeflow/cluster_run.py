@@ -48,11 +48,11 @@ def cluster_run(found: Any) -> ClusterRun:
         created=found.created_at,
         # For an unfinished run the server sends the epoch as the end.
         finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
-        steps={name: state for name, state in states.items() if step_of_task(name)},
+        steps={n: state for n, state in states.items() if step_of_task(n) and not n.endswith(DRIVER)},
         failed={
             name: _pod(nodes, name, templates.get(name, ""))
             for name in failed
-            if name == "importer" or name.endswith(DRIVER) or step_of_task(name)
+            if name.startswith("importer") or name.endswith(DRIVER) or step_of_task(name)
         },
         terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
         error=printable(one_line(found.error.message)) if found.error and found.error.message else "",

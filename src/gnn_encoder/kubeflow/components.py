@@ -98,7 +98,8 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
         "schemaVersion": "2.1.0",
         "sdkVersion": "kfp-2.17.0",
     }
-    return yaml.safe_dump(document, sort_keys=False)
+    # KFP reads a component's description off the third line.
+    return f"# PIPELINE DEFINITION\n# Name: {name}\n# Description: {step.purpose}\n{yaml.safe_dump(document)}"
 
 
 def write_components(folder: Path, cluster: Cluster) -> Iterator[Path]:

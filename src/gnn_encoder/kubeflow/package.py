@@ -103,7 +103,7 @@ def _task(
     }
     parameters = {parameter: given[name] for name, parameter in run_parameters(step).items()}
     made = component(step, cluster.image(node.step) or IMAGE, task_name(node.title), lists)
-    task = made(arguments=arguments.model_dump_json(), **parameters, **inputs)
+    task = made(arguments=arguments.model_dump_json(exclude_defaults=True), **parameters, **inputs)
     task.set_caching_options(cluster.caching)
     _set_task_needs(task, cluster.needs(node.step), cluster.images)
     return task

@@ -80,7 +80,7 @@ class ClusterTraining:
 
 
 def training(cluster: Cluster, preset: str, dataset: str | None, overrides: Iterable[str]) -> ClusterTraining:
-    """Returns the training pipeline of a preset for a cluster; for this machine see `runs.pipelines.training`.
+    """Returns the training pipeline of a preset for a cluster; for this machine see `engines.pipelines.training`.
 
     Raises UserError for a step without an image, a setting that names a folder of this machine, a training with more
     processes than GPUs, and a bundle that later runs cannot read. No request is sent to a store or a hub.

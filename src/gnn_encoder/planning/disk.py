@@ -150,8 +150,7 @@ class _Forecast:
         whole, tasks = self.steps[call.step](call.settings), getattr(call.settings, "shards", 1)
         if call.step == "merge" and call.label in RANKED:
             own: Any = next(each.settings for each in self.calls if each.step == call.label)
-            if own.shards > 1:
-                whole = self.steps["rerank"](own) if call.label == "rerank" else self._retrieved(own)
+            whole = self.steps["rerank"](own) if call.label == "rerank" else self._retrieved(own)
         kept, meanwhile = (size / tasks for size in whole)
         return Space(call.title, int(kept) + ARTIFACT, int(meanwhile))
 

@@ -24,7 +24,7 @@ from gnn_encoder.tracking.pipeline_run import impatient
 
 
 class Job(Protocol):
-    """A training pipeline that can run: `runs.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
+    """A training pipeline that can run: `engines.pipelines.Training` or `kubeflow.submission.ClusterTraining`."""
 
     @property
     def settings(self) -> Settings:

@@ -144,7 +144,7 @@ NUMBERS = {"shard", "node"}
 
 def settable(step: str) -> set[str]:
     """Names of the settings in a step's section. A variant's graph and training are set in the main steps' sections."""
-    return set(type(getattr(Settings(), step)).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
+    return set(type(Settings.model_fields[step].default).model_fields) - ELSEWHERE.get(step, set()) - NUMBERS
 
 
 def _refuse_unknown(source: str, what: str, names: Iterable[str], known: Iterable[str]) -> None:

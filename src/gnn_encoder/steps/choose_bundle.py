@@ -37,8 +37,7 @@ def choose_bundle(
 ) -> Metrics:
     """Takes the bundle of the recommended system, or of the system of an earlier run's bundle (`previous`).
 
-    The evaluation and the graph are for the README only. A bundle without files belongs to a system that the settings
-    leave out.
+    The evaluation and the graph are for the README only. DPR's bundle has no files if DPR is not recommended.
 
     Raises:
         UserError: no bundle is of that system, the recommendation's evaluation did not rank the bundle, or the

@@ -16,10 +16,10 @@ def choose_reranker(
 ) -> Metrics:
     """Copies the scorer, one of `scorers`, that made the best of `runs`; without dev labels, that of the last run.
 
-    A run without files belongs to a system that the settings leave out. SS-BERT(d) and QSF are not among the runs,
-    because a search could not rank as they do: a bundle has no query generator, and does not say a passage's section.
+    SS-BERT(d) and QSF are not among the runs, because a search could not rank as they do: a bundle has no query
+    generator, and does not say a passage's section.
     """
-    data, runs = Dataset(dataset), [path for path in runs if read_manifest(path).files]
+    data = Dataset(dataset)
     qrels, ids = data.judged("dev"), data.judged_ids()
     dev, measure = labelled_queries(qrels), (settings.measure,)
     documents = documents_of(data, measure)

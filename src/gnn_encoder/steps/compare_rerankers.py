@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, GeneratedQueries, Report, Run
 from gnn_encoder.artifacts.history import History, joined, read_history
 from gnn_encoder.engines.step import Metrics, step
 from gnn_encoder.evaluation.measures import labelled_queries
@@ -32,12 +32,12 @@ def compare_rerankers(
     first_run: Path,
     evaluation: Path,
     rerankers: list[Path],
-    generated_queries: Path,
     study: Draft,
+    generated_queries: Path | None = None,
 ) -> Metrics:
-    """Compares the re-rankers' figures, trainings and outputs; `rerankers` and `generated_queries` may be empty."""
+    """Compares the re-rankers' figures, trainings and outputs."""
     data, evaluated, asked = Dataset(dataset), Evaluation.read(evaluation), RERANKING_STUDIES[settings.study]
-    trained = {list(read_history(path))[-1]: path for path in rerankers if read_manifest(path).files}
+    trained = {list(read_history(path))[-1]: path for path in rerankers}
     history, metrics = joined(trained.values()), {**evaluated.metrics, "study": settings.study}
     compared = {one: other for one, other in asked.against.items() if {one, other} <= {*settings.systems}}
     against = {ALL_SYSTEMS[one].title: ALL_SYSTEMS[other].title for one, other in compared.items()}
@@ -54,7 +54,7 @@ def compare_rerankers(
         pairs = f"{settings.diffusion_pairs:,} pairs of a {metrics['headline_split']} query and one of its first hits"
         caption = f"Cosines of the encoder's outputs (BERT-DMN Fig. 3), of at most {pairs}. Dotted: the mean."
         plots["diffusion"] = Plot(diffusion_plot(found), caption)
-    if read_manifest(generated_queries).files:
+    if generated_queries:
         metrics |= queries_metrics(data, GeneratedQueries.read(generated_queries), history)
     if metrics["thresholds"]:
         values = {

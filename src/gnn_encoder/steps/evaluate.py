@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, Evaluation, Run
 from gnn_encoder.artifacts.tables import System
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
@@ -27,7 +27,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     """Measures the runs one at a time, to save memory, and compares each with the baseline.
 
     Queries without a positive label are left out and counted. A query without a hit counts 0, also if a system finds
-    nothing for any query. A run without files belongs to a system that the settings leave out.
+    nothing for any query.
 
     Raises:
         UserError: no labelled dev or test query, a measure of documents of data without documents, two runs of one
@@ -42,9 +42,6 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     depth = min(settings.depth, len(data.passages))
     facts: dict[str, dict[str, Any]] = {}
     for path in runs:
-        if not read_manifest(path).files:
-            progress.advance()
-            continue
         system, run = System.of(path), Run.read(path)
         if not system.name or system.name in facts:
             raise UserError(f"{path}: each run needs a system's name of its own, not {system.name!r}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
@@ -26,10 +27,9 @@ def rank(
     run: Draft,
     bundle: Path | None = None,
 ) -> Metrics:
-    """Ranks with the vectors of a bundle, or with the backbone in the settings.
-
-    If none is given, no run is written, and the tables leave the system out.
-    """
+    """Ranks with the vectors of a bundle, or with the backbone in the settings; a UserError if there is neither."""
+    if not bundle and not settings.backbone:
+        raise UserError(f"nothing ranks for {settings.system}: give a bundle, or set rank.backbone")
     data = Dataset(dataset)
     asked = evaluated_queries(data)
     texts, depth, left_out = data.query_texts(asked), min(settings.depth, len(data.passages)), data.identical[asked]
@@ -46,15 +46,13 @@ def rank(
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
         queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
-    elif settings.backbone:
+    else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)
         vectors = scratch(len(data.passages), encoder.width, folder=run.path)
         progress = context.progress("encoding", len(vectors), "passages")
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
         scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
-    else:
-        return {"headline": "neither a bundle nor a backbone"}
     ranking = Run.from_hits(asked, passages, scores)
     ranking.write(run, settings.system, **facts)
     return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}
