@@ -54,7 +54,7 @@ def test_the_whole_pipeline_through_the_store(
     done = list(launcher.run(step_arguments(settings, STEPS, registry=tracking_server.uri)))
 
     assert len(done) == len(titles(Settings()))
-    get_folder(launcher.artifacts["evaluate", "report"]["uri"], tmp_path / "report", indexed=False)
+    get_folder(launcher.artifacts["report", "report"]["uri"], tmp_path / "report", indexed=False)
     there = Report.read(tmp_path / "report").metrics["results"]
     for split, systems in Report.read(here.outputs["report"]).metrics["results"].items():
         for system, figures in systems.items():
