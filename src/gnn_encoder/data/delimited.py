@@ -286,9 +286,9 @@ def read_passages(path: Path, problems: Problems, *, dpr: bool = False) -> Itera
 
 
 def _names_columns(names: list[str], at: Mapping[str, int]) -> bool:
-    """Whether a first row with some known names (`at`) of passages' columns is a header line, of unknown names besides.
+    """Whether a first row is a header line that names only some columns of passages; `at`: the columns that it names.
 
-    It is none where one of its fields may be a title or text that is such a word, below an id with a digit.
+    A row `7, text, Title` may be a passage, so an id with a digit makes the row a passage.
     """
     is_id = names[0] in PASSAGE_COLUMNS["id"]
     return is_id or (len(at) >= min(2, max(1, len(names) - 1)) and not re.search(r"\d", names[0]))
@@ -306,13 +306,13 @@ def read_candidates(path: Path, problems: Problems, name: str) -> Iterator[Candi
         at = {"query": 0, "passage": 1}
     names = {what: header.fields[column] for what, column in at.items()} if is_named else {}
     for rows in quoted_rows(path, range(2, 5), problems, name, header.line if is_named else 0):
-        query, passage = (rows.columns[at[what]] for what in POOL_COLUMNS)
-        keep = np.ones(len(query), bool)
+        (query, passage), lines = (rows.columns[at[what]] for what in POOL_COLUMNS), rows.lines
         if names:  # files may be joined with their headers
             again = pc.and_(pc.equal(query, names["query"]), pc.equal(passage, names["passage"]))
-            keep = ~again.to_numpy(zero_copy_only=False)
-        query, passage = query.filter(pa.array(keep)), passage.filter(pa.array(keep))
-        yield CandidateRows(query, passage, name, np.asarray(rows.lines)[keep].tolist())
+            keep = pc.invert(again)
+            query, passage = query.filter(keep), passage.filter(keep)
+            lines = np.asarray(lines)[keep.to_numpy(zero_copy_only=False)].tolist()
+        yield CandidateRows(query, passage, name, lines)
 
 
 def read_trec_labels(path: Path, split: str, problems: Problems) -> Iterator[Label]:

@@ -291,7 +291,7 @@ class Questions:
     def _has_words(self, source: Source, wanted: dict[str, int]) -> np.ndarray:
         """bool [queries]: queries with the words of the passage that has their id; `wanted`: rows of queries by id."""
         same, texts = np.zeros(len(self.queries), dtype=bool), self.queries["text"]
-        names = pa.array(wanted, TEXT)
+        names = pa.array(list(wanted), TEXT)
         for rows in source.passages(Problems()):
             ids = pa.array(rows.ids, TEXT) if isinstance(rows.ids, list) else rows.ids
             for place in np.flatnonzero(pc.is_in(ids, value_set=names.cast(ids.type)).to_numpy(zero_copy_only=False)):

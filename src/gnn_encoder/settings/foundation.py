@@ -58,7 +58,7 @@ class Ingest(StepSettings):
     """A passage with the id of a query is the query itself, as in ArguAna, and is left out of its hits, by BEIR's rule
     of this name: in every ranking, as a candidate of training, and in the figures. A passage with other words is a hit,
     because then the ids are equal by chance, if the query is labelled with it, or if the data are not in BEIR's layout
-    (MS MARCO numbers queries and passages alike). `data check` counts both."""
+    (MS MARCO numbers queries and passages alike). `data check` counts the queries that the rule applies to."""
     labels: str = ""
     """A file of `gnn-encoder labels add` (`labels.jsonl`): further labels of training queries. `run`, `update` and
     `retrain` take the labels that were added to the bundle in ROOT/latest, if it was made from the same data."""
