@@ -1,13 +1,13 @@
-"""The followers of a training as a TrainJob: what is created, what ends it, and that they train what one trains."""
+"""A training as a TrainJob: what is created, what ends it, and that its pods train what one process trains."""
 
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -15,29 +15,37 @@ from typing import Any
 import pytest
 import torch
 from conftest import write_first_run
-from kubernetes_api import JOBS, LEADER, PODS, KubernetesApi, check_train_job, leaders_pod
-from node_machines import LOST, Machine, machines_for, machines_of, train_apart
+from kubernetes_api import JOBS, PODS, STEP_POD, KubernetesApi, check_train_job, steps_pod
 from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
+from trainjobs import REQUESTS, assert_close, cluster, source, stored, trained, weights_of
 
-from gnn_encoder.artifacts import Dataset
-from gnn_encoder.engines import nodes, trainer, trainer_api
-from gnn_encoder.engines.trainer import Training, train_job, trouble
-from gnn_encoder.engines.trainer_api import TRAINER, TRAINING
+from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts.history import read_history
+from gnn_encoder.engines import elastic, trainer, trainer_api
+from gnn_encoder.engines.trainer import Training, follow, train_job, trouble
+from gnn_encoder.engines.trainer_api import TRAINING
+from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.graph import BuildGraph
-from gnn_encoder.settings.pipeline import Call, StepArguments
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.settings.documents import BuildDocumentGraph
+from gnn_encoder.settings.foundation import TrainCrossEncoder, TrainDpr, TrainDualEncoder, TrainQueryGenerator
+from gnn_encoder.settings.graph import BuildGraph, TrainGnn
 from gnn_encoder.settings.reranking import TrainReranker
-from gnn_encoder.tracking.context import CHECKPOINTS, TOKENS, Context
-from gnn_encoder.tracking.mlflow_runs import StepLog
+from gnn_encoder.steps.build_document_graph import build_document_graph
+from gnn_encoder.steps.train_cross_encoder import train_cross_encoder
+from gnn_encoder.steps.train_dpr import train_dpr
+from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
+from gnn_encoder.steps.train_gnn import train_gnn
+from gnn_encoder.steps.train_query_generator import train_query_generator
+from gnn_encoder.steps.train_reranker import train_reranker
+from gnn_encoder.tracking.context import CHECKPOINTS
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = "s3://bucket/checkpoints"
-RUNTIME = "ClusterTrainingRuntime/torch-distributed"
-INPUTS = {"dataset": "s3://bucket/run/dataset", "graph": "minio://bucket/run/graph"}
-CALL = StepArguments(settings={"nodes": 3, "node": 0, "note": "$(HOME)"}, label="node 1 of 3", code_digest="c")
-TRAINED = Training("train_gnn", CALL, "k" * 64, 3, INPUTS, ("gnn_encoder",))
-ENVIRONMENT = {"AWS_ENDPOINT_URL": "https://store:7443", TRAINER: RUNTIME}
+PLACE = f"{ROOT}/train_gnn-{'k' * 20}-training"
+TRAINED = Training("train_gnn", "train_gnn", "k" * 64, nodes=3, processes=2, place=PLACE)
+FORBIDDEN = 'trainjobs is forbidden: User "system:serviceaccount:retrieval:runner" cannot create resource "trainjobs"'
 
 
 @pytest.fixture
@@ -46,74 +54,34 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStore]:
         yield store
 
 
-FORBIDDEN = 'trainjobs is forbidden: User "system:serviceaccount:retrieval:runner" cannot create resource "trainjobs"'
-
-
-@contextmanager
-def cluster(monkeypatch: pytest.MonkeyPatch, folder: Path, starts: bool = False, **env: str) -> Iterator[KubernetesApi]:
-    """A cluster of which this process is the leader's pod; its followers have files in `folder` alone."""
-    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_DEFAULT_REGION", "GNN_ENCODER_S3_ADDRESSING")
-    given = {name: os.environ.get(name, "") for name in names}
-    own = folder / "follower"
-    own.mkdir(parents=True)
-    source = Path(nodes.__file__).parents[2]
-    given |= {CHECKPOINTS: ROOT, nodes.LOST: str(LOST), "OMP_NUM_THREADS": "1", TOKENS: str(own / "tokens")}
-    given |= {"TMPDIR": str(own), "PYTHONPATH": f"{own}{os.pathsep}{source}"}
-    # Like node_training.py: some gradients are zero but for rounding.
-    same = "from functools import partial\nimport torch\ntorch.optim.AdamW = partial(torch.optim.AdamW, eps=1e-4)\n"
-    (own / "sitecustomize.py").write_text(same, "utf-8")
-    pod = leaders_pod(
-        given | env | {TRAINER: RUNTIME}, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, own / "termination-log"
-    )
-    with KubernetesApi(pod, {"secret-key": "secret"}, folder, starts) as api:
-        monkeypatch.setenv("KUBECONFIG", str(api.config))
-        monkeypatch.setenv("KFP_POD_NAME", LEADER)
-        monkeypatch.setattr(trainer, "POLL_SECONDS", 0.2)
-        if not starts:
-            monkeypatch.setattr(trainer, "END_SECONDS", 0.0)  # a TrainJob without pods is never complete
-        yield api
-
-
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KubernetesApi]:
-    with cluster(monkeypatch, tmp_path / "cluster") as api:
+    with cluster(monkeypatch, tmp_path / "cluster", ROOT, starts=False) as api:
         yield api
 
 
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
-    monkeypatch.setenv(nodes.LOST, "2")
-    return Context("train_gnn", StepLog(), "key")
-
-
-def led(context: Context) -> Any:
-    """The leader's block, of a training with three nodes."""
-    return nodes.gathered(context, 0, 3, partial(TRAINED.followers, RUNTIME))
-
-
-def test_a_trainjob_has_what_the_leaders_pod_has_and_nothing_of_kfp(tmp_path: Path) -> None:
-    pod = leaders_pod(ENVIRONMENT, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, tmp_path / "log")
-    job = train_job("train-gnn-1", RUNTIME, TRAINED, pod)
+def test_a_trainjob_has_what_the_steps_pod_has_and_nothing_of_kfp(tmp_path: Path) -> None:
+    environment = {"AWS_ENDPOINT_URL": "https://store:7443", TRAINER: REQUESTS.model_dump_json()}
+    pod = steps_pod(environment, {"AWS_SECRET_ACCESS_KEY": "secret-key"}, tmp_path / "log")
+    job = train_job("train-gnn-1", REQUESTS, TRAINED, pod)
     check_train_job(json.loads(json.dumps(job)))
     assert job["metadata"]["labels"] == {
         "gnn-encoder/training": "k" * 20, "kueue.x-k8s.io/queue-name": "gpus", "pipeline/runid": "run-0",
     }  # fmt: skip
-    assert job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": LEADER, "uid": "b1"}]
+    assert job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": STEP_POD, "uid": "b1"}]
     own = job["spec"]["trainer"]
-    assert own["numNodes"] == 2 and own["image"] == "registry.example.com/gnn-encoder-python:0.1.0-gpu"
+    assert (own["numNodes"], own["numProcPerNode"]) == (3, 2)
+    assert own["image"] == "registry.example.com/gnn-encoder-python:0.1.0-gpu"
+    assert own["command"] == ["python3", *elastic.COMMAND] and own["args"] == [PLACE]
     assert own["env"] == [
         {"name": "AWS_ENDPOINT_URL", "value": "https://store:7443"},
         {
             "name": "AWS_SECRET_ACCESS_KEY",
             "valueFrom": {"secretKeyRef": {"name": "store", "key": "secret-key"}},
         },
+        {"name": "GNN_ENCODER_TERMINATION_LOG", "value": str(tmp_path / "log")},
     ]
-    assert own["resourcesPerNode"]["limits"] == {"cpu": "8", "nvidia.com/gpu": "4"}
-    assert "$$(HOME)" in own["args"][0] and "$(HOME)" not in own["args"][0].replace("$$", "")
-    given = json.loads(own["args"][0].replace("$$", "$"))
-    assert given["inputs"] == {"dataset": "s3://bucket/run/dataset", "graph": "s3://bucket/run/graph"}
-    assert StepArguments.model_validate(given["arguments"]) == CALL
+    assert own["resourcesPerNode"] == REQUESTS.resources, "those of the cluster file, not those of the waiting pod"
     (jobs,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     template = jobs["template"]["spec"]["template"]
     assert template["metadata"]["labels"] == {
@@ -131,19 +99,23 @@ def test_a_trainjob_has_what_the_leaders_pod_has_and_nothing_of_kfp(tmp_path: Pa
 
 
 @pytest.mark.parametrize("address", ["", "/minio/bucket/graph", "gs://bucket/graph"])
-def test_an_input_that_followers_cannot_read_is_named(address: str, tmp_path: Path) -> None:
-    training = Training("train_gnn", CALL, "key", 3, {"graph": address}, ())
-    with pytest.raises(
-        UserError, match=f"the input graph is at {address or 'no address'}, which the pods of a TrainJob"
-    ):
-        train_job("a", RUNTIME, training, leaders_pod({}, {}, tmp_path))
+def test_an_input_that_pods_cannot_read_is_named(address: str) -> None:
+    assert elastic.readable({"graph": "minio://bucket/run/graph"}) == {"graph": "s3://bucket/run/graph"}
+    with pytest.raises(UserError, match=f"the input graph is at {address or 'no address'}, which the pods of a Train"):
+        elastic.readable({"graph": address})
+
+
+def test_nodes_without_a_package_for_them_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TRAINER, raising=False)
+    with pytest.raises(UserError, match="needs GNN_ENCODER_TRAINER, which a package with nodes sets"):
+        Requests.read()
 
 
 @pytest.mark.parametrize(
     ("request_", "status", "said", "line"),
     [
         (
-            f"GET {PODS}/{LEADER}",
+            f"GET {PODS}/{STEP_POD}",
             403,
             FORBIDDEN,
             r"service account may not get pods in retrieval: .*docs/production.md",
@@ -175,110 +147,101 @@ def test_an_input_that_followers_cannot_read_is_named(address: str, tmp_path: Pa
     ],
 )
 def test_what_the_cluster_refuses_is_one_line(
-    request_: str, status: int, said: str, line: str, api: KubernetesApi, context: Context
+    request_: str, status: int, said: str, line: str, api: KubernetesApi
 ) -> None:
     api.refusals[request_] = status, said
-    with pytest.raises(UserError, match=line) as raised, led(context):
-        pass
+    with pytest.raises(UserError, match=line) as raised:
+        follow(TRAINED)
     assert "\n" not in str(raised.value)
-    assert not api.jobs and not context.meeting().read()
+    assert not api.jobs
 
 
-def test_a_failed_trainjob_ends_the_leader_before_the_meeting_and_in_training(
-    api: KubernetesApi, context: Context
-) -> None:
-    failed = {"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "jobset failed"}
+def with_condition(api: KubernetesApi, kind: str, message: str = "") -> Thread:
+    """Gives the next TrainJob a condition as soon as it exists."""
 
-    def fail() -> None:
-        wait_for(lambda: bool(api.jobs))
-        for job in list(api.jobs.values()):
-            job["status"] = {"conditions": [failed]}
+    def set_it() -> None:
+        wait_for(lambda: bool(api.created))
+        api.created[-1]["status"] = {
+            "conditions": [{"type": kind, "status": "True", "reason": kind, "message": message}]
+        }
 
-    thread = Thread(target=fail)
+    thread = Thread(target=set_it)
     thread.start()
-    with (
-        pytest.raises(UserError, match=r"^TrainJob train-gnn-\w{8}: it failed: FailedJobs: jobset failed; run"),
-        led(context),
-    ):
-        pass
+    return thread
+
+
+def test_a_failed_trainjob_ends_the_step_and_is_deleted(api: KubernetesApi) -> None:
+    thread = with_condition(api, "Failed", "jobset failed")
+    with pytest.raises(UserError, match=r"^TrainJob train-gnn-\w{8}: it failed: Failed: jobset failed; run again"):
+        follow(TRAINED)
     thread.join()
-    with met(context) as block, pytest.raises(UserError, match="it failed: FailedJobs"), block as team:
-        fail()
-        assert team.alarm.poll(10), "a training waits for this"
-        assert re.match("TrainJob .* it failed: FailedJobs: jobset failed", str(team.failure))
-    assert not api.jobs and len(api.deleted) == 2
-
-
-@contextmanager
-def met(context: Context) -> Iterator[Any]:
-    """The leader's block, in which two followers come; theirs are threads."""
-
-    def follow(number: int) -> None:
-        with suppress(Exception), nodes.gathered(context, number, 3):
-            pass
-
-    threads = [Thread(target=follow, args=(number,)) for number in (1, 2)]
-    for thread in threads:
-        thread.start()
-    yield led(context)
-    for thread in threads:
-        thread.join()
-
-
-@pytest.mark.parametrize("error", [None, UserError("mend it"), KeyboardInterrupt()])
-def test_the_trainjob_is_deleted_in_every_case(
-    error: BaseException | None, api: KubernetesApi, context: Context
-) -> None:
-    with met(context) as block:
-        try:
-            with block:
-                assert len(api.jobs) == 1
-                if error:
-                    raise error
-        except (UserError, KeyboardInterrupt) as raised:
-            assert raised is error
     assert not api.jobs and len(api.created) == 1
 
 
-def test_a_trainjob_of_an_earlier_attempt_is_deleted_first(api: KubernetesApi, context: Context) -> None:
+def test_a_complete_trainjob_is_deleted(api: KubernetesApi) -> None:
+    thread = with_condition(api, "Complete")
+    follow(TRAINED)
+    thread.join()
+    assert not api.jobs and len(api.deleted) == 1
+
+
+def test_an_interrupted_step_deletes_its_trainjob(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "_await_end", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        follow(TRAINED)
+    assert not api.jobs and len(api.created) == 1
+
+
+def test_a_trainjob_of_an_earlier_attempt_is_deleted_first(api: KubernetesApi) -> None:
     for name, key in (("old", "k" * 20), ("other", "x")):
         api.jobs[name] = {"metadata": {"name": name, "labels": {TRAINING: key, "pipeline/runid": "run-0"}}}
     api.jobs["others"] = {"metadata": {"name": "others", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-1"}}}
-    with met(context) as block, block:
-        assert set(api.jobs) == {"other", "others", api.created[0]["metadata"]["name"]}
+    thread = with_condition(api, "Complete")
+    follow(TRAINED)
+    thread.join()
+    assert set(api.jobs) == {"other", "others"} and api.deleted[0] == "old"
 
 
-def test_pods_of_an_earlier_attempt_do_not_join(
-    api: KubernetesApi, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api.jobs["old"] = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
-    api.pods["old"] = [{"metadata": {"name": "pod"}}]
+def test_pods_of_an_earlier_attempt_do_not_join(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
+    api.jobs["old"], api.pods["old"] = old, [{"metadata": {"name": "pod"}}]
     Timer(1.5, api.pods.clear).start()
-    with met(context) as block, block:
-        assert not api.pods
+    thread = with_condition(api, "Complete")
+    follow(TRAINED)
+    thread.join()
+    assert not api.pods
     monkeypatch.setattr(trainer_api, "GONE_SECONDS", 0.1)
-    api.jobs["old"] = {"metadata": {"name": "old", "labels": {TRAINING: "k" * 20, "pipeline/runid": "run-0"}}}
-    api.pods["old"] = [{"metadata": {"name": "pod"}}]
-    with pytest.raises(
-        UserError, match=r"pods of TrainJob old, of an earlier attempt, do not end; .* kubectl delete pods"
-    ):
-        led(context).__enter__()
+    api.jobs["old"], api.pods["old"] = old, [{"metadata": {"name": "pod"}}]
+    with pytest.raises(UserError, match=r"pods of TrainJob old, of an earlier attempt, do not end; .* kubectl delete"):
+        follow(TRAINED)
 
 
-def test_a_trainjob_that_cannot_be_deleted_is_named(
-    api: KubernetesApi, context: Context, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with met(context) as block, block:
-        (name,) = api.jobs
+def test_a_trainjob_that_cannot_be_deleted_is_named(api: KubernetesApi, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        wait_for(lambda: bool(api.created))
+        name = api.created[0]["metadata"]["name"]
         api.refusals[f"DELETE {JOBS}/{name}"] = 403, "forbidden"
+        with_condition(api, "Complete").join()
+
+    thread = Thread(target=refuse)
+    thread.start()
+    follow(TRAINED)
+    thread.join()
+    (name,) = api.jobs
     told = f"warning: TrainJob {name} was not deleted (forbidden): kubectl delete trainjob -n retrieval {name}"
     assert told in capsys.readouterr().err
 
 
-def node(state: dict[str, Any], **before: dict[str, Any]) -> dict[str, Any]:
+def node(state: dict[str, Any], index: int = 2, **before: dict[str, Any]) -> dict[str, Any]:
     status = {"name": "node", "state": state, "lastState": before}
-    label = {"batch.kubernetes.io/job-completion-index": "1"}
+    label = {"batch.kubernetes.io/job-completion-index": str(index)}
     return {"metadata": {"name": "pod", "labels": label}, "status": {"containerStatuses": [status]}}
+
+
+BROKE = node({"terminated": {"exitCode": 1, "message": "rank 0: RuntimeError: [gloo/transport] closed"}}, index=0)
 
 
 @pytest.mark.parametrize(
@@ -291,15 +254,16 @@ def node(state: dict[str, Any], **before: dict[str, Any]) -> dict[str, Any]:
         (
             [node({"waiting": {"reason": "ImagePullBackOff", "message": "no\nimage"}})],
             [],
-            "node 3 of 3 cannot start: ImagePullBackOff: no image",
+            "node 3 cannot start: ImagePullBackOff: no image",
             False,
         ),
         (
-            [node({"running": {}}, terminated={"exitCode": 137, "reason": "OOMKilled"})],
+            [BROKE, node({"running": {}}, terminated={"exitCode": 137, "reason": "OOMKilled"})],
             [],
-            "node 3 of 3 ended with exit code 137: OOMKilled",
+            "node 3 ended with exit code 137: OOMKilled",
             False,
         ),
+        ([BROKE], [], "node 1 ended with exit code 1: rank 0: RuntimeError: [gloo/transport] closed", False),
         ([node({"terminated": {"exitCode": 0}})], [], "", False),
         (
             [{"metadata": {"name": "a"}, "status": {"phase": "Failed", "reason": "Evicted", "message": "disk"}}],
@@ -308,121 +272,168 @@ def node(state: dict[str, Any], **before: dict[str, Any]) -> dict[str, Any]:
             False,
         ),
         ([], ["Failed"], "it failed: why: what", False),
-        ([], ["Complete"], "it is complete, although the training is not", False),
     ],
 )
 def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[str], cause: str, waits: bool) -> None:
     found = [{"type": each, "status": "True", "reason": "why", "message": "what"} for each in conditions]
-    assert trouble({"status": {"conditions": found}}, pods, 3) == (cause, waits)
-    assert trouble({}, [], 3) == ("it was deleted", False)
+    assert trouble({"status": {"conditions": found}}, pods) == (cause, waits)
+    assert trouble({}, []) == ("it was deleted", False)
 
 
-def test_a_trainjob_without_pods_ends_the_leader(
-    api: KubernetesApi, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trainjob_without_pods_ends_the_step(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PODLESS_SECONDS", 0.5)
     what = r"it has no pods after 0 s; run again, or see kubectl describe trainjob,jobset -n retrieval train-gnn-\w{8}$"
-    with pytest.raises(UserError, match=what), led(context):
-        pass
+    with pytest.raises(UserError, match=what):
+        follow(TRAINED)
 
 
-@pytest.mark.slow
-def test_why_a_follower_ends_before_the_meeting_is_told(
-    context: Context, store: SlowStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_place_on_one_machine_is_refused(
+    tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    why = r"node [23] of 3 ended with exit code 2: s3://bucket/run/dataset holds nothing: check the address; run again"
-    with (
-        cluster(monkeypatch, tmp_path / "cluster", starts=True) as api,
-        pytest.raises(UserError, match=why),
-        led(context),
-    ):
-        pass
-    assert not api.jobs
+    monkeypatch.setenv(CHECKPOINTS, str(tmp_path))
+    with pytest.raises(UserError, match=r"train_dpr.nodes = 2: the pods of a TrainJob read their call at the place"):
+        train_dpr(TrainDpr(nodes=2), dataset=tiny_dataset.path, bm25_run=tiny_dataset.path, dpr=tmp_path / "dpr")
 
 
-@pytest.fixture(scope="module")
-def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+TRAIN = {
+    "epochs": 2, "batch_size": 6, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0, "dev_queries": 0,
+    "checkpoint_seconds": 1e-9,
+}  # fmt: skip
+LENGTHS = {"query_length": 16, "passage_length": 24}
+CASES: dict[str, tuple[Any, Any, dict[str, Any], tuple[str, ...]]] = {
+    "train_dpr": (train_dpr, TrainDpr, LENGTHS, ("bm25_run",)),
+    "train_cross_encoder": (train_cross_encoder, TrainCrossEncoder, {"pair_length": 40}, ("bm25_run", "dpr_run")),
+    "train_query_generator": (train_query_generator, TrainQueryGenerator, LENGTHS, ()),
+    "train_dual_encoder": (
+        train_dual_encoder, TrainDualEncoder, {**LENGTHS, "start_from": "dpr"}, ("training_set", "start"),
+    ),
+    "converged": (
+        train_dual_encoder,
+        TrainDualEncoder,
+        {**LENGTHS, "start_from": "dual_encoder", "keep": "best", "patience": 1, "epochs": 4, "dev_queries": 20},
+        ("training_set", "start"),
+    ),
+    "train_gnn": (
+        train_gnn,
+        TrainGnn,
+        {"mask_fraction": 0.2, "hard_negatives": "retrieved", "cache_refreshes": 2, "batch_size": 3, "epochs": 1},
+        ("graph", "dual_encoder", "training_set"),
+    ),
+}  # fmt: skip
+"""Training → its step, settings and inputs besides the dataset."""
+
+
+@pytest.fixture
+def inputs(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path: Path) -> dict[str, Path]:
+    """What trainings read."""
     build = BuildGraph(neighbors=3, retrieved=5, edges="labelled", precision="fp32")
-    return write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path_factory.mktemp("given"), build)
-
-
-def leader_of(
-    folder: Path,
-    inputs: dict[str, Path],
-    count: int,
-    store: SlowStore,
-    monkeypatch: pytest.MonkeyPatch,
-    **settings: Any,
-) -> Machine:
-    """The leader of a training."""
-    return with_stored_inputs(machines_of(folder, inputs, count, ROOT, **settings)[0], inputs, store, monkeypatch)
-
-
-def with_stored_inputs(
-    leader: Machine, inputs: dict[str, Path], store: SlowStore, monkeypatch: pytest.MonkeyPatch
-) -> Machine:
-    """A leader whose inputs are in the store as KFP's launcher puts them there: without an index."""
-    for name, path in inputs.items():
-        files = {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-        store.objects |= {f"run/{name}/{file}": content for file, content in files.items()}
-    leader.addresses = {name: f"minio://bucket/run/{name}" for name in inputs}
-    monkeypatch.setenv(TRAINER, RUNTIME)
-    return leader
+    made = write_gnn_inputs(tiny_dataset, tiny_backbone, tmp_path / "given", build)
+    run = write_first_run(tiny_dataset, tmp_path / "first_run")
+    return {**made, "start": made["dual_encoder"], "bm25_run": run, "dpr_run": run}
 
 
 @pytest.mark.slow
-def test_a_leader_and_a_trainjob_train_what_one_trains(
-    inputs: dict[str, Path], store: SlowStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (alone,) = machines_of(tmp_path / "alone", inputs, 1, ROOT)
-    leader = leader_of(tmp_path / "led", inputs, 3, store, monkeypatch)
-    with cluster(monkeypatch, tmp_path / "cluster", starts=True) as api:
-        train_apart(alone, [leader])
+@pytest.mark.parametrize("name", CASES)
+def test_two_pods_train_what_one_process_trains(
+    name: str, inputs: dict[str, Path], tiny_backbone: Path, store: SlowStore, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    step, kind, own, names = CASES[name]
+    given = inputs if name == "train_gnn" else {key: inputs[key] for key in ("dataset", *names)}
+    given = {key: path for key, path in given.items() if key in declared(step.__name__).inputs}
+    values = {**TRAIN, "backbone": str(tiny_backbone), "generator": str(tiny_backbone), **own}
+    values = {key: value for key, value in values.items() if key in kind.model_fields}
+    with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
+        alone = trained(step, kind.model_validate(values), given, tmp_path / "alone")
+        addresses = stored(given, "s3://bucket/run")
+        settings = kind.model_validate({**values, "nodes": 2})
+        assert_close(trained(step, settings, given, tmp_path / "several", addresses), alone)
         assert [process.returncode for process in api.processes] == [0, 0]
     assert len(api.created) == 1 and not api.jobs
-    assert not [key for key in store.objects if not key.startswith("run/")], "no checkpoints and no announcement"
-    assert not list((tmp_path / "cluster" / "follower").glob("follower-*")), "the followers' inputs are deleted"
+    assert not [key for key in store.objects if not key.startswith("run/")], "no call, no result, no checkpoints"
+    one, several = (read_history(tmp_path / folder)[step.__name__] for folder in ("alone", "several"))
+    assert several.curves.keys() == one.curves.keys()
+    assert read_manifest(tmp_path / "several").metrics["steps"] == read_manifest(tmp_path / "alone").metrics["steps"]
+
+
+RERANKERS: dict[str, dict[str, Any]] = {
+    "cross_encoder": {"pair_length": 40},
+    "colbert": {"in_batch_negatives": True},
+    "lim": {"in_batch_negatives": True, "graph_dropout": 0.0, "document_negatives": 0.0, "graph_heads": 4},
+}
+"""System → its settings."""
 
 
 @pytest.mark.slow
-def test_a_re_ranker_and_its_followers_train_what_one_trains(
-    tiny_dataset: Dataset, tiny_backbone: Path, store: SlowStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    inputs = {"dataset": tiny_dataset.path, "first_run": write_first_run(tiny_dataset, tmp_path / "first_run")}
-    values = {
-        "epochs": 1, "batch_size": 6, "learning_rate": 1e-3, "head_learning_rate": 1e-3, "precision": "fp32",
-        "dropout": 0.0, "dev_queries": 0, "keep": "last", "adam_epsilon": 1e-4, "backbone": str(tiny_backbone),
-    }  # fmt: skip
-    made = {}
-    for count in (1, 2):
-        settings = TrainReranker.model_validate({**values, "nodes": count}).for_system("colbert")
-        made[str(count)] = Call("train_reranker", settings, "ColBERT")
-    alone, leader = machines_for(tmp_path / "machines", inputs, made, ROOT)
-    with_stored_inputs(leader, inputs, store, monkeypatch)
-    with cluster(monkeypatch, tmp_path / "cluster", starts=True) as api:
-        train_apart(alone, [leader])
-        assert [process.returncode for process in api.processes] == [0]
-    assert [job["spec"]["trainer"]["numNodes"] for job in api.created] == [1] and not api.jobs
+@pytest.mark.parametrize("name", RERANKERS)
+def test_two_pods_train_the_re_ranker_that_one_process_trains(
+    name: str, tiny_documents: Dataset, tiny_backbone: Path, store: SlowStore, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`lim` with as many processes: a passage that another process reads is in the cache of the epoch's start."""
+    graph, run = tmp_path / "document_graph", write_first_run(tiny_documents, tmp_path / "first_run")
+    given = {"dataset": tiny_documents.path, "first_run": run}
+    if name == "lim":
+        build_document_graph(BuildDocumentGraph(), dataset=tiny_documents.path, document_graph=graph)
+        given |= {"document_graph": graph}
+    values = {**TRAIN, **LENGTHS, **RERANKERS[name], "backbone": str(tiny_backbone), "token_width": 16}
+    values |= {"head_learning_rate": 1e-3, "adam_epsilon": 1e-4, "keep": "last"}
+    counts = {"processes": 1, "nodes": 2}, {"processes": 2 if name == "lim" else 1, "nodes": 1}
+    several, alone = (TrainReranker.model_validate({**values, **count}).for_system(name) for count in counts)
+    with cluster(monkeypatch, tmp_path / "cluster", ROOT):
+        one = trained(train_reranker, alone, given, tmp_path / "alone")
+        addresses = stored(given, "s3://bucket/run")
+        assert_close(trained(train_reranker, several, given, tmp_path / "several", addresses), one)
+
+
+STEP = """import json, sys
+from gnn_encoder.settings.graph import TrainGnn
+from gnn_encoder.steps.train_gnn import train_gnn
+from gnn_encoder.engines import trainer
+trainer.POLL_SECONDS = 0.2
+given = json.loads(sys.argv[1])
+train_gnn(TrainGnn(**given["settings"]), addresses=given["addresses"], **given["inputs"], gnn_encoder=given["out"])
+"""
 
 
 @pytest.mark.slow
-def test_a_killed_leader_frees_the_followers_and_its_next_attempt_resumes_with_others(
-    inputs: dict[str, Path], store: SlowStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_killed_step_is_resumed_by_its_next_attempt(
+    inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = leader_of(tmp_path / "led", inputs, 2, store, monkeypatch, epochs=10, dropout=0.1)
-    with cluster(monkeypatch, tmp_path / "cluster", starts=True) as api:
+    given = {key: str(path) for key, path in inputs.items() if key in declared("train_gnn").inputs}
+    with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
+        addresses = stored({key: Path(path) for key, path in given.items()}, "s3://bucket/run")
+        settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10, "nodes": 2}
+        call = {"settings": settings, "addresses": addresses, "inputs": given, "out": str(tmp_path / "out")}
+        command = [sys.executable, "-c", STEP, json.dumps(call)]
+        environment = {**os.environ, "PYTHONPATH": str(source())}
+        step = subprocess.Popen(command, env=environment)
         try:
-            leader.start()
             wait_for(lambda: any("/states/" in key for key in store.objects))
-            os.kill(leader.process.pid, signal.SIGKILL)
-            assert api.processes[0].wait(60) == 0, "Kubernetes must not start it again"
+            os.kill(step.pid, signal.SIGKILL)
             (old,) = api.jobs
-            said = leader.start().end()
-            assert leader.process.returncode == 0 and "resumed at" in said
+            subprocess.run(command, env=environment, check=True)
         finally:
-            leader.kill()
+            step.kill()
+        logs = "".join(path.read_text("utf-8") for path in (tmp_path / "cluster").glob("*.log"))
+    assert "resumed at" in logs
     assert api.deleted[0] == old and len(api.deleted) == 2 and not api.jobs
-    assert all(torch.isfinite(weight).all() for weight in leader.weights.values())
+    assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "out").values())
+
+
+@pytest.mark.slow
+def test_a_pod_that_fails_is_named_with_its_error(
+    tiny_dataset: Dataset, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"dataset": tiny_dataset.path, "bm25_run": write_first_run(tiny_dataset, tmp_path / "bm25_run")}
+    with cluster(monkeypatch, tmp_path / "cluster", ROOT):
+        addresses = stored(given, "s3://bucket/run")
+        settings = TrainDpr.model_validate({**TRAIN, "backbone": str(tmp_path / "missing"), "nodes": 2})
+        with pytest.raises(
+            UserError, match=r"TrainJob train-dpr-\w{8}: node [12] ended .* rank [01]: UserError: .*missing"
+        ):
+            trained(train_dpr, settings, given, tmp_path / "dpr", addresses)
+    assert re.search("missing", "".join(path.read_text("utf-8") for path in (tmp_path / "cluster").glob("*.log")))
 
 
 def wait_for(done: Callable[[], bool]) -> None:

@@ -64,19 +64,24 @@ def attach() -> None:
         _held.append(Path(lock).open("a", encoding="utf-8"))  # noqa: SIM115
         fcntl.flock(_held[-1], fcntl.LOCK_SH)
     if launcher := os.environ.get(LAUNCHER):
-        threading.Thread(target=_die_with, args=(int(launcher),), name="lifeline", daemon=True).start()
+        end_with(int(launcher))
 
 
-def _die_with(launcher: int) -> None:
+def end_with(process: int) -> None:
+    """Lets this process be killed as soon as another one, by its id, has ended."""
+    threading.Thread(target=_die_with, args=(process,), name="lifeline", daemon=True).start()
+
+
+def _die_with(process: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a sandbox that forbids the call
             # The file becomes readable when the process ends; no polling, and reuse of the process id does not matter.
             poll = select.poll()
-            poll.register(os.pidfd_open(launcher), select.POLLIN)
+            poll.register(os.pidfd_open(process), select.POLLIN)
             poll.poll()
             os.kill(os.getpid(), signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or another user's process has its id
         while True:
-            os.kill(launcher, 0)
+            os.kill(process, 0)
             time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -116,10 +116,15 @@ def _run(
             schemas = {o: schema or read_manifest(read[0]).schema for o, (_, schema) in outputs.items()}
             drafts = {o: stack.enter_context(drafting(path, schemas[o], read)) for o, (path, _) in outputs.items()}
             metrics: Metrics
-            if (size := _processes(settings)) > 1:
-                from gnn_encoder.engines.team import train_together  # imports torch
+            size, count = _processes(settings), getattr(settings, "nodes", 1)
+            if count > 1:
+                from gnn_encoder.engines.elastic import train_on_nodes  # imports torch
 
-                metrics = train_together(run_step, size, context, settings, inputs, drafts)
+                metrics = train_on_nodes(run_step, size, count, context, settings, drafts)
+            elif size > 1:
+                from gnn_encoder.engines.elastic import train_in_processes
+
+                metrics = train_in_processes(run_step, size, context, settings, folders, drafts)
             else:
                 metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
@@ -149,7 +154,7 @@ def _processes(settings: StepSettings) -> int:
     wanted: int | str = getattr(settings, "processes", 1)
     if wanted != "auto":
         return int(wanted)
-    from gnn_encoder.engines.team import fitting_size
+    from gnn_encoder.engines.elastic import fitting_size
 
     return fitting_size(getattr(settings, "in_documents", False))
 

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 from gnn_encoder.errors import UserError, one_line, printable
 
-TRAINER = "GNN_ENCODER_TRAINER"
-"""Environment variable of a leader: KIND/NAME of the runtime of Kubeflow Trainer that its followers use."""
 GROUP, VERSION, PLURAL = "trainer.kubeflow.org", "v1alpha1", "trainjobs"
 OLDEST = "2.2"
 """The first version of Kubeflow Trainer with `runtimePatches`: the pods' volumes, node selectors and users."""
@@ -34,7 +32,7 @@ NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Api:
-    """The Kubernetes API, as the leader's service account may use it."""
+    """The Kubernetes API, as the service account of a step's pod may use it."""
 
     def __init__(self, title: str) -> None:
         from kubernetes import client, config

@@ -58,7 +58,7 @@ class TimeToLive(Section):
 
 
 class Trainer(Section):
-    """Kubeflow Trainer, whose TrainJob has the pods of a training with several nodes, without the first."""
+    """Kubeflow Trainer, whose TrainJob has the pods of a training with several nodes."""
 
     runtime: Name = "torch-distributed"
     """Name of a runtime for torch."""
@@ -85,7 +85,7 @@ class Cluster(Section):
         BeforeValidator(lambda value: value if isinstance(value, Mapping | TimeToLive) else {"ended": value}),
     ] = TimeToLive()
     trainer: Trainer | None = None
-    """None: every training has one node."""
+    """None: every training has one pod."""
     defaults: StepNeeds = StepNeeds()
     steps: dict[str, StepNeeds] = Field(default={})
 
@@ -94,7 +94,7 @@ class Cluster(Section):
             yield "trainer: the pods of a TrainJob read s3:// and minio:// addresses, not a pipeline_root at gs://"
         for step in trainings() if self.trainer else ():
             if POD_GROUP in {*self.defaults.labels, *self.steps.get(step, StepNeeds()).labels}:
-                yield f"trainer: {step} has the label {POD_GROUP}, but its leader is its only pod: delete the label"
+                yield f"trainer: {step} has the label {POD_GROUP}, but its pod is the only one: delete the label"
         for step in self.steps:
             if step not in step_names():
                 yield f"unknown step {step!r}: {known_names(step, step_names())}"

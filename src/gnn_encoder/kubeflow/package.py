@@ -13,15 +13,18 @@ import pydantic
 import yaml
 
 from gnn_encoder.engines.containers import IMAGE
-from gnn_encoder.engines.trainer_api import TRAINER
+from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
-from gnn_encoder.kubeflow.cluster import Cluster, Images, trainings
+from gnn_encoder.kubeflow.cluster import Cluster, Images, Trainer
 from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters, task_name
-from gnn_encoder.kubeflow.step_needs import StepNeeds
+from gnn_encoder.kubeflow.step_needs import Amount, StepNeeds
 from gnn_encoder.settings.presets import read_yaml_file
+
+WAITING_CPU, WAITING_MEMORY = "500m", "2Gi"
+"""What the pod of a step requests while a TrainJob trains: it imports torch, and checks and sends artifacts."""
 
 
 def load_cluster(path: Path | None) -> Cluster:
@@ -82,7 +85,7 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
         name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=_of_the_run(cluster)
     )(pipeline)
     spec = made.pipeline_spec
-    _set_container_needs(spec, {task.name: node.step for node, task in tasks.items()}, cluster)
+    _set_container_needs(spec, {task.name: node for node, task in tasks.items()}, cluster)
     return [found for each in (spec, made.platform_spec) if (found := json_format.MessageToDict(each))]
 
 
@@ -109,27 +112,26 @@ def _task(
     return task
 
 
-def _set_container_needs(spec: Any, steps: Mapping[str, str], cluster: Cluster) -> None:
+def _set_container_needs(spec: Any, nodes: Mapping[str, Node], cluster: Cluster) -> None:
     """Writes environment, CPU, memory and GPUs of each task into a pipeline's specification.
 
     The methods of KFP's tasks refuse quantities that Kubernetes knows, such as 1.5Gi, and take seconds for a pipeline.
 
     Args:
-        steps: step of each task.
+        nodes: node of each task.
     """
     from google.protobuf import json_format
     from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
     written = json_format.MessageToDict(spec.deployment_spec)
     deployment = json_format.ParseDict(written, messages.PipelineDeploymentConfig())
-    shared = trainings() if cluster.trainer else ()
-    for name, step in steps.items():
-        needs = cluster.needs(step)
+    for name, node in nodes.items():
+        needs = cluster.needs(node.step)
+        if cluster.trainer and getattr(node.settings, "nodes", 1) > 1:
+            needs = in_trainjob(needs, cluster.trainer)
         label = spec.components[spec.root.dag.tasks[name].component_ref.name].executor_label
         container = deployment.executors[label].container
-        trainer = cluster.trainer if step in shared else None
-        runtime = {TRAINER: f"{trainer.kind}/{trainer.runtime}"} if trainer else {}
-        for variable, value in (needs.environment | runtime).items():
+        for variable, value in needs.environment.items():
             container.env.add(name=variable, value=value)
         for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
             for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
@@ -139,6 +141,29 @@ def _set_container_needs(spec: Any, steps: Mapping[str, str], cluster: Cluster) 
             container.resources.accelerator.resource_count = str(needs.gpu.count)
     spec.deployment_spec.Clear()
     spec.deployment_spec.update(json_format.MessageToDict(deployment))
+
+
+def in_trainjob(needs: StepNeeds, trainer: Trainer) -> StepNeeds:
+    """Returns what the pod of a step that trains in a TrainJob requests, with the step's needs for the TrainJob's pods.
+
+    The step's pod only waits, so it has no GPU.
+    """
+    resources: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
+    for kind, amount in (("cpu", needs.cpu), ("memory", needs.memory)):
+        for bound, quantity in amount.model_dump(exclude_none=True).items() if amount else ():
+            resources[f"{bound}s"][kind] = quantity
+    if needs.gpu:
+        for part in resources.values():
+            part[needs.gpu.type] = str(needs.gpu.count)
+    requests = Requests(kind=trainer.kind, runtime=trainer.runtime, resources={k: v for k, v in resources.items() if v})
+    return needs.model_copy(
+        update={
+            "cpu": Amount(request=WAITING_CPU),
+            "memory": Amount(request=WAITING_MEMORY),
+            "gpu": None,
+            "environment": {**needs.environment, TRAINER: requests.model_dump_json()},
+        }
+    )
 
 
 def _set_task_needs(task: Any, needs: StepNeeds, images: Images) -> None:

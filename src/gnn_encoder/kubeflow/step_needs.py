@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from gnn_encoder.engines.trainer_requests import ISTIO, KFP_MOUNTS, RESERVED
 from gnn_encoder.errors import without_password
 from gnn_encoder.kubeflow.kubernetes_values import (
     Count,
@@ -28,12 +29,6 @@ PATH_NAME = re.compile("(^|_)(FILE|PATH)(_|$)", re.I)
 SECRET_VALUES = re.compile(r"AKIA[0-9A-Z]{16}|-----BEGIN|^(Bearer|Basic) |^gh[pousr]_|^hf_\w{20}|^eyJ\w+\.")
 EXISTING = ("claim", "config_map", "secret")
 """Kinds of volumes that exist before the run."""
-KFP_MOUNTS = ("/gcs", "/minio", "/s3", "/kfp-launcher", "/.local", "/.cache", "/.config")
-"""Paths in every step's container where KFP mounts its own volumes."""
-RESERVED = ("pipeline/", "pipelines.kubeflow.org/", "workflows.argoproj.io/")
-"""Beginnings of the labels and annotations that KFP and Argo set on every pod of a step."""
-ISTIO = "sidecar.istio.io/inject"
-"""An annotation that KFP sets on every pod of a step; as a label it is free."""
 ANNOTATIONS_BYTES = 256 * 1024
 """Kubernetes' limit for all annotations of a pod together, keys and values."""
 

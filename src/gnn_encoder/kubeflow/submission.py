@@ -172,7 +172,7 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
             )
         if nodes > 1 and CHECKPOINTS not in cluster.needs(step).variables:
             raise UserError(
-                f"{step}.nodes = {nodes}: the nodes meet where the checkpoints are: name a store that all pods see, in "
+                f"{step}.nodes = {nodes}: the pods meet where the checkpoints are: name a store that all pods see, in "
                 f"the cluster file under defaults.environment.{CHECKPOINTS}"
             )
     if local:

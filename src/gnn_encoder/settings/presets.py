@@ -138,7 +138,7 @@ ELSEWHERE: dict[str, set[str]] = {
 """Step → settings that a pipeline derives from other sections, or from its systems or study."""
 HAD_BM25 = ("bm25_retrieve", "encode_corpus", "first_stage")
 """Steps that had BM25's parameters before `index_bm25`."""
-NUMBERS = {"shard", "node"}
+NUMBERS = {"shard"}
 """Settings that the pipeline gives to each task that shares a step's work."""
 
 

@@ -198,7 +198,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
         if evaluates:
             yield f"systems.{name} trains nothing: set systems.{evaluates}"
         chosen = self.model_copy(update={**own, "kind": kind, "lite": False, **changes})
-        if fixed := {"kind", "lite", "node", *changes, *chosen._unused} & set(own):
+        if fixed := {"kind", "lite", *changes, *chosen._unused} & set(own):
             yield f"systems.{name} cannot have {', '.join(sorted(fixed))}"
         try:
             type(self).model_validate({**self.model_dump(exclude={"systems"}), **own})
@@ -242,7 +242,7 @@ class TrainReranker(MeasuredTraining, Distillation, DocumentNetwork, OnNodes):
         chosen = chosen.model_copy(update={each: type(self).model_fields[each].default for each in chosen._unused})
         for problem in chosen._problems():
             raise UserError(f"train_reranker of {name}: {problem}")
-        return chosen.model_copy(update={"node": 0}) if chosen.nodes > 1 else chosen
+        return chosen
 
     def teacher(self) -> "TrainReranker":
         """Returns the settings of the cross-encoder whose scores are learned; as a rule those of that system."""

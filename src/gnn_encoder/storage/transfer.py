@@ -177,6 +177,15 @@ def remove_files(names: Iterable[str], uri: str) -> None:
         retried(lambda: _delete(address, names))
 
 
+def remove_folder(uri: str) -> None:
+    """Deletes the files that `put_folder` sent to an address, and the marker last."""
+    address = Address.parse(uri)
+    with store_errors(address):
+        names = (_read_marker(address) or ({}, True))[0]
+        retried(lambda: _delete(address, names))
+        retried(lambda: _delete(address, (INDEX,)))
+
+
 def _read_marker(address: Address) -> tuple[Listing, bool] | None:
     """Returns the marker's files and whether the folder is complete; None without a marker."""
     from botocore.exceptions import ClientError

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from gnn_encoder.artifacts.folder import digest_of
 from gnn_encoder.artifacts.history import Curves, History
 from gnn_encoder.storage.checkpoint_store import Checkpoints
-from gnn_encoder.storage.meeting import Meeting
 from gnn_encoder.tracking.mlflow_runs import StepLog
 from gnn_encoder.tracking.progress import Progress, emit
 
@@ -60,9 +59,10 @@ class Context:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
         return Checkpoints(*self._place, self._warn)
 
-    def meeting(self) -> Meeting:
-        """Where the machines that share this call meet: beside its checkpoints."""
-        return Meeting(*self._place)
+    def place(self, name: str) -> str:
+        """A folder or address beside the checkpoints of this call, for what its processes hand over."""
+        root, call = self._place
+        return f"{root.rstrip('/')}/{call}-{name}"
 
     @property
     def _place(self) -> tuple[str, str]:

@@ -1,7 +1,7 @@
-"""A step of two processes that trains nothing: its leader is busy for ten minutes, its follower fails.
+"""A step of two processes that trains nothing: rank 0 is busy for ten minutes, rank 1 fails.
 
-How it fails is in the environment variable GNN_ENCODER_TEAM: `die`, `user error`, or not set: it does not.
-Each process writes its id to a file of its own beside the output.
+How it fails is in the environment variable FAILS: `die`, `user error`, or not set: it does not. Each process writes
+its id to a file of its own in the folder that the variable PIDS names.
 """
 
 import os
@@ -23,11 +23,10 @@ from gnn_encoder.training.ranks import is_leader, meet
 def train_dual_encoder(
     context: Context, settings: TrainDualEncoder, dataset: Path, dual_encoder: Draft
 ) -> dict[str, Any]:
-    written = dual_encoder.target.with_name(f"pid-{os.getpid()}")
-    written.touch()
+    Path(os.environ["PIDS"], f"pid-{os.getpid()}").touch()
     meet()
     if not is_leader():
-        match os.environ.get("GNN_ENCODER_TEAM"):
+        match os.environ.get("FAILS"):
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "user error":
@@ -37,4 +36,7 @@ def train_dual_encoder(
 
 
 if __name__ == "__main__":
-    train_dual_encoder(TrainDualEncoder(processes=2), dataset=Path(sys.argv[1]), dual_encoder=Path(sys.argv[2]))
+    import elastic_steps  # the ranks import the step by its module's name
+
+    settings = TrainDualEncoder(processes=2)
+    elastic_steps.train_dual_encoder(settings, dataset=Path(sys.argv[1]), dual_encoder=Path(sys.argv[2]))

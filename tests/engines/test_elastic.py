@@ -1,24 +1,26 @@
 """Whichever of the processes that train together dies, the others end, the cause is named, and a rerun goes on."""
 
-import multiprocessing
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from multiprocessing import Pipe
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import elastic_steps
 import numpy as np
 import pytest
-import team_steps
 from safetensors import SafetensorError
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gnn_encoder.artifacts import Dataset, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
-from gnn_encoder.engines import team
+from gnn_encoder.engines import elastic
+from gnn_encoder.engines.launch import cause_of
 from gnn_encoder.errors import UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
@@ -75,15 +77,16 @@ def test_a_training_whose_follower_is_killed_resumes_with_the_same_bits(
     def kill_the_follower() -> None:
         while not list(tmp_path.glob("checkpoints/*/checkpoint.safetensors")):
             time.sleep(0.01)
-        (follower,) = (process for process in multiprocessing.active_children() if process.name == "rank 1")
-        follower.kill()
+        (follower,) = (pid for pid in ranks() if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
+        os.kill(follower, signal.SIGKILL)
         killed.append(time.monotonic())
 
     threading.Thread(target=kill_the_follower, daemon=True).start()
     with pytest.raises(RuntimeError, match=r"rank 1 \(pid \d+\) was killed by SIGKILL \(out of memory\?\)"):
         train(tmp_path / "killed", inputs)
     assert time.monotonic() - killed[0] < PATIENCE
-    assert not multiprocessing.active_children() and not (tmp_path / "killed").exists()
+    wait_for(lambda: not ranks(), seconds=5)
+    assert not (tmp_path / "killed").exists()
     capfd.readouterr()
     resumed = train(tmp_path / "resumed", inputs)
     assert "resumed at" in capfd.readouterr().err
@@ -100,35 +103,66 @@ def test_a_training_whose_follower_is_killed_resumes_with_the_same_bits(
 def test_a_follower_that_fails_ends_the_leader_in_its_own_work(
     trouble: str, error: type[Exception], words: str, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setenv("GNN_ENCODER_TEAM", trouble)
+    monkeypatch.setenv("FAILS", trouble)
+    monkeypatch.setenv("PIDS", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{Path(elastic.__file__).parents[2]}{os.pathsep}{Path(__file__).parents[1]}")
     began = time.monotonic()
     with pytest.raises(error, match=words):
-        team_steps.train_dual_encoder(
+        elastic_steps.train_dual_encoder(
             TrainDualEncoder(processes=2), dataset=tiny_dataset.path, dual_encoder=tmp_path / "out"
         )
     assert time.monotonic() - began < PATIENCE
     assert len(processes(tmp_path)) == 2 and not alive(tmp_path)
 
 
-def test_the_earliest_failure_is_the_cause() -> None:
-    pipes = [Pipe(duplex=False) for _ in range(3)]
-    for (_, sender), (at, error) in zip(pipes, [(3.0, "broken"), (1.0, "cause"), (2.0, "broken")], strict=True):
-        sender.send(("failure", at, ValueError(error)))
-    with pytest.raises(ValueError, match="cause"):
-        team._watch({receiver: None for receiver, _ in pipes}, None)  # type: ignore[arg-type, misc]
+def failure(folder: Path, local: int, error: dict[str, object] | None, code: int = 1) -> ProcessFailure:
+    """A process that failed, as torch's launcher has it."""
+    file = folder / str(local) / "error.json"
+    if error:
+        file.parent.mkdir()
+        message = {"message": error["text"], "extraInfo": {"timestamp": 1}}
+        file.write_text(json.dumps({"message": message, "error": error}))
+    return ProcessFailure(local, 7, code, str(file))
 
 
-def test_an_error_that_cannot_be_pickled_is_passed_on_in_words() -> None:
-    assert repr(team._portable(SafetensorError("cut"))) == "RuntimeError('SafetensorError: cut')"
-    for error in (UserError("mend it"), OSError(28, "No space left on device", "file")):
-        assert team._portable(error) is error
+def test_the_cause_is_the_first_error_that_is_not_of_a_broken_connection(tmp_path: Path) -> None:
+    broken = {"type": "RuntimeError", "text": "[gloo/transport/tcp/pair.cc] closed", "time": 1.0}
+    late, early = ({"type": "ValueError", "text": text, "time": at} for text, at in (("late", 3.0), ("early", 2.0)))
+    failures = {
+        number: failure(tmp_path, number, error) for number, error in enumerate((broken, late)) if error is not early
+    }
+    failure(tmp_path, 2, early)  # torch did not wait for its end
+    assert cause_of(failures) == {"rank": 2, **early}
+    killed = {4: failure(tmp_path / "other", 0, None, -9)}
+    assert cause_of(killed)["text"] == "the training process of rank 4 (pid 7) was killed by SIGKILL (out of memory?)"
+    assert cause_of({0: failures[0], 3: failure(tmp_path, 3, None, -9)})["rank"] == 2
+    alone = {0: failure(tmp_path / "alone", 0, None, 1)}
+    assert cause_of(alone)["text"] == "the training process of rank 0 (pid 7) ended with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (UserError("mend it"), UserError("mend it")),
+        (OSError(28, "No space left on device", "file"), OSError(28, "No space left on device", "file")),
+        (SafetensorError("cut"), RuntimeError("SafetensorError: cut")),
+        (RuntimeError("killed"), RuntimeError("killed")),
+    ],
+)
+def test_an_error_is_passed_on(error: Exception, again: Exception) -> None:
+    assert repr(elastic.error_in(elastic.error_text(error), 1)) == repr(again)
+    assert "exit code 3" in str(elastic.error_in("", 3))
 
 
 @pytest.mark.parametrize("ending", ["kill -9 of the step's process", "Ctrl-C"])
 def test_no_process_is_left(ending: str, tiny_dataset: Dataset, tmp_path: Path) -> None:
-    source = Path(team.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (source, Path(team_steps.__file__).parent)))}
-    command = [sys.executable, team_steps.__file__, str(tiny_dataset.path), str(tmp_path / "out")]
+    source = Path(elastic.__file__).parents[2]
+    environment = {
+        **os.environ,
+        "PIDS": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(map(str, (source, Path(elastic_steps.__file__).parent))),
+    }
+    command = [sys.executable, elastic_steps.__file__, str(tiny_dataset.path), str(tmp_path / "out")]
     # A shell starts its background jobs (`make test &`) with Ctrl-C ignored, and the step would inherit that.
     step = subprocess.Popen(
         command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True,
@@ -153,6 +187,15 @@ def alive(folder: Path) -> list[int]:
     return [pid for pid in processes(folder) if Path(f"/proc/{pid}").exists()]
 
 
+def ranks() -> list[int]:
+    """Processes of trainings that this process started: their launcher's parent is this process."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if parents.get(parent) == os.getpid()]
+
+
 def wait_for(done: Any, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not done():
@@ -162,11 +205,11 @@ def wait_for(done: Any, seconds: float = PATIENCE) -> None:
 
 def test_auto_is_two_processes_for_documents_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cores, gpu = 4, False
-    monkeypatch.setattr(team.torch, "get_num_threads", lambda: cores)
-    monkeypatch.setattr(team.torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(elastic.torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr(elastic.torch.cuda, "is_available", lambda: gpu)
     kinds = [TrainReranker(kind=kind).in_documents for kind in ("lim", "colbert")]
-    assert [team.fitting_size(kind) for kind in kinds] == [2, 1]
+    assert [elastic.fitting_size(kind) for kind in kinds] == [2, 1]
     cores = 1
-    assert team.fitting_size(True) == 1
+    assert elastic.fitting_size(True) == 1
     cores, gpu = 4, True
-    assert team.fitting_size(True) == 1
+    assert elastic.fitting_size(True) == 1

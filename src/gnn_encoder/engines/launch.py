@@ -1,0 +1,78 @@
+"""torch's elastic launcher for the processes of one machine: `python -m gnn_encoder.engines.launch PLACE`.
+
+It does what `torchrun -m gnn_encoder.engines.rank PLACE` does: it starts a process per rank, meets the launchers of the
+other machines, and ends all processes when one fails. The numbers come from the variables that torchrun reads, such as
+`PET_NNODES` and `PET_MASTER_ADDR`, which Kubeflow Trainer sets in a pod. Then it writes the cause of a failure as one
+line where the step, or Kubernetes, reads it, instead of torchrun's page.
+"""
+
+import json
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+BROKEN = re.compile(r"gloo/|Dist\w*Error|NCCL|[Cc]onnection (closed|reset|refused)")
+"""In an error of a process whose connection to another process broke: the other process failed before."""
+LONGEST = 4096
+"""Bytes that Kubernetes keeps of a termination message."""
+FAILURE = "failure.json"
+"""File at the place of a call on one machine: the cause of a failure."""
+TERMINATION_LOG = "GNN_ENCODER_TERMINATION_LOG"
+"""Environment variable of a pod: the file in which Kubernetes reads why the container ended."""
+
+
+def main(place: str) -> int:
+    """Returns the exit code."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    try:
+        run(parse_args(["-m", "gnn_encoder.engines.rank", place]))
+    except ChildFailedError as error:
+        cause = cause_of(error.failures)
+        line = f"rank {cause['rank']}: {cause['type']}: {cause['text']}"
+        print(line, file=sys.stderr)
+        if read_by_kubernetes := os.environ.get(TERMINATION_LOG):
+            with suppress(OSError):
+                Path(read_by_kubernetes).write_bytes(line.encode()[:LONGEST])
+        else:
+            Path(place, FAILURE).write_text(json.dumps(cause), encoding="utf-8")
+        return 1
+    except SignalException as ended:
+        return 128 + int(ended.sigval)
+    return 0
+
+
+def cause_of(failures: dict[int, Any]) -> dict[str, Any]:
+    """Returns the error (`elastic.error_text`) of the process that failed first, with its rank.
+
+    torch lists the processes that had ended when it looked. A process whose connection broke may end before the one
+    that broke it, so the others' files are read, too.
+    """
+    errors: dict[int, dict[str, Any]] = {}
+    for rank, failure in failures.items():
+        first = rank - failure.local_rank
+        for file in Path(failure.error_file).parents[1].glob("*/error.json") if failure.error_file else ():
+            with suppress(OSError, ValueError, KeyError):
+                errors[first + int(file.parent.name)] = json.loads(file.read_text("utf-8"))["error"]
+    told = sorted(({"rank": rank, **error} for rank, error in errors.items()), key=lambda error: float(error["time"]))
+    for rank, failure in failures.items():
+        if rank not in errors:
+            told.append({"rank": rank, "type": "RuntimeError", "text": _lost(rank, failure.pid, failure.exitcode)})
+    return next((error for error in told if not BROKEN.search(error["text"])), told[0])
+
+
+def _lost(rank: int, pid: int, code: int) -> str:
+    """Returns what happened to a process that ended without a message."""
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how += " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"the training process of rank {rank} (pid {pid}) {how}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
