@@ -28,6 +28,8 @@ test-effectiveness: $(INSTALLED)
 # Tests the report, the dashboard and the page of `serve` in a browser: Debian's chromium, or the browser in GNN_ENCODER_CHROMIUM.
 test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
+	[ -n "$$GNN_ENCODER_CHROMIUM" ] || command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
+		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium)
 	$(BIN)/python -m pytest -m browser
 
 # Tests of what only a GPU runs; `make gpu` runs them, too.

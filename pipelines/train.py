@@ -7,9 +7,19 @@ from gnn_encoder.flow.graph import Artifact, Graph, Output
 from gnn_encoder.pipelines.foundation import Foundation, lay_foundation, with_early_refusals
 from gnn_encoder.settings import graph as graphs
 from gnn_encoder.settings import outcome
-from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import Settings, choice
-from gnn_encoder.settings.systems import CONVERGED, CROSS_ENCODER, DPR, DUAL_ENCODER, GNN_ENCODER, LEXICAL, UNTRAINED
+from gnn_encoder.settings.systems import (
+    CONVERGED,
+    CROSS_ENCODER,
+    DPR,
+    DUAL_ENCODER,
+    FUSIONS,
+    GNN_ENCODER,
+    LEXICAL,
+    SYSTEMS,
+    UNTRAINED,
+    label_systems,
+)
 
 
 def train(settings: Settings) -> Graph:
@@ -17,10 +27,10 @@ def train(settings: Settings) -> Graph:
     flow, tried = Graph("train"), choice(settings)
     base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried))
     inputs = {"dataset": base.dataset, "dual_encoder": base.dual_encoder, "passage_vectors": base.passage_vectors}
-    bundles: dict[str, Output] = {}
+    bundled = {"dataset": base.dataset, "bm25_index": base.bm25_index}
 
     # What labels give without training: labelled training queries lift their passages.
-    bundles |= bundles_of_labels(flow, settings, bm25_index=base.bm25_index, **inputs)
+    bundles = bundles_without_training(flow, settings, bm25_index=base.bm25_index, **inputs)
 
     # The graph and the training that are best with frozen encoders, if the settings name several.
     trained_on = {"training_set": base.training_set, **inputs, "graph": base.graph}
@@ -36,11 +46,10 @@ def train(settings: Settings) -> Graph:
     encoding, bundles[GNN_ENCODER] = encode_graph(
         flow,
         settings,
-        dataset=base.dataset,
         gnn_encoder=gnn_encoder,
         passage_vectors=base.passage_vectors,
         graph=chosen["graph"],
-        bm25_index=base.bm25_index,
+        **bundled,
     )
 
     # The dual encoder as it is, and trained further until it is no better on dev.
@@ -55,11 +64,9 @@ def train(settings: Settings) -> Graph:
             start=base.dual_encoder,
             pair_scores=base.pair_scores,
         ).output
-        bundles[CONVERGED] = bundle_of(
-            flow, settings, CONVERGED, dataset=base.dataset, dual_encoder=converged, bm25_index=base.bm25_index
-        )
+        bundles[CONVERGED] = bundle_of(flow, settings, CONVERGED, dual_encoder=converged, **bundled)
 
-    # A run of each system, also together with BM25. The runs of BM25 and DPR exist already.
+    # A run of each system, also together with BM25.
     evaluation = flow.add(
         "evaluate",
         settings.evaluate.model_copy(update={"rerank_shards": 1}),
@@ -68,20 +75,13 @@ def train(settings: Settings) -> Graph:
     ).output
 
     # The recommended system with its bundle, the report page and the decision.
-    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": _order(settings)}
+    order = recommended_from(settings)
+    judged = {"measure": settings.promote.measure, "bm25": settings.encode_corpus.bm25, "order": order}
     recommendation = flow.add(
         "recommend", settings.recommend.model_copy(update=judged), dataset=base.dataset, evaluation=evaluation
     ).output
-    if DPR in _order(settings):
-        bundles[DPR] = bundle_of(
-            flow,
-            settings,
-            DPR,
-            dataset=base.dataset,
-            dual_encoder=base.dpr,
-            bm25_index=base.bm25_index,
-            recommendation=recommendation,
-        )
+    if DPR in order:
+        bundles[DPR] = bundle_of(flow, settings, DPR, dual_encoder=base.dpr, recommendation=recommendation, **bundled)
     chosen_bundle = flow.add(
         "choose_bundle",
         settings.choose_bundle,
@@ -120,8 +120,8 @@ def train(settings: Settings) -> Graph:
     return with_early_refusals(flow, *tried.tried)
 
 
-def bundles_of_labels(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
-    """Adds a bundle of each system that uses labels without training, and returns them by system."""
+def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
+    """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
     own = settings.encode_with_labels.model_copy(
         update={**_bundled(settings), "measure": settings.evaluate.measures[0]}
     )
@@ -129,7 +129,7 @@ def bundles_of_labels(flow: Graph, settings: Settings, /, **inputs: Artifact) ->
         system: flow.add(
             "encode_with_labels", own.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
         ).output
-        for kind, system in LABEL_SYSTEMS.items()
+        for kind, system in label_systems().items()
         if kind in own.kinds
     }
 
@@ -154,10 +154,13 @@ def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifac
 
 
 def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output]) -> list[Output]:
-    """Adds the ranking of each system, and the fusion of each with BM25; returns the runs in the tables' order."""
+    """Adds the ranking of each system, and its fusion with BM25; returns the runs in the tables' order.
+
+    The runs of BM25 and DPR exist already. A system without a bundle in the run is left out.
+    """
     evaluate = settings.evaluate
     speed, depth = evaluate.speed, evaluate.depth
-    runs: dict[str, Output] = {LEXICAL: base.bm25_run}
+    runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run}
     if evaluate.untrained_backbone:
         own = settings.train_dual_encoder
         untrained = outcome.Rank(
@@ -169,11 +172,12 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
             **speed,
         )
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output
-    runs[DPR] = base.dpr_run
-    for system in (DUAL_ENCODER, CONVERGED, *LABEL_SYSTEMS.values(), GNN_ENCODER):
+    for system in SYSTEMS:
         if system in bundles:
             own_rank = outcome.Rank(system=system, depth=depth, **speed)
-            runs[system] = flow.add("rank", own_rank, system, dataset=base.dataset, bundle=bundles[system]).output
+            embedding = {"passage_vectors": base.passage_vectors} if SYSTEMS[system].of_dual_encoder else {}
+            ranked = {"dataset": base.dataset, "bundle": bundles[system], **embedding}
+            runs[system] = flow.add("rank", own_rank, system, **ranked).output
     if evaluate.rerank_depth:
         own_rerank = outcome.Rerank(
             system=CROSS_ENCODER, depth=evaluate.rerank_depth, shards=evaluate.rerank_shards, **speed
@@ -181,6 +185,8 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
         runs[CROSS_ENCODER] = flow.parallel(
             "rerank", own_rerank, dataset=base.dataset, first_run=runs[GNN_ENCODER], scorer=base.cross_encoder
         )
+    order = recommended_from(settings)
+    last = [system for system, row in SYSTEMS.items() if row.bundled_last and system in order]
     fused = {
         system: flow.add(
             "fuse",
@@ -190,12 +196,12 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
             lexical_run=base.bm25_run,
             dense_run=runs[system],
         )
-        for system in (DPR, *bundles)
-        if system != DPR or DPR in _order(settings)
+        for system in (*last, *bundles)
+        if SYSTEMS[system].fusions
     }
-    in_order = [s for s in (DPR, DUAL_ENCODER, CONVERGED, *LABEL_SYSTEMS.values(), GNN_ENCODER) if s in fused]
-    by_rank = [fused[system]["reciprocal_run"] for system in (DUAL_ENCODER, GNN_ENCODER)]
-    return [*runs.values(), *(fused[system]["convex_run"] for system in in_order), *by_rank]
+    ranked = [runs[system] for system in SYSTEMS if system in runs]
+    ranked += [fused[s][fusion] for fusion in FUSIONS for s in SYSTEMS if s in fused and fusion in SYSTEMS[s].fusions]
+    return ranked
 
 
 def _bundled(settings: Settings) -> dict[str, Any]:
@@ -204,7 +210,11 @@ def _bundled(settings: Settings) -> dict[str, Any]:
     return {name: getattr(corpus, name) for name in ("bm25", *outcome.IndexKind.model_fields)}
 
 
-def _order(settings: Settings) -> tuple[str, ...]:
-    """Returns the systems that may be recommended. DPR is ranked by an exact search, so its bundle has to have one."""
-    kept = settings.encode_corpus.index == "flat" or settings.evaluate.baseline == DPR
-    return tuple(system for system in settings.recommend.order if kept or system != DPR)
+def recommended_from(settings: Settings) -> tuple[str, ...]:
+    """Returns the systems that may be recommended.
+
+    A system that is bundled last was ranked by an exact search, so its bundle has to have one; the baseline is kept.
+    """
+    kept, is_exact = settings.evaluate.baseline, settings.encode_corpus.index == "flat"
+    excluded = [name for name, row in SYSTEMS.items() if row.bundled_last and not (is_exact or name == kept)]
+    return tuple(system for system in settings.recommend.order if system not in excluded)

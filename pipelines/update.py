@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from gnn_encoder.flow.graph import Artifact, Given, Graph
-from gnn_encoder.pipelines.train import bundle_of, bundles_of_labels, encode_graph
+from gnn_encoder.pipelines.train import bundle_of, bundles_without_training, encode_graph
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import CONVERGED, DPR, DUAL_ENCODER
+from gnn_encoder.settings.systems import DUAL_ENCODER, systems_with_models
 
 
 def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
@@ -15,7 +15,7 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
 
     Args:
         models: `dual_encoder`, `cross_encoder` and `gnn_encoder` of the earlier run; `converged` and `dpr` if their
-            bundles are wanted.
+            bundles are wanted (`System.model`).
     """
     flow = Graph("update")
     dataset = flow.add("ingest", settings.ingest).output
@@ -32,7 +32,7 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
         "dual_encoder": models["dual_encoder"],
         "passage_vectors": built["passage_vectors"],
     }
-    bundles = list(bundles_of_labels(flow, settings, bm25_index=bm25_index, **inputs).values())
+    bundles = list(bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs).values())
     _, graph_bundle = encode_graph(
         flow,
         settings,
@@ -43,10 +43,10 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
         bm25_index=bm25_index,
     )
     bundles += [graph_bundle, bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)]
-    for system, model in {CONVERGED: models.get("converged"), DPR: models.get("dpr")}.items():
-        if model:
+    for row in systems_with_models():
+        if model := models.get(row.model):
             bundles.append(
-                bundle_of(flow, settings, system, dataset=dataset, dual_encoder=model, bm25_index=bm25_index)
+                bundle_of(flow, settings, row.name, dataset=dataset, dual_encoder=model, bm25_index=bm25_index)
             )
     # The same system as before.
     flow.add("choose_bundle", settings.choose_bundle, dataset=dataset, bundles=bundles)

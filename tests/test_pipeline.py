@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import call
 from http_server import ids, serving
 from tiny_graph import ROUNDED
 from trained_root import Trained
@@ -30,10 +31,9 @@ from gnn_encoder.planning.data_size import DataSize
 from gnn_encoder.planning.disk import ARTIFACT, IN_MLFLOW, TOKEN_IDS, run_space
 from gnn_encoder.promotion.registry import CHAMPION, open_registry
 from gnn_encoder.retrieval.search import Searcher, fused_run
-from gnn_encoder.settings.labels import LABEL_SYSTEMS
 from gnn_encoder.settings.pipeline import FOUNDATION
 from gnn_encoder.settings.studies import STUDIES
-from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS
+from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUSTERS, QUERY_MEMORY, label_systems
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -101,7 +101,7 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert "Graphs tried with frozen encoders" in page and "labels too</" in page
     made = {Bundle.read(path).system: path.name for path in (latest / "bundles").iterdir()}
     assert (
-        set(made) == {"Dual encoder", CONVERGED, *LABEL_SYSTEMS.values(), GNN_ENCODER}
+        set(made) == {"Dual encoder", CONVERGED, *label_systems().values(), GNN_ENCODER}
         and made[GNN_ENCODER] == "gnn_encoder"
     )
     assert graph_bundle(latest).resolve() == (latest / GRAPH_BUNDLE).resolve()
@@ -113,6 +113,24 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     header, measures = champion.card.partition("## What it reaches")[2].split("\n\n")[1:3]
     assert header in readme and measures in readme, "the registry's card has the same figures"
     assert "- train_gnn: heads = `2`, epochs = `1`" in readme and "negative_slope" not in readme, "no defaults"
+
+
+def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = len(trained.titles())
+    assert call(monkeypatch, *trained.command, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{steps} steps, all cached"
+    assert call(monkeypatch, *trained.command, "--dry-run", "--set", "recommend.margin=0.5") == 0
+    *lines, _, total = capsys.readouterr().out.splitlines()
+    waiting = [line.partition("  ")[0] for line in lines if "  to run  " in line]
+    assert waiting == ["recommend", f"bundle_dual_encoder: {DPR}", "choose_bundle", "report", "promote"]
+    assert f"at most {len(waiting)} to run; time: about " in total and " for 4, not known for 1" in total
+    root = ["--root", str(trained.root)]
+    assert call(monkeypatch, "update", *root, "--dry-run") == 0
+    assert "11 steps: 3 cached, at most 8 to run" in capsys.readouterr().out, "data, BM25's index, the converged bundle"
+    assert call(monkeypatch, "update", *root, "--mermaid") == 0
+    assert '[("cross_encoder")]' in capsys.readouterr().out
 
 
 def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +159,7 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
         assert expected.graph and hit["why"]["graph"]["plain_rank"] == expected.graph.plain_rank
         assert hit["why"]["graph"]["score"] == pytest.approx(expected.graph.why.score, abs=1e-5)
         assert len(hit["why"]["graph"]["influences"]) == len(expected.graph.why.influences)
-    for each in Retriever.load(latest / place_of(LABEL_SYSTEMS["memory"])).explain(question, 3):
+    for each in Retriever.load(latest / place_of(QUERY_MEMORY)).explain(question, 3):
         assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, rel=ROUNDED)
 
 
@@ -213,7 +231,7 @@ def test_explain_says_why(trained: Trained, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.count("with the graph") == 3
 
 
-@pytest.mark.parametrize("system", LABEL_SYSTEMS.values())
+@pytest.mark.parametrize("system", label_systems().values())
 def test_systems_of_labelled_queries_are_bundles(
     trained: Trained, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,7 +353,7 @@ def test_an_update_encodes_what_has_changed(
         *MODELS,
     }
     assert Bundle.read(after["bundle"]).serving == Bundle.read(before["bundle"]).serving
-    for name in map(place_of, LABEL_SYSTEMS.values()):
+    for name in map(place_of, label_systems().values()):
         old, new = (Bundle.read(links[name]) for links in (before, after))
         assert new.label_use == old.label_use and len(new.passages) == 101
         assert "tuned_on" not in new.manifest.metrics

@@ -15,9 +15,9 @@ import pytest
 
 from gnn_encoder.engines import lifeline, supervision
 from gnn_encoder.engines.containers import check_engine
-from gnn_encoder.engines.step import peak_gib
 from gnn_encoder.errors import UserError
 from gnn_encoder.machine import threads
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.machine.scratch import reserve, scratch
 from gnn_encoder.retrieval.index_file import build_index, load_index
 from gnn_encoder.settings.outcome import IndexKind

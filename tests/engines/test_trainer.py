@@ -282,7 +282,7 @@ def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[
 
 def test_a_trainjob_without_pods_ends_the_step(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PODLESS_SECONDS", 0.5)
-    what = r"it has no pods after 0 s; run again, or see kubectl describe trainjob,jobset -n retrieval train-gnn-\w{8}$"
+    what = r"it has no pods after 0 s; run again, or see kubectl get events -n retrieval \| grep train-gnn-\w{8}$"
     with pytest.raises(UserError, match=what):
         follow(TRAINED)
 

@@ -65,11 +65,11 @@ def test_a_changed_signature_is_seen(changed: Changed) -> None:
     before = imported("rank")
     assert changed() == before
     one = Input(is_list=False, is_optional=False)
-    assert before.inputs == {"dataset": one, "bundle": Input(is_list=False, is_optional=True)}
+    assert before.inputs["dataset"] == one and before.inputs["bundle"] == Input(is_list=False, is_optional=True)
     for old, new, name, expected in (
         ("dataset: Path", "dataset: list[Path]", "dataset", Input(is_list=True, is_optional=False)),
         ("dataset: Path", "dataset: Path, more: Path", "more", one),
-        ("bundle: Path | None = None", "bundle: list[Path] | None = None", "bundle", Input(True, True)),
+        ("    bundle: Path | None = None", "    bundle: list[Path] | None = None", "bundle", Input(True, True)),
     ):
         assert changed((old, new)).inputs == {**before.inputs, name: expected}
     assert before.settings is Rank and changed(("Rank", "Fuse")).settings is Fuse

@@ -97,20 +97,17 @@ def test_settings_that_contradict_each_other_are_refused_at_once(settings: dict[
         TrainReranker.model_validate(settings)
 
 
-def test_the_leader_of_a_re_ranker_on_nodes_is_its_task() -> None:
+def test_each_system_has_its_own_number_of_nodes() -> None:
     settings = Settings(
         train_reranker=TrainReranker(nodes=2, systems={"bert_dmn_lite": {"nodes": 1}, "dmn": {"nodes": 4}})
     )
     made = rerank(settings, ["colbert", "bert_dmn_lite", "dmn", "cross_encoder", "colbert_distilled"])
     trainings: dict[str, Any] = {node.label: node.settings for node in made.of("train_reranker")}
-    assert {label: (own.nodes, own.node) for label, own in trainings.items()} == {
-        "ColBERT": (2, 0), "BERT-DMN lite": (1, None), "DMN": (4, 0), "Cross-encoder": (2, 0),
-        "ColBERT, distilled": (2, 0),
+    assert {label: settings.nodes for label, settings in trainings.items()} == {
+        "ColBERT": 2, "BERT-DMN lite": 1, "DMN": 4, "Cross-encoder": 2, "ColBERT, distilled": 2,
     }, "the teacher is the cross-encoder"  # fmt: skip
     with pytest.raises(UserError, match="train_reranker of bert_dmn_lite: nodes = 2 needs a full re-ranker"):
         TrainReranker(nodes=2).for_system("bert_dmn_lite")
-    with pytest.raises(ValidationError, match=r"systems\.dmn cannot have node"):
-        TrainReranker(systems={"dmn": {"node": 1}})
 
 
 def test_a_general_setting_that_a_system_cannot_have_is_the_users_error() -> None:

@@ -75,9 +75,9 @@ class Bundle(Artifact):
     @staticmethod
     def add_bm25(draft: Draft, index: Path) -> None:
         """Add the files of a BM25 index to a draft; they take no space of their own."""
-        made = Bm25Index.read(index)
-        for name in made.manifest.files:
-            draft.share(made, name, f"{BM25}/{name}")
+        artifact = Bm25Index.read(index)
+        for name in artifact.manifest.files:
+            draft.share(artifact, name, f"{BM25}/{name}")
 
     @staticmethod
     def complete(draft: Draft, dataset: Dataset, system: str = GNN_ENCODER) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gnn_encoder.cli.graphs import show_rows
 from gnn_encoder.cli.options import (
     PRESET,
     ClusterFile,
@@ -65,7 +66,7 @@ def submit(
     if dry_run:
         package = _file(package, pipeline, "--package")
         write_package(job.graph, job.arguments(), needs, package)
-        _show(_table_of(job.graph, needs))
+        show_rows(_table_of(job.graph, needs))
         typer.echo(f"\nwrote {package}")
         return
     server = Server(given(host), needs.namespace)
@@ -125,7 +126,7 @@ def runs(
         took = str(run.finished - run.created).partition(".")[0] if run.finished and run.created else ""
         rows.append((_minute(run.created), run.state.lower(), took, run.name, server.page(run.run_id)))
     if rows:
-        _show([("created", "state", "took", "name", "run"), *rows])
+        show_rows([("created", "state", "took", "name", "run"), *rows])
     else:
         typer.echo(f"no runs under {needs.experiment} yet: start one with gnn-encoder submit")
 
@@ -178,7 +179,7 @@ def list_(host: Host = "", cluster: ClusterFile = None) -> None:
         page = server.page(each.schedule_id, "recurringrun")
         rows.append((each.name, each.when, each.at_once, each.state, _minute(each.created), page))
     if rows:
-        _show([("name", "when", "at once", "state", "created", "page"), *rows])
+        show_rows([("name", "when", "at once", "state", "created", "page"), *rows])
     else:
         typer.echo(f"no recurring runs under {needs.experiment} yet: create one with gnn-encoder schedule add")
 
@@ -246,9 +247,3 @@ def _table_of(graph: "Graph", cluster: "Cluster") -> list[Sequence[str]]:
         retries = str(needs.retries.count) if needs.retries else ""
         rows.append((step, cpu, memory, gpu, timeout, retries, cluster.image(step)))
     return rows
-
-
-def _show(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -46,6 +46,10 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Cluster file: artifact store, images, needs of the steps."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show the steps: what is cached, and the time of the others if known.")
+]
+Mermaid = Annotated[bool, typer.Option("--mermaid", help="Only print the graph of the steps as a Mermaid flowchart.")]
 
 
 Systems = typer.Option(

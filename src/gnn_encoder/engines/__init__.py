@@ -1,4 +1,4 @@
-"""Runs pipelines on this machine: arguments of steps, starting and watching steps, and requirements of a run.
+"""Runs graphs on this machine, reuses results, starts the processes or pods of a training; digests of code and data.
 
-Imports `promotion` and the rooms below `promotion`. Only `launch` knows KFP.
+Imports `promotion` and the rooms below `promotion`.
 """

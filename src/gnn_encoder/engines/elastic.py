@@ -29,6 +29,7 @@ from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.launch import FAILURE
 from gnn_encoder.errors import UserError, one_line
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.storage.s3 import is_remote
 from gnn_encoder.storage.transfer import get_folder, put_folder, remove_folder
@@ -67,10 +68,16 @@ class Result(BaseModel):
     metrics: dict[str, Any]
     curves: Curves
     manifests: dict[str, dict[str, Any]]
+    peak_memory_gib: float
 
 
-def fitting_size(in_documents: bool) -> int:
-    """Returns the number of processes that `processes: auto` stands for: see `settings.shared`."""
+def fitting_size(in_documents: bool, nodes: int = 1) -> int:
+    """Returns the number of processes that `processes: auto` stands for: see `settings.shared`.
+
+    nodes: above 1, the processes are those of a pod of a TrainJob, and this process's machine says nothing about it.
+    """
+    if nodes > 1:
+        return 1
     return 2 if in_documents and not torch.cuda.is_available() and torch.get_num_threads() > 1 else 1
 
 
@@ -156,7 +163,7 @@ def train_on_nodes(
     """
     from gnn_encoder.engines.trainer import Training, follow
 
-    place = context.place("training")
+    place = context.address_beside_checkpoints("training")
     if not is_remote(place):
         raise UserError(
             f"{context.step}.nodes = {count}: the pods of a TrainJob read their call at the place of the checkpoints, "
@@ -185,24 +192,26 @@ def readable(addresses: Mapping[str, str]) -> dict[str, str]:
         if not is_remote(address):
             raise UserError(
                 f"the input {name} is at {address or 'no address'}, which the pods of a TrainJob cannot read: name an "
-                "s3:// or minio:// pipeline_root in the cluster file, or leave its trainer out"
+                "s3:// or minio:// pipeline_root in the cluster file, or set nodes to 1"
             )
     return found
 
 
 def _take(folder: Path, context: Context, drafts: Mapping[str, Draft]) -> dict[str, Any]:
-    """Reads rank 0's result: its curves into the context, its manifests into the drafts; returns its metrics."""
+    """Reads rank 0's result: its curves into the context, its manifests into the drafts; returns its metrics, and its
+    memory."""
     result = Result.model_validate_json((folder / RESULT).read_text("utf-8"))
     context.curves.update(result.curves)
     for name, manifest in result.manifests.items():
         drafts[name].manifest = TypeAdapter(Manifest).validate_python(manifest)
-    return result.metrics
+    return {**result.metrics, "peak_memory_gib": result.peak_memory_gib}
 
 
 def result_of(metrics: dict[str, Any], context: Context, drafts: Mapping[str, Draft]) -> str:
     """Returns rank 0's result as text."""
     manifests = {name: asdict(draft.manifest) for name, draft in drafts.items()}
-    return Result(metrics=metrics, curves=context.curves, manifests=manifests).model_dump_json()
+    result = Result(metrics=metrics, curves=context.curves, manifests=manifests, peak_memory_gib=peak_gib())
+    return result.model_dump_json()
 
 
 def error_text(error: Exception) -> str:

@@ -15,13 +15,9 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines.local_run import Outcome
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.pipeline import Settings
-from gnn_encoder.settings.systems import CONVERGED, DPR
+from gnn_encoder.settings.systems import systems_with_models
 
 MODELS = ("dual_encoder", "cross_encoder", "gnn_encoder")
-CONVERGED_MODEL = "converged"
-"""Name of the converged dual encoder in `latest/`, and its parameter in an update."""
-DPR_MODEL = "dpr"
-"""Name of DPR in `latest/`, if it is recommended, and its parameter in an update."""
 KEPT = (BUNDLE, "recommendation", "report", "dataset", "graph", "passage_vectors", "encoding", *MODELS)
 """Outputs of a finished run that users and updates need; `latest/` under the root has links to them, and to the bundle
 of each system."""
@@ -33,14 +29,17 @@ KEPT_LABELS = "labels"
 """Folder under the root with the added labels that pipelines have read."""
 
 
-def with_added_labels(settings: Settings, root: Path) -> Settings:
-    """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data."""
+def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Settings:
+    """Returns settings that read the labels added to the root's latest bundle, if it was made from the same data.
+
+    `writes`: as of `kept_labels`.
+    """
     bundle, latest = labelled_bundle(root / "latest"), root / "latest" / "dataset"
     if settings.ingest.labels or not (bundle / ADDED).is_dir():
         return settings
     if not _same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
         return settings
-    own = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root)})
+    own = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root, writes)})
     return settings.model_copy(update={"ingest": own})
 
 
@@ -49,10 +48,11 @@ def _same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
     return all(settings.get(name) == others.get(name) for name in ("dataset", "format", "document_depth"))
 
 
-def kept_labels(bundle: Path, root: Path) -> str:
+def kept_labels(bundle: Path, root: Path, writes: bool = True) -> str:
     """Returns a file with the labels added to a bundle, empty if there are none.
 
-    The file is a copy named by its content, because labels may be added while the pipeline runs.
+    The file is a copy named by its content, because labels may be added while the pipeline runs. A copy that is not
+    there is made only if the call `writes`; otherwise the file is the bundle's.
     """
     source = bundle / ADDED / ADDED_LABELS
     content = source.read_bytes() if source.is_file() else b""
@@ -60,6 +60,8 @@ def kept_labels(bundle: Path, root: Path) -> str:
         return ""
     copy = root / KEPT_LABELS / f"{hashlib.sha256(content).hexdigest()[:20]}.jsonl"
     if not copy.is_file():
+        if not writes:
+            return str(source)
         copy.parent.mkdir(exist_ok=True)
         fresh = copy.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(content)
@@ -84,12 +86,12 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
         outputs["encoding"] = outputs[ENCODING]
     needed = []
     if "gnn_encoder" in outputs:  # of a training, not of an update
-        if trained := outputs.get(f"train_dual_encoder: {CONVERGED}/dual_encoder"):
-            outputs[CONVERGED_MODEL] = trained
-            needed.append(CONVERGED_MODEL)
-        needed += [DPR_MODEL] if place_of(DPR) in made else []
-        for name in {CONVERGED_MODEL, DPR_MODEL}.difference(needed):
-            (root / "latest" / name).unlink(missing_ok=True)
+        for row in systems_with_models():
+            if place_of(row.name) in made:
+                outputs[row.model] = outputs.get(f"train_dual_encoder: {row.name}/dual_encoder") or outputs[row.model]
+                needed.append(row.model)
+            else:
+                (root / "latest" / row.model).unlink(missing_ok=True)
     labels = _labels_to_keep(root, outcome)
     # A bundle of an earlier run would be of other models.
     for link in (root / "latest" / BUNDLES).glob("*"):

@@ -15,12 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gnn_encoder.errors import one_line
+
 BROKEN = re.compile(r"gloo/|Dist\w*Error|NCCL|[Cc]onnection (closed|reset|refused)")
 """In an error of a process whose connection to another process broke: the other process failed before."""
 LONGEST = 4096
 """Bytes that Kubernetes keeps of a termination message."""
 FAILURE = "failure.json"
 """File at the place of a call on one machine: the cause of a failure."""
+MEETING_SECONDS = 3600
+"""How long the machines of a training wait for each other: pulling an image, or a new GPU node, takes minutes."""
 TERMINATION_LOG = "GNN_ENCODER_TERMINATION_LOG"
 """Environment variable of a pod: the file in which Kubernetes reads why the container ended."""
 
@@ -32,20 +36,28 @@ def main(place: str) -> int:
     from torch.distributed.run import parse_args, run
 
     try:
-        run(parse_args(["-m", "gnn_encoder.engines.rank", place]))
+        run(parse_args([f"--rdzv-conf=timeout={MEETING_SECONDS}", "-m", "gnn_encoder.engines.rank", place]))
     except ChildFailedError as error:
         cause = cause_of(error.failures)
-        line = f"rank {cause['rank']}: {cause['type']}: {cause['text']}"
-        print(line, file=sys.stderr)
-        if read_by_kubernetes := os.environ.get(TERMINATION_LOG):
-            with suppress(OSError):
-                Path(read_by_kubernetes).write_bytes(line.encode()[:LONGEST])
-        else:
-            Path(place, FAILURE).write_text(json.dumps(cause), encoding="utf-8")
+        _report(place, f"rank {cause['rank']}: ", cause)
         return 1
     except SignalException as ended:
         return 128 + int(ended.sigval)
+    except Exception as error:  # of torch: the machines did not meet
+        _report(place, "", {"type": type(error).__name__, "text": one_line(error)})
+        return 1
     return 0
+
+
+def _report(place: str, rank: str, cause: dict[str, Any]) -> None:
+    """Writes the cause of a failure where the step or Kubernetes reads it."""
+    line = f"{rank}{cause['type']}: {cause['text']}"
+    print(line, file=sys.stderr)
+    if read_by_kubernetes := os.environ.get(TERMINATION_LOG):
+        with suppress(OSError):
+            Path(read_by_kubernetes).write_bytes(line.encode()[:LONGEST])
+    else:
+        Path(place, FAILURE).write_text(json.dumps(cause), encoding="utf-8")
 
 
 def cause_of(failures: dict[int, Any]) -> dict[str, Any]:

@@ -85,39 +85,30 @@ class Failed(Exception):
     """A step failed; its process has said why."""
 
 
-class Engine:
-    """Runs calls one after the other. `steps` runs one: from a command to its exit code."""
+class Cache:
+    """The results of earlier calls under a folder."""
 
-    def __init__(self, folder: Path, steps: StepProcesses | ContainerSteps) -> None:
-        self.folder, self.steps = folder, steps
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.made: dict[str, dict[str, str]] = {}
         """Title → output → folder."""
-        self.interrupted = False
-        self._run = folder / time.strftime("%Y%m%d-%H%M%S")
 
-    def execute(self, calls: Iterable[Call]) -> None:
-        """Runs the calls, or reuses their results. Raises `Failed` for the first call that fails."""
+    def reuse(self, calls: Iterable[Call]) -> None:
+        """Adds to `made` what a run of the calls would reuse. What follows a call that has to run is not known."""
         for call in calls:
-            inputs = {name: self._addresses(call, name) for name in call.inputs}
-            key = self._key(call, inputs)
-            if self.interrupted:
-                raise KeyboardInterrupt
-            outputs = self._cached(call, key)
-            if outputs is None:
-                outputs = self._started(call, inputs)
-                self._keep(key, outputs)
-                emit(call.title, "outputs", outputs=outputs)
-            self.made[call.title] = outputs
+            sources = [source for name in call.inputs for source in self._sources(call, name)]
+            if all(isinstance(source, str) or source[0] in self.made for source in sources):
+                key = self._key(call, {name: self._addresses(call, name) for name in call.inputs})
+                if outputs := self._cached(call, key):
+                    self.made[call.title] = outputs
 
-    def interrupt(self, *_: object) -> None:
-        """Lets the running step end, and starts no other."""
-        self.interrupted = True
-        self.steps.interrupt()
+    def _sources(self, call: Call, name: str) -> Sequence[Place]:
+        sources = call.inputs[name]
+        return sources if name in call.lists else [sources]  # type: ignore
 
     def _addresses(self, call: Call, name: str) -> list[str]:
-        given = call.inputs[name]
-        places = given if name in call.lists else [given]
-        return [place if isinstance(place, str) else self.made[place[0]][place[1]] for place in places]  # type: ignore
+        sources = self._sources(call, name)
+        return [source if isinstance(source, str) else self.made[source[0]][source[1]] for source in sources]
 
     def _key(self, call: Call, inputs: Mapping[str, Sequence[str]]) -> str:
         """Returns what the call's result depends on. Two calls with the same key share their result."""
@@ -145,6 +136,42 @@ class Engine:
             return outputs
         return None
 
+    def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
+        entry = self.folder / CACHE / f"{key}.json"
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        fresh = entry.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(outputs), encoding="utf-8")
+        fresh.replace(entry)
+
+
+class Engine(Cache):
+    """Runs calls one after the other. `steps` runs one: from a command to its exit code."""
+
+    def __init__(self, folder: Path, steps: StepProcesses | ContainerSteps) -> None:
+        super().__init__(folder)
+        self.steps = steps
+        self.interrupted = False
+        self._run = folder / time.strftime("%Y%m%d-%H%M%S")
+
+    def execute(self, calls: Iterable[Call]) -> None:
+        """Runs the calls, or reuses their results. Raises `Failed` for the first call that fails."""
+        for call in calls:
+            inputs = {name: self._addresses(call, name) for name in call.inputs}
+            key = self._key(call, inputs)
+            if self.interrupted:
+                raise KeyboardInterrupt
+            outputs = self._cached(call, key)
+            if outputs is None:
+                outputs = self._started(call, inputs)
+                self._keep(key, outputs)
+                emit(call.title, "outputs", outputs=outputs)
+            self.made[call.title] = outputs
+
+    def interrupt(self, *_: object) -> None:
+        """Lets the running step end, and starts no other."""
+        self.interrupted = True
+        self.steps.interrupt()
+
     def _started(self, call: Call, inputs: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Runs the call's step, and returns its outputs."""
         emit(call.title, "starting")
@@ -164,16 +191,14 @@ class Engine:
 
         Titles may differ in signs, or in letters that the name lacks, and two runs may begin in one second.
         """
-        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+        name = folder_name(title)
         names = chain([name], (f"{name}--{number}" for number in count(2)))
         return next(folder for folder in map(self._run.joinpath, names) if not folder.exists())
 
-    def _keep(self, key: str, outputs: Mapping[str, str]) -> None:
-        entry = self.folder / CACHE / f"{key}.json"
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        fresh = entry.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(outputs), encoding="utf-8")
-        fresh.replace(entry)
+
+def folder_name(title: str) -> str:
+    """Returns the name of the folder of a call's outputs in the folder of a run; it may have a number behind it."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def executor_input(call: Call, inputs: Mapping[str, Sequence[str]], outputs: Mapping[str, str]) -> str:

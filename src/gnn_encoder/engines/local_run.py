@@ -108,7 +108,7 @@ def _execute(job: Mapping[str, Any], root: Path, name: str, parent: PipelineLog,
                 running.remove(step)
             elif kind == "cached":
                 parent.cached_step(step, read_manifest(next(iter(event["outputs"].values()))))
-            elif kind in ("failed", "lost") and not failure:  # lost: reported by the launcher, as the step could not
+            elif kind in ("failed", "lost") and not failure:  # lost: reported by the engine, as the step could not
                 failure.update(event)
         show(events)
 

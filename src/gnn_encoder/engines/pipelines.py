@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gnn_encoder.artifacts.finished_run import BUNDLE, graph_bundle, labelled_bu
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import Record, read_history
 from gnn_encoder.engines.containers import IMAGE, Containers, check_engine
-from gnn_encoder.engines.latest import CONVERGED_MODEL, DPR_MODEL, MODELS, kept_labels, with_added_labels, with_latest
+from gnn_encoder.engines.latest import MODELS, kept_labels, with_added_labels, with_latest
 from gnn_encoder.engines.local import calls_of
 from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.engines.provenance import graph_arguments
@@ -31,12 +31,12 @@ from gnn_encoder.pipelines.update import update as update_graph
 from gnn_encoder.planning import AUTO
 from gnn_encoder.promotion.registry import Registry, open_registry
 from gnn_encoder.settings.bm25 import IndexBm25
-from gnn_encoder.settings.labels import LABEL_SYSTEMS, settings_of_use
+from gnn_encoder.settings.labels import settings_of_use
 from gnn_encoder.settings.pipeline import FOUNDATION, PIPELINES, Settings
 from gnn_encoder.settings.presets import load_settings, parse_settings
 from gnn_encoder.settings.shared import Inference
 from gnn_encoder.settings.studies import variants
-from gnn_encoder.settings.systems import DPR
+from gnn_encoder.settings.systems import label_systems, systems_with_models
 from gnn_encoder.tracking.pipeline_run import existing_store, tracking_uri
 
 PROCESSES, CONTAINERS = RUNNERS = ("subprocess", "docker")
@@ -50,6 +50,8 @@ class Training:
     preset: str
     settings: Settings
     root: Path
+    planned: Mapping[str, float] = field(default_factory=dict)
+    """Title of a call → seconds that it takes, of the calls that a plan knows."""
 
     def models(self) -> Registry:
         """Returns the model's registry; a UserError if the store is not usable, `Missing` if nothing has run yet."""
@@ -101,12 +103,15 @@ class Training:
         return with_latest(self.root, outcome)
 
 
-def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path) -> Training:
-    """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable."""
+def training(preset: str, dataset: str | None, overrides: Iterable[str], root: Path, writes: bool = True) -> Training:
+    """Returns the training pipeline of a preset; a UserError if the settings or the root are not usable.
+
+    Only if it `writes`, the root exists then.
+    """
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
     check_nodes(train(settings))
-    root = writable(root)
-    return Training(preset, with_added_labels(settings, root), root)
+    root = writable(root) if writes else root.resolve()
+    return Training(preset, with_added_labels(settings, root, writes), root)
 
 
 def automatic(
@@ -116,12 +121,13 @@ def automatic(
 
     `show` gets the name and the text of each reason.
     """
-    from gnn_encoder.planning.auto import planned  # imports torch
+    from gnn_encoder.planning.auto import planned, planned_seconds  # imports torch
 
     given, root = [*overrides, *dataset_override(dataset)], writable(root)
-    settings = load_settings(str(planned(given, budget, root, show)), given)
+    plan = planned(given, budget, root, show)
+    settings = load_settings(str(plan), given)
     check_nodes(train(settings))
-    return Training(AUTO, with_added_labels(settings, root), root)
+    return Training(AUTO, with_added_labels(settings, root), root, planned_seconds(plan))
 
 
 def _label_settings(since: Path) -> dict[str, Any]:
@@ -130,7 +136,7 @@ def _label_settings(since: Path) -> dict[str, Any]:
     Without bundles of the run's dual encoder, the settings ask for none.
     """
     model, chosen = read_manifest(since / "dual_encoder").digest, {"kinds": []}  # type: ignore[var-annotated]
-    for kind, system in LABEL_SYSTEMS.items():
+    for kind, system in label_systems().items():
         folder = since / place_of(system)
         if not folder.is_dir() or (bundle := Bundle.read(folder)).manifest.inputs.get("dual_encoder") != model:
             continue
@@ -154,6 +160,18 @@ def _bm25_settings(bundle: Bundle) -> dict[str, Any]:
 
 def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Path, show: Show) -> Outcome:
     """Runs the update pipeline on a dataset, with the models and settings of the finished run in folder `since`."""
+    settings, graph = updating(since, dataset, overrides, root)
+    params = {"from": str(expanded(since).resolve()), **params_of(settings, PIPELINES["update"])}
+    check_models(graph.nodes)
+    root = writable(root)
+    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
+    return with_latest(root, outcome)
+
+
+def updating(
+    since: Path, dataset: str | None, overrides: Iterable[str], root: Path, writes: bool = True
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `update`; the root exists then only if it `writes`."""
     overrides, steps = list(overrides), PIPELINES["update"]
     for override in overrides:
         if override.partition(".")[0] not in steps:
@@ -174,20 +192,15 @@ def update(since: Path, dataset: str | None, overrides: Iterable[str], root: Pat
         tree[step]["previous"] = str(since)
     tree["build_graph"]["vector_type"] = vector_type(read_vectors(since / "passage_vectors"))
     tree["encode_with_labels"] = _label_settings(since)
-    # DPR's bundle is made if it is the one that is served.
-    served = Bundle.read(since / BUNDLE).system == DPR
-    for name, wanted in {CONVERGED_MODEL: (since / CONVERGED_MODEL).exists(), DPR_MODEL: served}.items():
-        if wanted:
-            models[name] = Given(str((since / name).resolve()))
-            read_manifest(models[name].address, "model")
-    root = writable(root)
-    tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root)
+    served = Bundle.read(since / BUNDLE).system
+    for row in systems_with_models():
+        if row.name == served if row.bundled_last else (since / row.model).exists():
+            models[row.model] = Given(str((since / row.model).resolve()))
+            read_manifest(models[row.model].address, "model")
+    root = writable(root) if writes else root.resolve()
+    tree["ingest"]["labels"] = kept_labels(labelled_bundle(since), root, writes)
     settings = parse_settings(tree, [*overrides, *dataset_override(dataset)], source=str(since))
-    graph = update_graph(settings, models)
-    params = {"from": str(since), **params_of(settings, steps)}
-    check_models(graph.nodes)
-    outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, dated("update"), params, show)
-    return with_latest(root, outcome)
+    return settings, update_graph(settings, models)
 
 
 def ablate(
@@ -201,14 +214,22 @@ def ablate(
     show: Show,
 ) -> Outcome:
     """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
-    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    graph = ablation(settings, variants(settings, studies, own), seeds)
-    check_nodes(graph)
+    settings, graph = ablating(preset, dataset, overrides, studies, own, seeds)
     root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
     check_models(graph.nodes)
     name = dated(f"ablation-{Path(preset).stem}")
     return run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
+
+
+def ablating(
+    preset: str, dataset: str | None, overrides: Iterable[str], studies: Iterable[str], own: Iterable[str], seeds: int
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `ablate`."""
+    settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
+    graph = ablation(settings, variants(settings, studies, own), seeds)
+    check_nodes(graph)
+    return settings, graph
 
 
 def check_nodes(graph: Graph) -> None:

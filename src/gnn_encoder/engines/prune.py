@@ -38,8 +38,6 @@ LEFTOVERS = ("pipeline/**/.*.partial-*", "tokens/.partial-*", "checkpoints/.*.pa
 """Patterns of what killed processes leave in a root; while the root is locked, none of it is in use."""
 PROGRAMS = ("pipeline", "artifacts", "checkpoints", "tokens", "tmp", "logs")
 """Folders of a root in which this program and MLflow keep their own files, and users no links."""
-OF_KFP = "executor_output.json"
-"""A file that KFP leaves beside a step's outputs."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,7 @@ def remove(found: Iterable[Unneeded]) -> None:
 
 def _remove_empty(folder: Path) -> None:
     """Removes the folders of a step and of a run in which no output is left."""
-    while folder.name != "pipeline" and {path.name for path in folder.iterdir()} <= {OF_KFP}:
-        (folder / OF_KFP).unlink(missing_ok=True)
+    while folder.name != "pipeline" and not any(folder.iterdir()):
         folder.rmdir()
         folder = folder.parent
 

@@ -10,7 +10,7 @@ from gnn_encoder.engines.local_run import Outcome, run_calls
 from gnn_encoder.engines.pipelines import check_nodes, dataset_override, dated, params_of, path_override, writable
 from gnn_encoder.engines.provenance import graph_arguments
 from gnn_encoder.engines.supervision import Show
-from gnn_encoder.flow.graph import Given
+from gnn_encoder.flow.graph import Given, Graph
 from gnn_encoder.models.check import check_models
 from gnn_encoder.pipelines.rerank import rerank as rerank_graph
 from gnn_encoder.pipelines.rerank import studied_systems
@@ -35,23 +35,37 @@ def rerank(
     If the first stage is a bundle, `latest/bundle` is then that bundle with the best re-ranker. The other links stay.
     With `study`, it runs for the systems of one of `RERANKING_STUDIES`, and reports the study.
     """
-    settings = reranking_settings(preset, dataset, overrides, first_stage)
-    names = studied_systems(settings, study) if study else system_names(systems)
-    settings = settings.model_copy(
-        update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
-    )
+    settings, graph = reranking(preset, dataset, overrides, systems, first_stage, study)
     root = writable(root)
-    bundle = settings.first_stage.bundle
-    first_stage_bundle = Given(str(local_folder(bundle, indexed=False).resolve())) if bundle else None
-    graph = rerank_graph(settings, names, study, first_stage_bundle)
-    check_nodes(graph)
     check_models(graph.nodes)
-    params = {"preset": preset, "systems": ",".join(names), **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
+    names = ",".join(settings.compare_rerankers.systems)
+    params = {"preset": preset, "systems": names, **params_of(settings, (*PIPELINES["rerank"], "evaluate"))}
     name = dated(f"{study or 'rerank'}-{Path(preset).stem}")
     outcome = run_calls(calls_of(graph, graph_arguments(graph)), root, name, params, show)
     if outcome.status == "FINISHED" and BUNDLE in outcome.outputs:
         outcome.outputs[BUNDLE] = linked(root, BUNDLE, outcome.outputs[BUNDLE])
     return outcome
+
+
+def reranking(
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    systems: Sequence[str],
+    first_stage: str | None,
+    study: str = "",
+) -> tuple[Settings, Graph]:
+    """Returns the settings and the graph of `rerank`."""
+    settings = reranking_settings(preset, dataset, overrides, first_stage)
+    names = studied_systems(settings, study) if study else system_names(systems)
+    settings = settings.model_copy(
+        update={"compare_rerankers": settings.compare_rerankers.model_copy(update={"systems": tuple(names)})}
+    )
+    bundle = settings.first_stage.bundle
+    first_stage_bundle = Given(str(local_folder(bundle, indexed=False).resolve())) if bundle else None
+    graph = rerank_graph(settings, names, study, first_stage_bundle)
+    check_nodes(graph)
+    return settings, graph
 
 
 def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str], first_stage: str | None) -> Settings:

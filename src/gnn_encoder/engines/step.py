@@ -10,7 +10,6 @@ drafts to fill. `flow.declared` reads all this for graphs and engines.
 
 import inspect
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.engines import lifeline
 from gnn_encoder.errors import UserError, one_line, print_any_text
 from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
 from gnn_encoder.tracking.mlflow_runs import step_log
@@ -128,7 +128,8 @@ def _run(
             else:
                 metrics = run_step.__wrapped__(context, settings, **inputs, **drafts)
             seconds = round(time.monotonic() - began, 2)
-            metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak_gib(), 3)}
+            peak = max(peak_gib(), metrics.get("peak_memory_gib", 0.0))  # of a training in other processes or pods
+            metrics = {**metrics, "seconds": seconds, "peak_memory_gib": round(peak, 3)}
             history.pop(title, None)  # from an earlier run whose models are used: the new record comes last
             history[title] = Record(values, digests, metrics, call.code_digest, context.curves)
             for draft in drafts.values():
@@ -156,13 +157,7 @@ def _processes(settings: StepSettings) -> int:
         return int(wanted)
     from gnn_encoder.engines.elastic import fitting_size
 
-    return fitting_size(getattr(settings, "in_documents", False))
-
-
-def peak_gib() -> float:
-    """Returns the largest resident memory of this process or of any ended child process, in GiB."""
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return peak / 2 ** (30 if sys.platform == "darwin" else 20)  # macOS counts bytes, Linux KiB
+    return fitting_size(getattr(settings, "in_documents", False), getattr(settings, "nodes", 1))
 
 
 def _disk_trouble(error: Exception, written: list[Path]) -> str:

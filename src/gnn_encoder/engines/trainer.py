@@ -147,8 +147,9 @@ def _await_end(api: Api, name: str) -> None:
         if not cause and time.monotonic() - waiting_since > PODLESS_SECONDS:
             cause = f"it has no pods after {PODLESS_SECONDS:.0f} s"
         if cause:
-            about = f"kubectl describe trainjob,jobset -n {api.namespace} {name}"
-            raise UserError(f"TrainJob {name}: {cause}; run again, or see {about}")
+            # The TrainJob is deleted, so that its GPUs are free; Kubernetes keeps its events for an hour.
+            events = f"kubectl get events -n {api.namespace} | grep {name}"
+            raise UserError(f"TrainJob {name}: {cause}; run again, or see {events}")
         time.sleep(POLL_SECONDS)
 
 

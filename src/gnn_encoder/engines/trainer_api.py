@@ -46,9 +46,7 @@ class Api:
                 config.load_incluster_config(client_configuration=settings)
                 self.namespace = NAMESPACE.read_text("utf-8").strip()
         except (config.ConfigException, OSError) as error:
-            raise UserError(
-                f"no Kubernetes API for a TrainJob ({one_line(error)}): leave trainer out of the cluster file"
-            ) from None
+            raise UserError(f"no Kubernetes API for a TrainJob ({one_line(error)}): set nodes to 1") from None
         self._client = client.ApiClient(settings)
         self._pods, self._jobs = client.CoreV1Api(self._client), client.CustomObjectsApi(self._client)
         self._place = (GROUP, VERSION, self.namespace, PLURAL)
@@ -56,7 +54,7 @@ class Api:
     def own_pod(self) -> dict[str, Any]:
         """Returns the pod of this process."""
         if not (name := os.environ.get("KFP_POD_NAME")):
-            raise UserError(f"KFP_POD_NAME is not set in {self.title}'s pod, as KFP sets it: leave trainer out")
+            raise UserError(f"KFP_POD_NAME is not set in {self.title}'s pod, as KFP sets it: set nodes to 1")
         with self._errors("get pods"):
             pod = self._pods.read_namespaced_pod(name, self.namespace, _request_timeout=TIMEOUT)
             return dict(self._client.sanitize_for_serialization(pod))
@@ -134,7 +132,7 @@ class Api:
         if error.status == 404 and right.endswith("trainjobs") and "namespaces" not in said:
             raise UserError(
                 f"this cluster has no TrainJob ({GROUP}/{VERSION}): ask its administrator to install Kubeflow Trainer "
-                f"{OLDEST} or newer, or leave trainer out of the cluster file"
+                f"{OLDEST} or newer, or set nodes to 1"
             ) from None
         if error.status == 401 or (error.status == 403 and " cannot " in said):
             raise UserError(

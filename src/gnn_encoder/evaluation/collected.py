@@ -101,13 +101,13 @@ class Collected:
 
         Splits without a recurring query are left out.
         """
-        found: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
+        by_kind: dict[str, dict[str, PerQuery]] = {"recurring": {}, "unseen": {}}
         for split, systems in self.figures(names).items():
             again = np.isin(self.queries[split], self.data.recurring)
             for name, inside in (("recurring", again), ("unseen", ~again)):
                 if again.any() and inside.any():
-                    found[name][split] = {system: figures[inside] for system, figures in systems.items()}
-        return found
+                    by_kind[name][split] = {system: figures[inside] for system, figures in systems.items()}
+        return by_kind
 
     def remarks(self, split: str) -> list[str]:
         """Returns what a reader of the split's figures has to know about its labels, ids and hits."""
@@ -138,10 +138,10 @@ def shown_split(data: Dataset) -> str:
 
 
 def _answers(data: Dataset, rows: np.ndarray) -> list[list[str]]:
-    return [given or [] for given in data.queries.column("answers").take(pa.array(rows)).to_pylist()]
+    return [texts or [] for texts in data.queries.column("answers").take(pa.array(rows)).to_pylist()]
 
 
 def _with_answers(data: Dataset, rows: np.ndarray) -> np.ndarray:
     """Returns those `rows` whose query has an answer with a token."""
-    has_answer: np.ndarray = rows[[bool(Answers(given)) for given in _answers(data, rows)]] if len(rows) else rows
+    has_answer: np.ndarray = rows[[bool(Answers(texts)) for texts in _answers(data, rows)]] if len(rows) else rows
     return has_answer

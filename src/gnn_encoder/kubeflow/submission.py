@@ -28,7 +28,7 @@ from gnn_encoder.settings.first_stage import BM25, POOL
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import load_settings
 from gnn_encoder.settings.reranking import MADE_WORD_VECTORS
-from gnn_encoder.storage import is_remote
+from gnn_encoder.storage.s3 import SCHEME, is_remote
 from gnn_encoder.tracking.context import CHECKPOINTS
 
 STORE = "MLFLOW_TRACKING_URI"
@@ -170,10 +170,12 @@ def _check(settings: Settings, graph: Graph, cluster: Cluster) -> None:
                 f"{step}.nodes = {nodes}: Kubeflow Trainer starts the nodes: set trainer in the cluster file, or "
                 f"{step}.processes instead"
             )
-        if nodes > 1 and CHECKPOINTS not in cluster.needs(step).variables:
+        needs = cluster.needs(step)
+        where = needs.environment.get(CHECKPOINTS, "" if CHECKPOINTS not in needs.variables else SCHEME)
+        if nodes > 1 and not is_remote(where):
             raise UserError(
-                f"{step}.nodes = {nodes}: the pods meet where the checkpoints are: name a store that all pods see, in "
-                f"the cluster file under defaults.environment.{CHECKPOINTS}"
+                f"{step}.nodes = {nodes}: the pods of a TrainJob read and write beside the checkpoints: name an "
+                f"s3:// address in the cluster file under defaults.environment.{CHECKPOINTS}"
             )
     if local:
         how = "put it into an object store and name its s3:// address"

@@ -32,7 +32,7 @@ from gnn_encoder.settings.values import StepSettings
 LENGTHS = ("query_length", "passage_length")
 
 
-def check_models(made: Iterable[Node]) -> list[str]:
+def check_models(calls: Iterable[Node]) -> list[str]:
     """Returns the names of the pretrained models that some calls read.
 
     A model on this machine is loaded. Of a hub's model the JSON files are read, if the hub can be reached.
@@ -41,7 +41,7 @@ def check_models(made: Iterable[Node]) -> list[str]:
         UserError: a model would not be read as its publisher meant, or has fewer positions than a text has tokens.
     """
     models = _Models()
-    for call in made:
+    for call in calls:
         _check(models, call.step, call.settings)
     return sorted(models.names)
 
@@ -62,7 +62,7 @@ class _Models:
         return len(self._done) > known
 
     def loaded(self, name: str) -> tuple[Any, Any] | None:
-        """An encoder and its tokenizer; None for `minilm`, and for a hub's model, of which files are checked."""
+        """An encoder and its tokenizer; None for `minilm`, and for a hub's model: only its files are checked."""
         if name not in self._loaded:
             is_here = name != MINILM and Path(resolve_backbone(name)).is_dir()
             self._loaded[name] = (load_encoder(name), load_tokenizer(name)) if is_here else None

@@ -25,28 +25,9 @@ from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.promotion.gate import against_baseline
 from gnn_encoder.settings.presets import NUMBERS
 from gnn_encoder.settings.shared import MINILM
-from gnn_encoder.settings.systems import (
-    CONVERGED,
-    DPR,
-    DUAL_ENCODER,
-    GNN_ENCODER,
-    QUERY_CLUSTERS,
-    QUERY_MEMORY,
-    QUERY_SUM,
-)
+from gnn_encoder.settings.systems import DPR, LEXICAL, SYSTEMS
 
 TEMPLATE = "model_card.md.j2"
-VECTORS = {
-    **dict.fromkeys((DPR, DUAL_ENCODER, CONVERGED), "The vector of a passage comes from its own text alone."),
-    QUERY_SUM: "The vector of a passage includes the sum of the training queries that are labelled with it.",
-    QUERY_MEMORY: "A search also looks up the training queries nearest to the query, and lifts their passages.",
-    QUERY_CLUSTERS: "A passage has a vector for each group of the training queries that are labelled with it.",
-    GNN_ENCODER: "The vector of a passage includes the training queries that are its neighbours in a query–passage "
-    "graph (GNN-encoder, Liu et al., 2022). The graph is used only once, when the corpus is encoded.",
-}
-"""System → what its vectors are, for people."""
-
-
 BASES = {MINILM: ("sentence-transformers/all-MiniLM-L6-v2", "Apache-2.0")}
 """Packaged backbone → its name on the hub, and its licence."""
 LONGEST = 120
@@ -106,12 +87,13 @@ class Described:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        ranked_by = SYSTEMS.get(self.bundle.system if self.serving.weight != 0 else LEXICAL)
         return environment.get_template(TEMPLATE).render(
             history=self.history,
             passages=len(self.data.passages),
             sentence=self.recommendation["sentence"] if self.recommendation else "",
             system=self.serving.system,
-            vectors=VECTORS.get(self.bundle.system, "") if self.serving.weight != 0 else "",
+            purpose=ranked_by.purpose if ranked_by else "",
             weight=self.serving.weight,
             mean_name=mean_name,
             meaning=MEANING,

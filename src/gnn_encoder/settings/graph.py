@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.measures import Measure
 from gnn_encoder.settings.shared import Inference, OnNodes, VectorType, WatchedTraining
+from gnn_encoder.settings.systems import LabelKind
 from gnn_encoder.settings.values import AutoYesNo, Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -115,7 +116,7 @@ class TryVariant(GraphShape, TrainGnn):
 
     variant: str = "full"
     """Name of the variant in tables."""
-    mode: Literal["frozen", "joint", "untrained", "sum", "memory", "clusters"] = "frozen"
+    mode: Literal["frozen", "joint", "untrained", LabelKind] = "frozen"
     """`joint`: the paper's training. `frozen`: the encoders stay as they are; the GNN and a linear map of the query
     vectors are trained on M_de's vectors. `untrained`: M_de is evaluated as it is. The others: M_de with the kind of
     `encode_with_labels`, which trains nothing."""

@@ -7,16 +7,7 @@ from pydantic import Field
 
 from gnn_encoder.settings.measures import COLD, DEFAULT, Floor, Measure, Measures, cutoff
 from gnn_encoder.settings.shared import MINILM, Inference, Sharded, Tasks, TokenVectorType, VectorType
-from gnn_encoder.settings.systems import (
-    CONVERGED,
-    DPR,
-    DUAL_ENCODER,
-    GNN_ENCODER,
-    LEXICAL,
-    QUERY_CLUSTERS,
-    QUERY_MEMORY,
-    QUERY_SUM,
-)  # fmt: skip
+from gnn_encoder.settings.systems import DUAL_ENCODER, GNN_ENCODER, served_systems
 from gnn_encoder.settings.values import Count, Fraction, PositiveFloat, PositiveInt, StepSettings
 
 
@@ -98,9 +89,9 @@ class Evaluate(Inference):
     """Permutations of the paired randomization test against the baseline."""
     resamples: PositiveInt = 2000
     """Bootstrap resamples of the queries, for the confidence intervals."""
-    baseline: str = "Dual encoder"
+    baseline: str = DUAL_ENCODER
     """The system with which every other system is compared."""
-    candidate: str = "GNN-encoder"
+    candidate: str = GNN_ENCODER
     """The system in the headline, and in the won and lost queries. `recommend` chooses what `promote` takes."""
     rerank_depth: Count = 0
     """Hits of the GNN-encoder that the cross-encoder re-ranks, for an additional row of the table: about the best
@@ -154,9 +145,7 @@ class Rerank(Inference, Sharded):
 class Recommend(StepSettings):
     """Recommends a system by its dev figures (`gnn_encoder.evaluation.recommendation` states the rule)."""
 
-    order: Annotated[tuple[str, ...], Field(min_length=1)] = (
-        LEXICAL, DPR, DUAL_ENCODER, CONVERGED, QUERY_SUM, QUERY_MEMORY, QUERY_CLUSTERS, GNN_ENCODER,
-    )  # fmt: skip
+    order: Annotated[tuple[str, ...], Field(min_length=1)] = Field(default_factory=served_systems)
     """The systems that may be recommended, the simplest first; those without a run are left out. Each is followed by
     its weighted sum with BM25, which costs one more index and one more search, but no training. `evaluate.baseline`
     must be among them. A system in this list and in no bundle of the run cannot be served. DPR stands before

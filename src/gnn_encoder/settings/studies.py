@@ -7,9 +7,10 @@ import yaml
 
 from gnn_encoder.errors import UserError
 from gnn_encoder.settings.graph import GraphShape, TrainGnn, TryVariant
-from gnn_encoder.settings.labels import LABEL_SYSTEMS, EncodeWithLabels
+from gnn_encoder.settings.labels import EncodeWithLabels
 from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.presets import parse_settings, read_yaml, settable
+from gnn_encoder.settings.systems import label_systems
 from gnn_encoder.settings.values import LARGEST
 
 FULL, BEFORE = "full", "dual encoder"
@@ -45,7 +46,7 @@ STUDIES: dict[str, dict[str, dict[str, Any]]] = {
         "h'_p as eq. 10 has it": {"train_gnn.normalize_passages": "no"},
         "h'_p at unit length": {"train_gnn.normalize_passages": "yes"},
     },
-    "labels": {system.lower(): {"try_variant.mode": kind} for kind, system in LABEL_SYSTEMS.items()},
+    "labels": {system.lower(): {"try_variant.mode": kind} for kind, system in label_systems().items()},
 }
 """Study → variant → changed settings. `parts` and `gate` are Table 3 and more, `neighbors` is Fig. 3, `mask` is Fig. 4,
 `edges` are choices of this project, and `labels` are what labels give without training."""
@@ -61,7 +62,7 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
 
     A user's variant has the form `NAME: step.setting=value step.setting=value`.
     """
-    if (mode := settings.try_variant.mode) in LABEL_SYSTEMS:
+    if (mode := settings.try_variant.mode) in label_systems():
         raise UserError(f"try_variant.mode = {mode}: choose frozen or joint; the study labels has this use of labels")
     wanted: dict[str, dict[str, Any]] = {FULL: {}, BEFORE: {"try_variant.mode": "untrained"}}
     for study in studies:
@@ -115,4 +116,4 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
 def _labels(settings: Settings, mode: str) -> EncodeWithLabels | None:
     """Returns the settings of a mode that uses labels without training; None for another mode."""
     changes = {"kind": mode, "kinds": (mode,), "measure": settings.evaluate.measures[0]}
-    return settings.encode_with_labels.model_copy(update=changes) if mode in LABEL_SYSTEMS else None
+    return settings.encode_with_labels.model_copy(update=changes) if mode in label_systems() else None

@@ -5,8 +5,8 @@ A query that is not trained on (`ingest.max_trained_queries`) has edges to its l
 cross-encoder pair for each label. A neighbour without a label says nothing that is worth k pairs.
 
 Edge features are the cross-encoder's [CLS] vectors. The step reuses the candidates' [CLS] vectors and computes missing
-ones once per pair. It stores M_de's vectors of all training queries with M_de's vectors of passages, for the systems
-of `encode_with_labels` and for the next update.
+ones once per pair. It stores M_de's vectors of all training, dev and test queries with those of passages
+(`evaluation.embedding`), for all systems of M_de and for the next update.
 """
 
 from dataclasses import replace
@@ -17,6 +17,8 @@ import numpy as np
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
 from gnn_encoder.artifacts.arrays import STORED, check_range, create_rows, create_vectors
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.embedding import EVALUATED, QUERIES
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -69,9 +71,12 @@ def build_graph(
     check_range(vectors)
     every = {} if len(nodes) == len(train) else {"queries": asked_digests}
     Contents.write(passage_vectors, retriever, texts=digests, **every)
-    asked = create_rows(passage_vectors, "queries", (len(questions), encoders.query_encoder.width))
+    asked = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
     unasked = carry_over(former.asking, former.asked, asked) if former else np.arange(len(questions))
     asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
+    judged = data.query_texts(evaluated_queries(data))
+    evaluated = create_rows(passage_vectors, EVALUATED, (len(judged), encoders.query_encoder.width))
+    evaluated[:] = encode_texts(encoders.query_encoder, judged, **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
     searching = asked if len(trained) == len(train) else asked[nodes[trained]]
 

@@ -22,11 +22,11 @@ from gnn_encoder.artifacts import (
     read_vectors,
 )  # fmt: skip
 from gnn_encoder.engines.step import Context, Metrics, step
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.evaluation.measures import labelled_queries, mean_name, per_query
 from gnn_encoder.evaluation.recommendation import Rule, falls
 from gnn_encoder.evaluation.significance import paired_randomization
 from gnn_encoder.evaluation.strata import warm_strata
-from gnn_encoder.inference.encoding import encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.query_graph.narrowing import narrowed
@@ -62,7 +62,7 @@ def choose_graph(
         GraphChoice.write(graph_choice, {})
         whole.save(chosen_graph, whole, graph)
         return {"headline": "as the settings have it"}
-    trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), read_vectors(passage_vectors))
+    trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), passage_vectors)
     figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.asked) else {}
     chosen, standings = _chosen(trial, figures)
     variant = next(each for each in settings.tried if each.variant == chosen)
@@ -85,10 +85,10 @@ class _Trial:
     """The dev queries, and the vectors that every variant starts from."""
 
     def __init__(
-        self, context: Context, settings: ChooseGraph, data: Dataset, encoders: DualEncoder, passages: np.ndarray
+        self, context: Context, settings: ChooseGraph, data: Dataset, encoders: DualEncoder, embedding: Path
     ) -> None:
         self.context, self.settings, self.data = context, settings, data
-        self.encoders, self.passages = encoders, passages
+        self.encoders, self.embedding, self.passages = encoders, embedding, read_vectors(embedding)
         self.qrels = data.judged(DEV)
         self.asked = labelled_queries(self.qrels)
         strata = warm_strata(self.qrels, data.split_qrels("train"))
@@ -97,10 +97,8 @@ class _Trial:
     def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:
         """Returns {the dual encoder and each variant: the mean over seeds of each dev query's figure, float64 [n]}."""
         rows = np.union1d(whole.queries, self.asked)
-        encoder, texts = self.encoders.query_encoder, self.data.query_texts(rows)
-        queries = scratch(len(self.data.queries), encoder.width)
-        progress = self.context.progress("encoding", len(rows), "queries")
-        queries[rows] = encode_texts(encoder, texts, progress=progress, **self.settings.speed)
+        queries = scratch(len(self.data.queries), self.passages.shape[1])
+        queries[rows] = vectors_of_queries(self.embedding, self.data, rows)
         found = {DUAL_ENCODER: self._measured(self.passages, queries[self.asked])}
         for variant in self.settings.tried:
             cut, values = narrowed(whole, built, variant), []

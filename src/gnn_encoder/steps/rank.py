@@ -10,6 +10,7 @@ from gnn_encoder.artifacts import Bundle, Dataset, Draft, Run
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.errors import UserError
 from gnn_encoder.evaluation.collected import evaluated_queries
+from gnn_encoder.evaluation.embedding import vectors_of_queries
 from gnn_encoder.inference.encoding import encode_passages, encode_texts
 from gnn_encoder.machine.scratch import scratch
 from gnn_encoder.models.dual_encoder import TextEncoder
@@ -26,8 +27,12 @@ def rank(
     dataset: Path,
     run: Draft,
     bundle: Path | None = None,
+    passage_vectors: Path | None = None,
 ) -> Metrics:
-    """Ranks with the vectors of a bundle, or with the backbone in the settings; a UserError if there is neither."""
+    """Ranks with the vectors of a bundle, or with the backbone in the settings; a UserError if there is neither.
+
+    With `passage_vectors`, of the encoder that the bundle has, no query is encoded again.
+    """
     if not bundle and not settings.backbone:
         raise UserError(f"nothing ranks for {settings.system}: give a bundle, or set rank.backbone")
     data = Dataset(dataset)
@@ -44,7 +49,10 @@ def rank(
         if parts.label_use:  # what the table's reader should know of the system
             chosen = parts.manifest.metrics
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
-        queries = encoded(TextEncoder.load(parts.query_encoder_path))
+        if passage_vectors:
+            queries = vectors_of_queries(passage_vectors, data, asked)
+        else:
+            queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
     else:
         encoder = TextEncoder.from_backbone(settings.backbone, max_length=settings.passage_length)

@@ -57,15 +57,15 @@ class Context:
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
-        return Checkpoints(*self._place, self._warn)
+        return Checkpoints(*self._root_and_call, self._warn)
 
-    def place(self, name: str) -> str:
+    def address_beside_checkpoints(self, name: str) -> str:
         """A folder or address beside the checkpoints of this call, for what its processes hand over."""
-        root, call = self._place
+        root, call = self._root_and_call
         return f"{root.rstrip('/')}/{call}-{name}"
 
     @property
-    def _place(self) -> tuple[str, str]:
+    def _root_and_call(self) -> tuple[str, str]:
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return root, f"{self.step}-{self.key[:20]}"
 

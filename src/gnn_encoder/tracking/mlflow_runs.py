@@ -212,8 +212,8 @@ def experiment_id(client: Any, parent: str | None = None, artifact_location: str
         return str(client.get_run(parent).info.experiment_id)
     if injected := os.environ.get("MLFLOW_EXPERIMENT_ID"):
         return injected
-    if found := find_experiment(client):
-        return str(found.experiment_id)
+    if experiment := find_experiment(client):
+        return str(experiment.experiment_id)
     return str(client.create_experiment(_experiment_name(), artifact_location, tags=KIND))
 
 

@@ -86,8 +86,8 @@ class PipelineLog:
             print(f"warning: {error}", file=sys.stderr)
 
     def _close(self, run_id: str, status: str) -> None:
-        for each in (*self._running(f"tags.mlflow.parentRunId = '{run_id}'"), run_id):
-            self._client.set_terminated(each, status)
+        for open_run in (*self._running(f"tags.mlflow.parentRunId = '{run_id}'"), run_id):
+            self._client.set_terminated(open_run, status)
 
     def _running(self, condition: str) -> list[str]:
         runs = self._client.search_runs([self._experiment], f"attributes.status = 'RUNNING' and {condition}")

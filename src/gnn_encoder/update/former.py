@@ -73,14 +73,15 @@ class FormerGraph:
             find(of_passages.digests.get("queries", of_nodes), queries),
         )
 
-    def search(self, vectors: np.ndarray, asked: np.ndarray, k: int, needed: int) -> np.ndarray:
-        """The rows of `exact.search(vectors, asked, k)`, int32 [n, k]. Only new queries are compared with all passages;
-        known queries are compared with new passages.
+    def search(self, vectors: np.ndarray, query_vectors: np.ndarray, k: int, needed: int) -> np.ndarray:
+        """The rows of `exact.search(vectors, query_vectors, k)`, int32 [n, k].
+
+        Only new queries are compared with all passages. Known queries are compared with new passages.
 
         A known query that has lost passages is not searched again if at least `needed` passages are left. Its row is -1
         from the first rank on where an unknown passage could be.
         """
-        nearest = np.full((len(asked), k), -1, np.int32)
+        nearest = np.full((len(query_vectors), k), -1, np.int32)
         assert self.graph.retrieved is not None
         stored = self.graph.retrieved[:, :k]
         kept = np.where(stored >= 0, self.today[stored], -1)[self.queries].astype(np.int32)
@@ -89,14 +90,14 @@ class FormerGraph:
         ordered = np.sort(kept, axis=1)
         twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
         known = (self.queries >= 0) & ~twice & (left >= min(needed, len(vectors)))
-        nearest[~known] = exact.search(vectors, asked[~known], k)[1]
+        nearest[~known] = exact.search(vectors, query_vectors[~known], k)[1]
         added = np.setdiff1d(np.arange(len(vectors)), self.today).astype(np.int32)
         rows = np.flatnonzero(known)
-        scores, fresh = exact.search(vectors[added], asked[rows], min(k, len(added)))
+        scores, fresh = exact.search(vectors[added], query_vectors[rows], min(k, len(added)))
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
             some, old = rows[part], kept[rows[part]]
-            of_old = np.einsum("qd,qkd->qk", asked[some], np.asarray(vectors[old], np.float32))
+            of_old = np.einsum("qd,qkd->qk", query_vectors[some], np.asarray(vectors[old], np.float32))
             both = np.concatenate([np.where(old >= 0, of_old, -np.inf), scores[part]], axis=1)
             passages = np.concatenate([old, added[fresh[part]]], axis=1)
             order = np.lexsort((passages, -both), axis=1)[:, :k]

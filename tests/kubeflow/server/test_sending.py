@@ -202,7 +202,7 @@ def test_what_pods_cannot_reach_is_refused(
         (["--cluster", str(EXAMPLE), "--set", "train_dpr.processes=2"], "gives the step 1 GPU"),
         (
             ["--cluster", "trainer.yaml", "--set", "train_gnn.nodes=2"],
-            "train_gnn.nodes = 2: the nodes meet where the checkpoints are: name a store",
+            "train_gnn.nodes = 2: the pods of a TrainJob read and write beside the checkpoints: name an s3://",
         ),
         (
             ["--set", "train_gnn.nodes=2"],
