@@ -176,8 +176,8 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
         if system in bundles:
             own_rank = outcome.Rank(system=system, depth=depth, **speed)
             embedding = {"passage_vectors": base.passage_vectors} if SYSTEMS[system].of_dual_encoder else {}
-            ranked = {"dataset": base.dataset, "bundle": bundles[system], **embedding}
-            runs[system] = flow.add("rank", own_rank, system, **ranked).output
+            inputs = {"dataset": base.dataset, "bundle": bundles[system], **embedding}
+            runs[system] = flow.add("rank", own_rank, system, **inputs).output
     if evaluate.rerank_depth:
         own_rerank = outcome.Rerank(
             system=CROSS_ENCODER, depth=evaluate.rerank_depth, shards=evaluate.rerank_shards, **speed
