@@ -121,8 +121,8 @@ def with_early_refusals(graph: Graph, *variants: object) -> Graph:
     trainings += [("train_gnn", variant) for variant in variants]  # type: ignore[misc]
     names = [
         f"{step}.keep"
-        for step, own in trainings
-        if getattr(own, "keep", "") == "best" and not getattr(own, "patience", 0)
+        for step, training in trainings
+        if getattr(training, "keep", "") == "best" and not getattr(training, "patience", 0)
     ]
     ingest = graph["ingest"]
     ingest.settings = ingest.settings.model_copy(update={"chosen_on_dev": tuple(dict.fromkeys(names))})

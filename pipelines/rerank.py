@@ -11,9 +11,9 @@ from gnn_encoder.settings.pipeline import Settings
 from gnn_encoder.settings.reranking_systems import ALL_SYSTEMS, LATE_KINDS, RERANKING_STUDIES
 
 TRIPLES = ("labelled", "generated", "distilled", "documents")
-"""What re-rankers are trained on, in the order of the tables: labelled triples, generated queries, too, the scores of a
-teacher, and passages in their documents. A change of the generated queries trains only the systems again that use
-them."""
+"""What re-rankers are trained on, in the order of the tables: labelled triples; generated queries, too; the scores of a
+teacher; passages in their documents. After a change of the generated queries, only the systems that use them are
+trained again."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     """
     of_kind = trained_on(settings, systems)
     _check(settings, systems, of_kind)
-    flow, made = Graph("rerank"), Reranked()
+    flow, reranked = Graph("rerank"), Reranked()
     dataset = flow.add("ingest", settings.ingest).output
     bm25_index, bm25_run = search_by_words(flow, settings, dataset)
     first_run = flow.add(
@@ -53,9 +53,9 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
     runs = [first_run]
 
     for name in of_kind["labelled"]:
-        runs.append(train_and_rank(flow, settings, name, made, first))
+        runs.append(train_and_rank(flow, settings, name, reranked, first))
     for name in changed_by("propagate_sections", systems):
-        runs.append(propagate(flow, settings, name, made, evaluate.measures[0], dataset))
+        runs.append(propagate(flow, settings, name, reranked, evaluate.measures[0], dataset))
 
     # A query for each negative says how hard the negative is, and is a new query that the negative answers.
     generated: Generated | None = None
@@ -64,18 +64,18 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
         generated = write_queries(flow, settings, dataset, first_run, negative_depth=depth)
         for name in of_kind["generated"]:
             training_set = select_triples(flow, settings, name, first, generated)
-            runs.append(train_and_rank(flow, settings, name, made, first, training_set=training_set))
+            runs.append(train_and_rank(flow, settings, name, reranked, first, training_set=training_set))
         for name in changed_by("evaluate_passages", systems):
-            runs.append(weigh_by_generator(flow, settings, name, made, evaluate.measures[0], dataset, generated))
+            runs.append(weigh_by_generator(flow, settings, name, reranked, evaluate.measures[0], dataset, generated))
 
     for name in of_kind["distilled"]:
         scores = scores_of_teacher(flow, settings, name, first)
-        runs.append(train_and_rank(flow, settings, name, made, first, pair_scores=scores))
+        runs.append(train_and_rank(flow, settings, name, reranked, first, pair_scores=scores))
 
     if of_kind["documents"]:
         document_graph = flow.add("build_document_graph", documents.BuildDocumentGraph(), dataset=dataset).output
         for name in of_kind["documents"]:
-            runs.append(train_and_rank(flow, settings, name, made, first, document_graph=document_graph))
+            runs.append(train_and_rank(flow, settings, name, reranked, first, document_graph=document_graph))
 
     roles = {"baseline": settings.first_stage.system, "candidate": ALL_SYSTEMS[systems[-1]].title}
     evaluation = flow.add("evaluate", evaluate.model_copy(update=roles), dataset=dataset, runs=runs).output
@@ -86,7 +86,7 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
             "compare_rerankers",
             settings.compare_rerankers.model_copy(update=studied),
             evaluation=evaluation,
-            rerankers=list(made.models.values()),
+            rerankers=list(reranked.models.values()),
             generated_queries=generated.queries if generated else None,
             **first,
         )
@@ -94,8 +94,8 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
         "choose_reranker",
         reranking.ChooseReranker(),
         dataset=dataset,
-        runs=list(made.runs.values()),
-        scorers=list(made.scorers.values()),
+        runs=list(reranked.runs.values()),
+        scorers=list(reranked.scorers.values()),
     ).output
     if bundle:
         flow.add("bundle_reranker", reranking.BundleReranker(), first_stage=bundle, reranker=best)
@@ -104,18 +104,18 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
 
 def trained_on(settings: Settings, systems: Sequence[str]) -> dict[str, list[str]]:
     """Returns {one of `TRIPLES`: systems that are trained on it}."""
-    found: dict[str, list[str]] = {kind: [] for kind in TRIPLES}
+    of_kind: dict[str, list[str]] = {kind: [] for kind in TRIPLES}
     for name in systems:
         if ALL_SYSTEMS[name].evaluates:
             continue
-        own = settings.train_reranker.for_system(name)
-        kind = "labelled" if own.triples == "labelled" else "generated"
-        if own.in_documents:
+        training = settings.train_reranker.for_system(name)
+        kind = "labelled" if training.triples == "labelled" else "generated"
+        if training.in_documents:
             kind = "documents"
-        elif own.resolved_loss == "listwise_distillation":
+        elif training.resolved_loss == "listwise_distillation":
             kind = "distilled"
-        found[kind].append(name)
-    return found
+        of_kind[kind].append(name)
+    return of_kind
 
 
 def changed_by(step: str, systems: Sequence[str]) -> list[str]:
@@ -124,13 +124,13 @@ def changed_by(step: str, systems: Sequence[str]) -> list[str]:
 
 
 def train_and_rank(
-    flow: Graph, settings: Settings, name: str, made: Reranked, first: Mapping[str, Output], **more: Output
+    flow: Graph, settings: Settings, name: str, reranked: Reranked, first: Mapping[str, Output], **more: Output
 ) -> Output:
     """Adds a re-ranker's training and its ranking of the first stage's hits; returns the run."""
     train, title = settings.train_reranker.for_system(name), ALL_SYSTEMS[name].title
     stored = settings.train_reranker.token_vectors if train.kind in LATE_KINDS else "fp16"
     speed = settings.evaluate.speed
-    scorer = made.models[name] = flow.add("train_reranker", train, title, **first, **more).output
+    scorer = reranked.models[name] = flow.add("train_reranker", train, title, **first, **more).output
     if document_graph := more.get("document_graph"):
         encode = documents.EncodeContext(token_vectors=stored, **speed)
         scorer = flow.add(
@@ -138,9 +138,9 @@ def train_and_rank(
         ).output
     depth = settings.train_reranker.hits_of(train.kind)
     rank = outcome.Rerank(system=title, depth=depth, token_vectors=stored, **speed)
-    made.scorers[name] = scorer
-    made.runs[name] = flow.add("rerank", rank, title, scorer=scorer, **first).output
-    return made.runs[name]
+    reranked.scorers[name] = scorer
+    reranked.runs[name] = flow.add("rerank", rank, title, scorer=scorer, **first).output
+    return reranked.runs[name]
 
 
 def select_triples(
@@ -180,17 +180,17 @@ def scores_of_teacher(flow: Graph, settings: Settings, name: str, first: Mapping
     ).output
 
 
-def propagate(flow: Graph, settings: Settings, name: str, made: Reranked, measure: str, dataset: Output) -> Output:
+def propagate(flow: Graph, settings: Settings, name: str, reranked: Reranked, measure: str, dataset: Output) -> Output:
     """Adds a ranking by a re-ranker's scores and their means in sections (QSF sectionPropagateAVG)."""
     system = ALL_SYSTEMS[name]
-    own = {"system": system.title, "measure": measure, "depth": settings.train_reranker.hits_of("colbert")}
-    mixed = settings.propagate_sections.model_copy(update=own)
-    ranking = made.runs[system.evaluates]
+    changes = {"system": system.title, "measure": measure, "depth": settings.train_reranker.hits_of("colbert")}
+    mixed = settings.propagate_sections.model_copy(update=changes)
+    ranking = reranked.runs[system.evaluates]
     return flow.add("propagate_sections", mixed, system.title, dataset=dataset, ranking=ranking).output
 
 
 def weigh_by_generator(
-    flow: Graph, settings: Settings, name: str, made: Reranked, measure: str, dataset: Output, generated: Generated
+    flow: Graph, settings: Settings, name: str, reranked: Reranked, measure: str, dataset: Output, generated: Generated
 ) -> Output:
     """Adds a ranking by a re-ranker's scores and the likelihood of the query (SS-BERT 3.4)."""
     system = ALL_SYSTEMS[name]
@@ -200,7 +200,7 @@ def weigh_by_generator(
         tuned,
         system.title,
         dataset=dataset,
-        ranking=made.runs[system.evaluates],
+        ranking=reranked.runs[system.evaluates],
         query_generator=generated.generator,
     ).output
 

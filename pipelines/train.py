@@ -122,15 +122,15 @@ def train(settings: Settings) -> Graph:
 
 def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
     """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
-    own = settings.encode_with_labels.model_copy(
+    label_settings = settings.encode_with_labels.model_copy(
         update={**_bundled(settings), "measure": settings.evaluate.measures[0]}
     )
     return {
         system: flow.add(
-            "encode_with_labels", own.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
+            "encode_with_labels", label_settings.model_copy(update={"kind": kind, "kinds": (kind,)}), system, **inputs
         ).output
         for kind, system in label_systems().items()
-        if kind in own.kinds
+        if kind in label_settings.kinds
     }
 
 
@@ -138,10 +138,10 @@ def encode_graph(
     flow: Graph, settings: Settings, /, *, bm25_index: Artifact, **inputs: Artifact
 ) -> tuple[Output, Output]:
     """Adds the encoding of the graph's nodes, and the propagation over it; returns the encoding and the bundle."""
-    own = settings.encode_corpus
-    nodes = outcome.EncodeNodes(previous=own.previous, shards=own.shards, **own.speed)
+    corpus = settings.encode_corpus
+    nodes = outcome.EncodeNodes(previous=corpus.previous, shards=corpus.shards, **corpus.speed)
     encoding = flow.parallel("encode_nodes", nodes, **inputs)
-    whole = own.model_copy(update={"shards": 1})
+    whole = corpus.model_copy(update={"shards": 1})
     bundle = flow.add("encode_corpus", whole, encoding=encoding, bm25_index=bm25_index, **inputs)
     return encoding, bundle.output
 
@@ -149,8 +149,8 @@ def encode_graph(
 def bundle_of(flow: Graph, settings: Settings, system: str, /, **inputs: Artifact | None) -> Output:
     """Adds the bundle of a dual encoder as it is."""
     shared: dict[str, Any] = {**settings.encode_corpus.speed, **_bundled(settings)}
-    own = outcome.BundleDualEncoder(system=system, vector_type=settings.build_graph.vector_type, **shared)
-    return flow.add("bundle_dual_encoder", own, system, **inputs).output
+    bundle_settings = outcome.BundleDualEncoder(system=system, vector_type=settings.build_graph.vector_type, **shared)
+    return flow.add("bundle_dual_encoder", bundle_settings, system, **inputs).output
 
 
 def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: Mapping[str, Output]) -> list[Output]:
@@ -162,28 +162,28 @@ def runs_of_systems(flow: Graph, settings: Settings, base: Foundation, bundles: 
     speed, depth = evaluate.speed, evaluate.depth
     runs: dict[str, Output] = {LEXICAL: base.bm25_run, DPR: base.dpr_run}
     if evaluate.untrained_backbone:
-        own = settings.train_dual_encoder
+        training = settings.train_dual_encoder
         untrained = outcome.Rank(
             system=UNTRAINED,
             depth=depth,
             backbone=evaluate.untrained_backbone,
-            query_length=own.query_length,
-            passage_length=own.passage_length,
+            query_length=training.query_length,
+            passage_length=training.passage_length,
             **speed,
         )
         runs[UNTRAINED] = flow.add("rank", untrained, UNTRAINED, dataset=base.dataset).output
     for system in SYSTEMS:
         if system in bundles:
-            own_rank = outcome.Rank(system=system, depth=depth, **speed)
+            rank = outcome.Rank(system=system, depth=depth, **speed)
             embedding = {"passage_vectors": base.passage_vectors} if SYSTEMS[system].of_dual_encoder else {}
             inputs = {"dataset": base.dataset, "bundle": bundles[system], **embedding}
-            runs[system] = flow.add("rank", own_rank, system, **inputs).output
+            runs[system] = flow.add("rank", rank, system, **inputs).output
     if evaluate.rerank_depth:
-        own_rerank = outcome.Rerank(
+        rerank = outcome.Rerank(
             system=CROSS_ENCODER, depth=evaluate.rerank_depth, shards=evaluate.rerank_shards, **speed
         )
         runs[CROSS_ENCODER] = flow.parallel(
-            "rerank", own_rerank, dataset=base.dataset, first_run=runs[GNN_ENCODER], scorer=base.cross_encoder
+            "rerank", rerank, dataset=base.dataset, first_run=runs[GNN_ENCODER], scorer=base.cross_encoder
         )
     order = recommended_from(settings)
     last = [system for system, row in SYSTEMS.items() if row.bundled_last and system in order]

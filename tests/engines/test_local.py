@@ -127,14 +127,14 @@ def test_calls_whose_titles_differ_in_signs_alone_have_outputs_of_their_own(tmp_
     calls = [Call("try_variant", title, json.dumps(title), {}, ("dataset",)) for title in titles]
     engine = Engine(tmp_path, Writer())  # type: ignore[arg-type]
     engine.execute(calls)
-    assert [(Path(engine.made[title]["dataset"]) / "title.txt").read_text() for title in titles] == titles
+    assert [(Path(engine.outputs[title]["dataset"]) / "title.txt").read_text() for title in titles] == titles
 
     # So do two runs that begin in one second.
     second = Engine(tmp_path, Writer())  # type: ignore[arg-type]
     second._run = engine._run
     second.execute([Call("try_variant", titles[0], json.dumps("another"), {}, ("dataset",))])
     for made, text in ((engine, titles[0]), (second, "another")):
-        assert (Path(made.made[titles[0]]["dataset"]) / "title.txt").read_text() == text
+        assert (Path(made.outputs[titles[0]]["dataset"]) / "title.txt").read_text() == text
 
 
 WRONG = ["null", "3", "[]", "{}", '{"dataset": null}', '{"dataset": 3}', '{"dataset": ""}', "[" * 100_000, "\udcff"]

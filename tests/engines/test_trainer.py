@@ -44,7 +44,7 @@ from gnn_encoder.tracking.context import CHECKPOINTS
 pytestmark = pytest.mark.timeout(600)
 ROOT = "s3://bucket/checkpoints"
 PLACE = f"{ROOT}/train_gnn-{'k' * 20}-training"
-TRAINED = Training("train_gnn", "train_gnn", "k" * 64, nodes=3, processes=2, place=PLACE)
+TRAINED = Training("train_gnn", "train_gnn", "k" * 64, nodes=3, processes=2, address=PLACE)
 FORBIDDEN = 'trainjobs is forbidden: User "system:serviceaccount:retrieval:runner" cannot create resource "trainjobs"'
 
 

@@ -43,7 +43,7 @@ def test_a_package_and_the_local_engine_make_the_same(graph: Graph, tmp_path: Pa
     write_package(graph, arguments, Cluster(), tmp_path / "package.yaml")
     run = run_processes(tmp_path / "package.yaml", tmp_path / "there", label="by hand")
     for node in graph.nodes:
-        for output, path in engine.made[node.title].items():
+        for output, path in engine.outputs[node.title].items():
             there = Path(run.uri(task_name(node.title), output))
             assert read_manifest(there).digest == read_manifest(path).digest, node.title
             assert list(read_history(there)) == list(read_history(Path(path))), node.title

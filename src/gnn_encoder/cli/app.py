@@ -273,7 +273,7 @@ def doctor(
     wrong = 0
     for finding in findings:
         wrong += bool(finding.advice)
-        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.found}")
+        typer.echo(f"{'✗' if finding.advice else '✓'} {finding.what:<10} {finding.result}")
         if finding.advice:
             typer.echo(f"  {'':<10} {finding.advice}")
     if wrong:

@@ -17,7 +17,7 @@ from gnn_encoder.cli.options import (
     Overrides,
     Preset,
     Systems,
-    given,
+    checked_host,
     named_systems,
 )
 from gnn_encoder.errors import UserError
@@ -69,7 +69,7 @@ def submit(
         show_rows(_table_of(job.graph, needs))
         typer.echo(f"\nwrote {package}")
         return
-    server = Server(given(host), needs.namespace)
+    server = Server(checked_host(host), needs.namespace)
     run_id = job.start(server, job.arguments())
     if wait:
         raise typer.Exit(submission.wait(server, run_id, needs))
@@ -167,7 +167,7 @@ def add(
     wanted = new_schedule(stem if name is None else name, cron, every, at_once, catch_up)
     needs = load_cluster(cluster)
     job = _job(needs, preset, dataset, overrides or [], pipeline, systems, first_stage)
-    job.schedule(Server(given(host), needs.namespace), wanted)
+    job.schedule(Server(checked_host(host), needs.namespace), wanted)
 
 
 @schedule.command(name="list")
@@ -175,9 +175,11 @@ def list_(host: Host = "", cluster: ClusterFile = None) -> None:
     """List the recurring runs of the cluster file's experiment, newest first."""
     needs, server = _server_of(host, cluster)
     rows: list[Sequence[str]] = []
-    for each in server.schedules(needs.experiment):
-        page = server.page(each.schedule_id, "recurringrun")
-        rows.append((each.name, each.when, each.at_once, each.state, _minute(each.created), page))
+    for recurring in server.schedules(needs.experiment):
+        page = server.page(recurring.schedule_id, "recurringrun")
+        rows.append(
+            (recurring.name, recurring.when, recurring.at_once, recurring.state, _minute(recurring.created), page)
+        )
     if rows:
         show_rows([("name", "when", "at once", "state", "created", "page"), *rows])
     else:
@@ -192,11 +194,11 @@ def remove(
 ) -> None:
     """Remove a recurring run. Its runs stay; one that is running goes on."""
     needs, server = _server_of(host, cluster)
-    if not (found := server.schedules(needs.experiment, name)):
+    if not (recurring_runs := server.schedules(needs.experiment, name)):
         raise UserError(f"no recurring run {name!r} under {needs.experiment}: see gnn-encoder schedule list")
-    if len(found) > 1:
-        raise UserError(f"{needs.experiment} has {len(found)} recurring runs {name!r}: delete one on its page")
-    server.unschedule(found[0].schedule_id)
+    if len(recurring_runs) > 1:
+        raise UserError(f"{needs.experiment} has {len(recurring_runs)} recurring runs {name!r}: delete one on its page")
+    server.unschedule(recurring_runs[0].schedule_id)
     typer.echo(f"removed {name}")
 
 
@@ -206,7 +208,7 @@ def _server_of(host: str, cluster: Path | None) -> "tuple[Cluster, Server]":
     from gnn_encoder.kubeflow.server import Server
 
     needs = load_cluster(cluster)
-    return needs, Server(given(host), needs.namespace)
+    return needs, Server(checked_host(host), needs.namespace)
 
 
 def _job(

@@ -78,7 +78,7 @@ def named_systems(text: str | None, preset: str, overrides: list[str]) -> list[s
     return system_names([name.strip() for name in text.split(",") if name.strip()])
 
 
-def given(host: str) -> str:
+def checked_host(host: str) -> str:
     """Returns the address; raises UserError if it is empty."""
     if not host:
         raise UserError(f"no server: give --host, or set {HOST}")

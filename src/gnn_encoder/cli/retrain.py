@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, given
+from gnn_encoder.cli.options import DEFAULT_ROOT, HOST, ClusterFile, Data, Host, Overrides, Preset, Root, checked_host
 
 if TYPE_CHECKING:
     from gnn_encoder.engines.pipelines import Training
@@ -43,7 +43,7 @@ def retrain(
 
     job: Training | ClusterTraining
     if not local and (host or cluster):
-        given(host)
+        checked_host(host)
         job = submission.training(load_cluster(cluster), preset, dataset, overrides or [])
     else:
         job = pipelines.training(preset, dataset, overrides or [], root)

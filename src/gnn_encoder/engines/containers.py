@@ -103,10 +103,10 @@ class ContainerSteps:
         if self._running is None:
             return
         processes = self._running.top()
-        place = processes["Titles"].index("PID")
+        column = processes["Titles"].index("PID")
         for process in processes["Processes"]:
             with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.kill(int(process[place]), signal.SIGINT)
+                os.kill(int(process[column]), signal.SIGINT)
 
 
 def _certificates() -> dict[str, str]:

@@ -36,9 +36,9 @@ from gnn_encoder.storage.transfer import get_folder, put_folder, remove_folder
 from gnn_encoder.tracking.context import Context
 
 COMMAND = ("-m", "gnn_encoder.engines.launch")
-"""What Python runs on each machine, followed by the place of the call. Its numbers are torchrun's `PET_` variables."""
+"""What Python runs on each machine, followed by the call's address. Its numbers are torchrun's `PET_` variables."""
 CALL, RESULT = "call.json", "result.json"
-"""Files at the place of a call: the call itself, and what rank 0 returns."""
+"""Files at the address of a call: the call itself, and what rank 0 returns."""
 WAIT = timedelta(hours=12)
 """Time limit of a collective operation: ranks wait while rank 0 ranks dev queries after an epoch."""
 
@@ -55,7 +55,7 @@ class Call(BaseModel):
     inputs: dict[str, str]
     """Name → folder, or address in an object store."""
     outputs: dict[str, tuple[str, str]]
-    """Name → schema, and the folder of the draft; no folder where rank 0 sends its outputs to the call's place."""
+    """Name → schema, and the folder of the draft; no folder where rank 0 sends its outputs to the call's address."""
     threads: int | None = None
     """Threads of a machine's processes together; None: all cores."""
     run_id: str | None = None
@@ -74,7 +74,7 @@ class Result(BaseModel):
 def fitting_size(in_documents: bool, nodes: int = 1) -> int:
     """Returns the number of processes that `processes: auto` stands for: see `settings.shared`.
 
-    nodes: above 1, the processes are those of a pod of a TrainJob, and this process's machine says nothing about it.
+    nodes: above 1, the processes run in a pod of a TrainJob, and this process's machine does not count.
     """
     if nodes > 1:
         return 1
@@ -133,10 +133,10 @@ def train_in_processes(
         Path(folder, CALL).write_text(call.model_dump_json(), encoding="utf-8")
         # 127.0.0.1: by default torch asks the name service for this machine's name, which may not have it.
         numbers = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(size), "PET_LOCAL_ADDR": "127.0.0.1"}
-        own = {lifeline.LAUNCHER: str(os.getpid()), "OMP_NUM_THREADS": str(max(1, threads // size))}
+        variables = {lifeline.LAUNCHER: str(os.getpid()), "OMP_NUM_THREADS": str(max(1, threads // size))}
         # A session of its own: Ctrl-C is for this process, which then ends the launcher, and so the ranks.
         launcher = subprocess.Popen(
-            [sys.executable, *COMMAND, folder], env={**os.environ, **numbers, **own}, start_new_session=True
+            [sys.executable, *COMMAND, folder], env={**os.environ, **numbers, **variables}, start_new_session=True
         )
         try:
             code = launcher.wait()
@@ -163,38 +163,38 @@ def train_on_nodes(
     """
     from gnn_encoder.engines.trainer import Training, follow
 
-    place = context.address_beside_checkpoints("training")
-    if not is_remote(place):
+    address = context.address_beside_checkpoints("training")
+    if not is_remote(address):
         raise UserError(
             f"{context.step}.nodes = {count}: the pods of a TrainJob read their call at the place of the checkpoints, "
-            f"and {place} is on one machine"
+            f"and {address} is on one machine"
         )
     inputs = readable(context.addresses)
     with tempfile.TemporaryDirectory() as folder:
         written = {name: (draft.manifest.schema, "") for name, draft in drafts.items()}
         call = call_of(run_step, context, settings, inputs, written)
         Path(folder, CALL).write_text(call.model_dump_json(), encoding="utf-8")
-        put_folder(Path(folder), f"{place}/call")
-        follow(Training(context.step, context.title, context.key, count, size, place))
-        get_folder(f"{place}/result", Path(folder, "result"))
+        put_folder(Path(folder), f"{address}/call")
+        follow(Training(context.step, context.title, context.key, count, size, address))
+        get_folder(f"{address}/result", Path(folder, "result"))
         for name, draft in drafts.items():
-            get_folder(f"{place}/outputs/{name}", draft.path)
+            get_folder(f"{address}/outputs/{name}", draft.path)
         metrics = _take(Path(folder, "result"), context, drafts)
     for part in ("call", "result", *(f"outputs/{name}" for name in drafts)):
-        remove_folder(f"{place}/{part}")
+        remove_folder(f"{address}/{part}")
     return metrics
 
 
 def readable(addresses: Mapping[str, str]) -> dict[str, str]:
     """Returns the inputs' addresses as `storage` reads them: minio:// is KFP's name for another S3 store."""
-    found = {name: address.replace("minio://", "s3://", 1) for name, address in addresses.items()}
-    for name, address in found.items():
+    converted = {name: address.replace("minio://", "s3://", 1) for name, address in addresses.items()}
+    for name, address in converted.items():
         if not is_remote(address):
             raise UserError(
                 f"the input {name} is at {address or 'no address'}, which the pods of a TrainJob cannot read: name an "
                 "s3:// or minio:// pipeline_root in the cluster file, or set nodes to 1"
             )
-    return found
+    return converted
 
 
 def _take(folder: Path, context: Context, drafts: Mapping[str, Draft]) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def with_added_labels(settings: Settings, root: Path, writes: bool = True) -> Se
         return settings
     if not _same_data(settings.ingest.model_dump(mode="json"), read_manifest(latest, "dataset").settings):
         return settings
-    own = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root, writes)})
-    return settings.model_copy(update={"ingest": own})
+    ingest = settings.ingest.model_copy(update={"labels": kept_labels(bundle, root, writes)})
+    return settings.model_copy(update={"ingest": ingest})
 
 
 def _same_data(settings: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
@@ -76,18 +76,18 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     """
     if outcome.status != "FINISHED":
         return outcome
-    outputs, made = outcome.outputs, {}
+    outputs, bundles = outcome.outputs, {}
     for name, path in outputs.items():
         if name.rpartition("/")[2] == BUNDLE and read_manifest(path).rows:  # without rows: not recommended
-            made[place_of(Bundle.read(path).system)] = path
-    outputs |= made | {BUNDLE: outputs[CHOSEN]}
+            bundles[place_of(Bundle.read(path).system)] = path
+    outputs |= bundles | {BUNDLE: outputs[CHOSEN]}
     outputs["graph"] = outputs.get("chosen_graph", outputs["graph"])
     if ENCODING in outputs:  # of several tasks
         outputs["encoding"] = outputs[ENCODING]
     needed = []
     if "gnn_encoder" in outputs:  # of a training, not of an update
         for row in systems_with_models():
-            if place_of(row.name) in made:
+            if place_of(row.name) in bundles:
                 outputs[row.model] = outputs.get(f"train_dual_encoder: {row.name}/dual_encoder") or outputs[row.model]
                 needed.append(row.model)
             else:
@@ -95,9 +95,9 @@ def with_latest(root: Path, outcome: Outcome) -> Outcome:
     labels = _labels_to_keep(root, outcome)
     # A bundle of an earlier run would be of other models.
     for link in (root / "latest" / BUNDLES).glob("*"):
-        if link.is_symlink() and f"{BUNDLES}/{link.name}" not in made:
+        if link.is_symlink() and f"{BUNDLES}/{link.name}" not in bundles:
             link.unlink()
-    for name in [name for name in (*KEPT, *needed, *made) if name in outputs]:
+    for name in [name for name in (*KEPT, *needed, *bundles) if name in outputs]:
         outputs[name] = linked(root, name, outputs[name])
     if labels is not None:
         _keep_labels(root, labels)
@@ -116,13 +116,15 @@ def linked(root: Path, name: str, target: Path) -> Path:
 
 def _labels_to_keep(root: Path, outcome: Outcome) -> list[AddedLabel] | None:
     """Returns the labels for the new bundle, if some were added to the latest or removed while the pipeline ran."""
-    latest, made = root / "latest", read_manifest(outcome.outputs["dataset"], "dataset").settings
-    if not (latest / "dataset").exists() or not _same_data(made, read_manifest(latest / "dataset", "dataset").settings):
+    latest, settings = root / "latest", read_manifest(outcome.outputs["dataset"], "dataset").settings
+    if not (latest / "dataset").exists() or not _same_data(
+        settings, read_manifest(latest / "dataset", "dataset").settings
+    ):
         return None
-    given = Path(made["labels"]) if made.get("labels") else None
-    if given and given.parent != root / KEPT_LABELS:
+    file = Path(settings["labels"]) if settings.get("labels") else None
+    if file and file.parent != root / KEPT_LABELS:
         return None  # the user named another file
-    before = read_labels(given) if given else []
+    before = read_labels(file) if file else []
     added, read = Bundle.read(labelled_bundle(latest)).added, Dataset(outcome.outputs["dataset"]).added
     now = added.labels if added else []
     if now == before:

@@ -41,7 +41,7 @@ OF_ORIGIN = (
 Two indexes with the same hits make the same run, but the page, the README and the check of `choose_bundle` name one of
 them. So the cache distinguishes equal inputs of these steps by their origin. Trainings and encodings read the contents
 of their inputs alone, and are reused for equal contents of any origin."""
-Place = str | tuple[str, str]
+Source = str | tuple[str, str]
 """Where an input is: an address, or (title of the call, its output)."""
 
 
@@ -52,8 +52,8 @@ class Call:
     step: str
     title: str
     arguments: str
-    inputs: Mapping[str, Place | Sequence[Place]]
-    """Name → place, or the places of a list."""
+    inputs: Mapping[str, Source | Sequence[Source]]
+    """Name → source, or the sources of a list."""
     outputs: tuple[str, ...]
     lists: tuple[str, ...] = field(default=())
     """The inputs that are lists."""
@@ -62,7 +62,7 @@ class Call:
 def calls_of(graph: Graph, arguments: Mapping[str, StepArguments]) -> list[Call]:
     """Returns the calls of a graph with the arguments of each, by title."""
 
-    def place(artifact: Artifact) -> Place:
+    def source_of(artifact: Artifact) -> Source:
         return artifact.address if isinstance(artifact, Given) else (artifact.node.title, artifact.name)
 
     return [
@@ -71,11 +71,11 @@ def calls_of(graph: Graph, arguments: Mapping[str, StepArguments]) -> list[Call]
             node.title,
             arguments[node.title].model_dump_json(),
             {
-                name: [place(each) for each in given] if isinstance(given, tuple) else place(given)
-                for name, given in node.inputs.items()
+                name: [source_of(artifact) for artifact in value] if isinstance(value, tuple) else source_of(value)
+                for name, value in node.inputs.items()
             },
             tuple(declared(node.step).outputs),
-            tuple(name for name, given in node.inputs.items() if isinstance(given, tuple)),
+            tuple(name for name, value in node.inputs.items() if isinstance(value, tuple)),
         )
         for node in graph.nodes
     ]
@@ -90,32 +90,32 @@ class Cache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.made: dict[str, dict[str, str]] = {}
+        self.outputs: dict[str, dict[str, str]] = {}
         """Title → output → folder."""
 
     def reuse(self, calls: Iterable[Call]) -> None:
-        """Adds to `made` what a run of the calls would reuse. What follows a call that has to run is not known."""
+        """Adds to `outputs` what a run of the calls would reuse. What follows a call that has to run is not known."""
         for call in calls:
             sources = [source for name in call.inputs for source in self._sources(call, name)]
-            if all(isinstance(source, str) or source[0] in self.made for source in sources):
+            if all(isinstance(source, str) or source[0] in self.outputs for source in sources):
                 key = self._key(call, {name: self._addresses(call, name) for name in call.inputs})
                 if outputs := self._cached(call, key):
-                    self.made[call.title] = outputs
+                    self.outputs[call.title] = outputs
 
-    def _sources(self, call: Call, name: str) -> Sequence[Place]:
+    def _sources(self, call: Call, name: str) -> Sequence[Source]:
         sources = call.inputs[name]
         return sources if name in call.lists else [sources]  # type: ignore
 
     def _addresses(self, call: Call, name: str) -> list[str]:
         sources = self._sources(call, name)
-        return [source if isinstance(source, str) else self.made[source[0]][source[1]] for source in sources]
+        return [source if isinstance(source, str) else self.outputs[source[0]][source[1]] for source in sources]
 
     def _key(self, call: Call, inputs: Mapping[str, Sequence[str]]) -> str:
         """Returns what the call's result depends on. Two calls with the same key share their result."""
         contents = {name: [_content(address) for address in addresses] for name, addresses in inputs.items()}
         facts: dict[str, Any] = {"step": call.step, "arguments": call.arguments, "inputs": contents}
         if call.step in OF_ORIGIN:
-            facts["origins"] = {name: [_origin(each) for each in addresses] for name, addresses in inputs.items()}
+            facts["origins"] = {name: [_origin(address) for address in addresses] for name, addresses in inputs.items()}
         return digest_of(facts)
 
     def _cached(self, call: Call, key: str) -> dict[str, str] | None:
@@ -124,8 +124,8 @@ class Cache:
         if not entry.is_file():
             return None
         try:
-            found = json.loads(entry.read_text("utf-8"))
-            outputs = {name: str(found[name]) for name in call.outputs}
+            kept = json.loads(entry.read_text("utf-8"))
+            outputs = {name: str(kept[name]) for name in call.outputs}
             manifests = [read_manifest(path) for path in outputs.values()]
         except UserError as error:
             emit(call.title, "note", message=f"cannot reuse its last output: {error}")
@@ -165,7 +165,7 @@ class Engine(Cache):
                 outputs = self._started(call, inputs)
                 self._keep(key, outputs)
                 emit(call.title, "outputs", outputs=outputs)
-            self.made[call.title] = outputs
+            self.outputs[call.title] = outputs
 
     def interrupt(self, *_: object) -> None:
         """Lets the running step end, and starts no other."""
@@ -207,12 +207,12 @@ def executor_input(call: Call, inputs: Mapping[str, Sequence[str]], outputs: Map
     def artifacts(addresses: Iterable[str]) -> dict[str, Any]:
         return {"artifacts": [{"uri": address} for address in addresses]}
 
-    given = {name: artifacts(addresses) for name, addresses in inputs.items()}
-    made = {name: artifacts([address]) for name, address in outputs.items()}
+    input_artifacts = {name: artifacts(addresses) for name, addresses in inputs.items()}
+    output_artifacts = {name: artifacts([address]) for name, address in outputs.items()}
     return json.dumps(
         {
-            "inputs": {"parameterValues": {"arguments": call.arguments}, "artifacts": given},
-            "outputs": {"artifacts": made},
+            "inputs": {"parameterValues": {"arguments": call.arguments}, "artifacts": input_artifacts},
+            "outputs": {"artifacts": output_artifacts},
         }
     )
 
@@ -234,8 +234,8 @@ def _origin(address: str) -> str:
     except UserError as error:  # the step will say so
         return str(error)
     records.pop(INGEST, None)
-    made = (manifest.settings, manifest.inputs) if manifest.step != INGEST else ()
-    return digest_of({"steps": records, "made": made})
+    origin = (manifest.settings, manifest.inputs) if manifest.step != INGEST else ()
+    return digest_of({"steps": records, "made": origin})
 
 
 def main(job_file: str) -> int:
@@ -243,8 +243,8 @@ def main(job_file: str) -> int:
     lifeline.attach()
     print_any_text()
     job = json.loads(Path(job_file).read_text("utf-8"))
-    given = job["containers"]
-    steps = ContainerSteps(Containers(**given), IMAGE) if given else StepProcesses()
+    containers = job["containers"]
+    steps = ContainerSteps(Containers(**containers), IMAGE) if containers else StepProcesses()
     engine = Engine(Path(job["folder"]), steps)
     # A handler, not SIG_IGN, because steps would inherit SIG_IGN. The running step ends by itself, then the engine.
     for number in (signal.SIGINT, signal.SIGTERM):

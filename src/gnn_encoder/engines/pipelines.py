@@ -123,9 +123,9 @@ def automatic(
     """
     from gnn_encoder.planning.auto import planned, planned_seconds  # imports torch
 
-    given, root = [*overrides, *dataset_override(dataset)], writable(root)
-    plan = planned(given, budget, root, show)
-    settings = load_settings(str(plan), given)
+    changes, root = [*overrides, *dataset_override(dataset)], writable(root)
+    plan = planned(changes, budget, root, show)
+    settings = load_settings(str(plan), changes)
     check_nodes(train(settings))
     return Training(AUTO, with_added_labels(settings, root), root, planned_seconds(plan))
 
@@ -182,10 +182,10 @@ def updating(
     models = {name: Given(str((since / name).resolve())) for name in MODELS}
     for model in models.values():
         read_manifest(model.address, "model")
-    made = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
-    tree = {step: read_manifest(artifact).settings for step, artifact in made.items()} | {"choose_bundle": {}}
+    artifacts = {"ingest": since / "dataset", "build_graph": since / "graph", "encode_corpus": graph_bundle(since)}
+    tree = {step: read_manifest(artifact).settings for step, artifact in artifacts.items()} | {"choose_bundle": {}}
     tree["ingest"].pop("chosen_on_dev", None)  # of the run's trainings
-    tree["index_bm25"] = _bm25_settings(Bundle.read(made["encode_corpus"]))
+    tree["index_bm25"] = _bm25_settings(Bundle.read(artifacts["encode_corpus"]))
     for name in IndexBm25.model_fields:
         tree["encode_corpus"].pop(name, None)  # of a run before `index_bm25`
     for step in ("build_graph", "encode_corpus", "choose_bundle"):
@@ -208,13 +208,13 @@ def ablate(
     dataset: str | None,
     overrides: Iterable[str],
     studies: Iterable[str],
-    own: Iterable[str],
+    user_variants: Iterable[str],
     seeds: int,
     root: Path,
     show: Show,
 ) -> Outcome:
-    """Runs the ablation pipeline for the variants of `studies` and the user's `own`, each with `seeds` seeds."""
-    settings, graph = ablating(preset, dataset, overrides, studies, own, seeds)
+    """Runs the ablation pipeline for the variants of `studies` and the `user_variants`, each with `seeds` seeds."""
+    settings, graph = ablating(preset, dataset, overrides, studies, user_variants, seeds)
     root = writable(root)
     params = {"preset": preset, "seeds": seeds, **params_of(settings, FOUNDATION)}
     check_models(graph.nodes)
@@ -223,11 +223,16 @@ def ablate(
 
 
 def ablating(
-    preset: str, dataset: str | None, overrides: Iterable[str], studies: Iterable[str], own: Iterable[str], seeds: int
+    preset: str,
+    dataset: str | None,
+    overrides: Iterable[str],
+    studies: Iterable[str],
+    user_variants: Iterable[str],
+    seeds: int,
 ) -> tuple[Settings, Graph]:
     """Returns the settings and the graph of `ablate`."""
     settings = load_settings(preset, [*overrides, *dataset_override(dataset)])
-    graph = ablation(settings, variants(settings, studies, own), seeds)
+    graph = ablation(settings, variants(settings, studies, user_variants), seeds)
     check_nodes(graph)
     return settings, graph
 

@@ -39,7 +39,7 @@ def preview(graph: Graph, root: Path, planned: Mapping[str, float]) -> list[Expe
     dataset = getattr(graph[INGEST].settings, "dataset", "")
     return [
         Expected(node, True, 0.0)
-        if node.title in cache.made
+        if node.title in cache.outputs
         else Expected(node, False, _seconds(node, dataset, cache.folder) or planned.get(node.title))
         for node in graph.nodes
     ]

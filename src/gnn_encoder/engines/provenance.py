@@ -84,9 +84,9 @@ def _check_documents(graph: Graph) -> None:
             needs.append((f"{node.label} reads the sections of passages", "leave that system out"))
         if node.step == "encode_context":
             needs.append((f"{node.label} reads passages in their documents", "leave that system out"))
-        own = node.settings
-        if isinstance(own, TrainReranker) and own.negatives_from == "corpus" and own.document_negatives:
-            what = f"train_reranker.document_negatives = {own.document_negatives} draws from documents"
+        settings = node.settings
+        if isinstance(settings, TrainReranker) and settings.negatives_from == "corpus" and settings.document_negatives:
+            what = f"train_reranker.document_negatives = {settings.document_negatives} draws from documents"
             needs.append((what, "set it to 0"))
     measures = {"evaluate.measures": list(evaluate.measures)}
     if graph.of("promote"):
@@ -96,8 +96,8 @@ def _check_documents(graph: Graph) -> None:
             "promote.floors": [floor_parts(name)[1] for name in promote.floors],
             "promote.measure": [promote.measure],
         }
-    for where, given in measures.items():
-        if names := of_documents(given):
+    for where, listed in measures.items():
+        if names := of_documents(listed):
             needs.append((f"{where} has {', '.join(names)}", "choose other measures"))
     if needs:
         from gnn_encoder.data import has_documents
@@ -239,7 +239,7 @@ def closure(module: str) -> tuple[set[str], set[str]]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in modules or f"{name}.".startswith(tuple(f"{each}." for each in OBSERVERS)):
+        if name in modules or f"{name}.".startswith(tuple(f"{observer}." for observer in OBSERVERS)):
             continue
         modules.add(name)
         for imported in _imports(name):
@@ -265,7 +265,7 @@ def _imports(module: str) -> set[str]:
             assert node.module and not node.level, f"{module} has a relative import"
             inside = {f"{node.module}.{alias.name}" for alias in node.names}  # `from package import module`
             names |= {node.module, *(name for name in inside if name.startswith(PACKAGE) and _find(name))}
-    return {each for name in names for each in accumulate(name.split("."), "{}.{}".format)} - {PACKAGE}
+    return {prefix for name in names for prefix in accumulate(name.split("."), "{}.{}".format)} - {PACKAGE}
 
 
 def _find(module: str) -> Path | None:
@@ -300,7 +300,9 @@ def _declares(node: ast.stmt) -> bool:
         node.body = [part for part in node.body if not _declares(part) and not isinstance(part, ast.AnnAssign)]
         return not node.body
     if isinstance(node, ast.FunctionDef):
-        return node.name == "_problems" or any("validator" in ast.unparse(each) for each in node.decorator_list)
+        return node.name == "_problems" or any(
+            "validator" in ast.unparse(decorator) for decorator in node.decorator_list
+        )
     exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     return exported or isinstance(node, ast.Import | ast.ImportFrom)
 

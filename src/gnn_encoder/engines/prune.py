@@ -3,7 +3,7 @@
 Kept are the artifacts that a link under the root leads to (`latest/` has most), the bundles of registered versions, the
 outputs of the newest runs, reused ones included, and every artifact that a kept one links to by a symbolic link. A file
 with several hard links stays under its other names, so these hold nothing.
-The cache takes a step whose output is gone as never run, so the next run makes it again.
+If an output is gone, the cache treats its step as never run, so the next run makes the output again.
 
 An artifact is removed in two moves: it gets the name of an unfinished one, which no reader takes for an artifact, and
 is then deleted. If the second is interrupted, the next run or the next `prune` deletes the rest.
@@ -67,11 +67,11 @@ def unneeded(root: Path, keep: int) -> list[Unneeded]:
     uris = _stores(root)
     versions = [version for uri in uris for version in _versions(uri)]
     runs = sorted(_runs(root), key=lambda run: run.ended)[-keep:] if keep else []
-    found = [Unneeded(OUTPUTS, path) for path in _outputs(root, versions, runs)]
-    found += [Unneeded(PARTS, path) for path in _leftovers(root)]
-    found += [Unneeded(CHECKPOINTS, path) for path in _checkpoints(root, runs, uris)]
-    found += [Unneeded(FETCHED, path) for path in _fetched(root, versions)]
-    return found
+    removable = [Unneeded(OUTPUTS, path) for path in _outputs(root, versions, runs)]
+    removable += [Unneeded(PARTS, path) for path in _leftovers(root)]
+    removable += [Unneeded(CHECKPOINTS, path) for path in _checkpoints(root, runs, uris)]
+    removable += [Unneeded(FETCHED, path) for path in _fetched(root, versions)]
+    return removable
 
 
 def check_root(root: Path) -> None:
@@ -80,22 +80,22 @@ def check_root(root: Path) -> None:
         raise UserError(f"no runs under {root}: start one with gnn-encoder run, or give its --root")
 
 
-def remove(found: Iterable[Unneeded]) -> None:
+def remove(removable: Iterable[Unneeded]) -> None:
     """Deletes what `unneeded` found, under the same lock; links are deleted, and not what they lead to."""
-    for each in found:
-        path = each.path
+    for item in removable:
+        path = item.path
         if not os.path.lexists(path):  # it was in what is deleted already
             continue
-        if each.kind != PARTS:  # those have such a name already
+        if item.kind != PARTS:  # those have such a name already
             hidden = path.with_name(f".{path.name}.partial-{os.getpid()}")
             path = path.rename(hidden)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-        if each.kind == OUTPUTS:
-            each.path.with_name(f".{each.path.name}.checked.json").unlink(missing_ok=True)
-            _remove_empty(each.path.parent)
+        if item.kind == OUTPUTS:
+            item.path.with_name(f".{item.path.name}.checked.json").unlink(missing_ok=True)
+            _remove_empty(item.path.parent)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -115,7 +115,7 @@ def _outputs(root: Path, versions: Iterable[Version], runs: Iterable[_Run]) -> l
     needed: set[Path] = set()
     while waiting:
         path = waiting.pop()
-        holder = next((each for each in (path, *path.parents) if each in below), None)
+        holder = next((folder for folder in (path, *path.parents) if folder in below), None)
         if holder is None or holder in needed:
             continue
         needed.add(holder)
@@ -129,15 +129,15 @@ def _artifacts(folder: Path) -> Iterator[Path]:
         if MANIFEST in files:
             yield Path(name)
             folders.clear()
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        folders[:] = [subfolder for subfolder in folders if not subfolder.startswith(".")]
 
 
 def _linked(root: Path) -> Iterator[Path]:
     """Yields what the links under a root lead to: those of `latest/`, and those that a user made beside it."""
     for top in (root, root / "latest"):  # which may be a link itself
         for name, folders, files in os.walk(top):
-            folders[:] = [each for each in folders if Path(name) != root or each not in PROGRAMS]
-            for entry in (Path(name) / each for each in (*folders, *files)):
+            folders[:] = [subfolder for subfolder in folders if Path(name) != root or subfolder not in PROGRAMS]
+            for entry in (Path(name) / child for child in (*folders, *files)):
                 if entry.is_symlink():
                     yield entry.resolve()
 
@@ -167,7 +167,7 @@ def _leftovers(root: Path) -> Iterator[Path]:
 def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[Path]:
     """Returns the checkpoints that no kept run can resume.
 
-    These are those of calls that have finished, and all if every kept run has finished.
+    They are the checkpoints of finished calls; if every kept run has finished, they are all checkpoints.
     """
     top = root / "checkpoints"
     folders = sorted(path for path in top.glob("*-*") if path.is_dir()) if not top.is_symlink() else []
@@ -181,7 +181,9 @@ def _checkpoints(root: Path, runs: Iterable[_Run], uris: Iterable[str]) -> list[
         def finished(condition: str) -> bool:
             wanted = f"attributes.status = 'FINISHED' and {condition}"
             return any(
-                client.search_runs([each.experiment_id for each in client.search_experiments()], wanted, max_results=1)
+                client.search_runs(
+                    [experiment.experiment_id for experiment in client.search_experiments()], wanted, max_results=1
+                )
                 for client in clients
             )
 
@@ -213,8 +215,8 @@ def _bundle_digest(folder: Path) -> str:
 
 def _stores(root: Path) -> list[str]:
     """Returns the addresses of the root's own MLflow store, if it has one, and of the environment's."""
-    own, given = own_store(root), tracking_uri(root)
-    return [own] * (root / "mlflow.db").is_file() + [given] * (given != own)
+    of_root, of_environment = own_store(root), tracking_uri(root)
+    return [of_root] * (root / "mlflow.db").is_file() + [of_environment] * (of_environment != of_root)
 
 
 def _versions(uri: str) -> list[Version]:

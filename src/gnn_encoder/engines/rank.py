@@ -1,7 +1,7 @@
-"""One of the processes that train together: `python -m gnn_encoder.engines.rank PLACE`, started by `engines.launch`.
+"""One of the processes that train together: `python -m gnn_encoder.engines.rank ADDRESS`, started by `engines.launch`.
 
-PLACE is a folder, or the address where a step that trains in a TrainJob left its call. The first process of each pod
-fetches the inputs from the object store; rank 0 sends the outputs.
+ADDRESS is the folder of the call. For a TrainJob it is the address in the object store where the step left the call.
+The first process of each pod fetches the inputs from the object store; rank 0 sends the outputs.
 """
 
 import json
@@ -35,7 +35,7 @@ GROUP_RANK = "GROUP_RANK"
 """Environment variable of torch's launcher: the machine's number, from 0."""
 
 
-def main(place: str) -> int:
+def main(call_address: str) -> int:
     """Returns the exit code; the error is written where the launcher reads it."""
     print_any_text()
     lifeline.attach()
@@ -43,8 +43,8 @@ def main(place: str) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the launcher's: another process has failed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the step's process
     try:
-        with tempfile.TemporaryDirectory() as own:
-            _train(place, Path(own))
+        with tempfile.TemporaryDirectory() as folder:
+            _train(call_address, Path(folder))
     except TrainingOver:
         return 0
     except Exception as error:
@@ -61,12 +61,17 @@ def main(place: str) -> int:
     return 0
 
 
-def _train(place: str, own: Path) -> None:
-    """Runs the step's function as this rank; rank 0 leaves the result at the place. `own`: for temporary files."""
-    remote = is_remote(place)
+def _train(call_address: str, scratch: Path) -> None:
+    """Runs the step's function as this rank; rank 0 leaves the result at the call's address.
+
+    `scratch`: a folder for temporary files.
+    """
+    remote = is_remote(call_address)
     if remote:
-        get_folder(f"{place}/call", own / "call")
-    call = Call.model_validate_json((own / "call" / CALL if remote else Path(place, CALL)).read_text("utf-8"))
+        get_folder(f"{call_address}/call", scratch / "call")
+    call = Call.model_validate_json(
+        (scratch / "call" / CALL if remote else Path(call_address, CALL)).read_text("utf-8")
+    )
     local, size = int(os.environ[LOCAL_RANK]), int(os.environ[LOCAL_WORLD_SIZE])
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
@@ -75,11 +80,13 @@ def _train(place: str, own: Path) -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=WAIT)
     rank = dist.get_rank()
     if os.environ[GROUP_RANK] != "0":  # rank 0 hands its state over: this machine needs no store
-        os.environ[CHECKPOINTS] = str(own / "checkpoints")
+        os.environ[CHECKPOINTS] = str(scratch / "checkpoints")
     inputs = {name: Path(address) for name, address in call.inputs.items()}
     if remote:
         inputs = _fetched(call.inputs, local, call.key)
-    drafts = {name: _draft(own, name, schema, "" if rank else path) for name, (schema, path) in call.outputs.items()}
+    drafts = {
+        name: _draft(scratch, name, schema, "" if rank else path) for name, (schema, path) in call.outputs.items()
+    }
     step = getattr(import_module(call.step.partition(":")[0]), call.step.partition(":")[2])
     settings = get_type_hints(step.__wrapped__)["settings"].model_validate(call.settings)
     log = StepLog()
@@ -90,7 +97,7 @@ def _train(place: str, own: Path) -> None:
     metrics: dict[str, Any] = step.__wrapped__(context, settings, **inputs, **drafts)
     log.close(None)
     if rank == 0:
-        _leave(place, own, result_of(metrics, context, drafts), drafts if remote else {})
+        _leave(call_address, scratch, result_of(metrics, context, drafts), drafts if remote else {})
 
 
 def _fetched(addresses: dict[str, str], local: int, key: str) -> dict[str, Path]:
@@ -103,25 +110,25 @@ def _fetched(addresses: dict[str, str], local: int, key: str) -> dict[str, Path]
     return {name: folder / name for name in addresses}
 
 
-def _draft(own: Path, name: str, schema: str, path: str) -> Draft:
-    """Returns the draft of an output in the step's folder of it, or in a temporary one."""
-    draft = Draft(own / "outputs" / name, schema)
+def _draft(scratch: Path, name: str, schema: str, path: str) -> Draft:
+    """Returns the draft of an output: in the step's folder `path`, or without a path in the folder `scratch`."""
+    draft = Draft(scratch / "outputs" / name, schema)
     if path:
         draft.path.rmdir()
         draft.path = Path(path)
     return draft
 
 
-def _leave(place: str, own: Path, result: str, drafts: dict[str, Draft]) -> None:
-    """Writes the result of rank 0, and sends the outputs of a TrainJob before it."""
-    if not is_remote(place):
-        Path(place, RESULT).write_text(result, encoding="utf-8")
+def _leave(call_address: str, scratch: Path, result: str, drafts: dict[str, Draft]) -> None:
+    """Writes the result of rank 0. In a TrainJob, sends the outputs first."""
+    if not is_remote(call_address):
+        Path(call_address, RESULT).write_text(result, encoding="utf-8")
         return
     for name, draft in drafts.items():
-        put_folder(draft.path, f"{place}/outputs/{name}", Transfer(f"sending {name}"))
-    (own / "result").mkdir()
-    (own / "result" / RESULT).write_text(result, encoding="utf-8")
-    put_folder(own / "result", f"{place}/result")
+        put_folder(draft.path, f"{call_address}/outputs/{name}", Transfer(f"sending {name}"))
+    (scratch / "result").mkdir()
+    (scratch / "result" / RESULT).write_text(result, encoding="utf-8")
+    put_folder(scratch / "result", f"{call_address}/result")
 
 
 if __name__ == "__main__":

@@ -70,5 +70,5 @@ def reranking(
 
 def reranking_settings(preset: str, dataset: str | None, overrides: Iterable[str], first_stage: str | None) -> Settings:
     """Returns the settings of a re-ranking pipeline."""
-    given = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
-    return load_settings(preset, [*overrides, *given])
+    options = [*dataset_override(dataset), *path_override("first_stage.source", first_stage)]
+    return load_settings(preset, [*overrides, *options])

@@ -101,8 +101,8 @@ def _run(
     began = time.monotonic()
     name, title, values = run_step.__name__, call.title(run_step.__name__), settings.model_dump()
     folders: dict[str, Path] = {}  # the folders of a list are `figures.0`, `figures.1`
-    for key, given in inputs.items():
-        folders |= {key: given} if isinstance(given, Path) else {f"{key}.{i}": path for i, path in enumerate(given)}
+    for key, paths in inputs.items():
+        folders |= {key: paths} if isinstance(paths, Path) else {f"{key}.{i}": path for i, path in enumerate(paths)}
     digests = {key: read_manifest(path).digest for key, path in folders.items()}
     history = joined(folders.values())
     key = digest_of({"arguments": call.model_dump(), "inputs": digests})

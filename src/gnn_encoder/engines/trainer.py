@@ -48,7 +48,7 @@ class Training:
     nodes: int
     processes: int
     """Processes of a node."""
-    place: str
+    address: str
     """Address of the call and of the result."""
 
 
@@ -75,8 +75,8 @@ def train_job(name: str, requests: Requests, training: Training, pod: Mapping[st
 
     spec, about = pod["spec"], pod["metadata"]
     (main,) = (container for container in spec["containers"] if container["name"] == "main")
-    mounts = [each for each in main.get("volumeMounts", []) if not f"{each['mountPath']}/".startswith(OWN_MOUNTS)]
-    mounted = {each["name"] for each in mounts}
+    mounts = [mount for mount in main.get("volumeMounts", []) if not f"{mount['mountPath']}/".startswith(OWN_MOUNTS)]
+    mounted = {mount["name"] for mount in mounts}
     # KFP and Argo find the pods of steps by the reserved labels: a training's must not be taken for one.
     labels = {key: value for key, value in about.get("labels", {}).items() if not key.startswith(RESERVED)}
     queue = {key: value for key, value in labels.items() if key.startswith(QUEUES) and "pod-group" not in key}
@@ -91,20 +91,20 @@ def train_job(name: str, requests: Requests, training: Training, pod: Mapping[st
         "tolerations": spec.get("tolerations"),
         "imagePullSecrets": spec.get("imagePullSecrets"),
         "securityContext": spec.get("securityContext"),
-        "volumes": [each for each in spec.get("volumes", []) if each["name"] in mounted],
+        "volumes": [volume for volume in spec.get("volumes", []) if volume["name"] in mounted],
         "containers": [{key: value for key, value in container.items() if value}],
     }
     template = {
         "metadata": {"labels": plain | run | {ISTIO: "false"}, "annotations": {ISTIO: "false"}},
         "spec": {key: value for key, value in pod_patch.items() if value},
     }
-    env = [each for each in main.get("env", []) if not each["name"].startswith(NOT_PASSED_ON)]
+    env = [variable for variable in main.get("env", []) if not variable["name"].startswith(NOT_PASSED_ON)]
     trainer = {
         "numNodes": training.nodes,
         "numProcPerNode": training.processes,
         "image": main["image"],
         "command": ["python3", *COMMAND],
-        "args": [training.place],
+        "args": [training.address],
         "env": [*env, {"name": TERMINATION_LOG, "value": main.get("terminationMessagePath") or DEFAULT_LOG}],
         "resourcesPerNode": requests.resources,
     }
@@ -155,13 +155,17 @@ def _await_end(api: Api, name: str) -> None:
 
 def conditions(job: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the conditions of a TrainJob that hold, by type."""
-    return {each["type"]: each for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"}
+    return {
+        condition["type"]: condition
+        for condition in job.get("status", {}).get("conditions", [])
+        if condition["status"] == "True"
+    }
 
 
 def trouble(job: Mapping[str, Any], pods: list[dict[str, Any]]) -> tuple[str, bool]:
     """Returns why a TrainJob cannot be completed, or "", and whether it still waits for its first pods.
 
-    If several pods failed, the cause is the first whose connection to another was not merely broken.
+    If several pods failed, the cause is the first one that is more than a broken connection to another pod.
     """
     if not job:
         return "it was deleted", False

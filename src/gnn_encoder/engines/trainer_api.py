@@ -49,7 +49,7 @@ class Api:
             raise UserError(f"no Kubernetes API for a TrainJob ({one_line(error)}): set nodes to 1") from None
         self._client = client.ApiClient(settings)
         self._pods, self._jobs = client.CoreV1Api(self._client), client.CustomObjectsApi(self._client)
-        self._place = (GROUP, VERSION, self.namespace, PLURAL)
+        self._resource = (GROUP, VERSION, self.namespace, PLURAL)
 
     def own_pod(self) -> dict[str, Any]:
         """Returns the pod of this process."""
@@ -63,13 +63,13 @@ class Api:
         """Creates a TrainJob; an unknown field is an error."""
         with self._errors("create trainjobs"):
             self._jobs.create_namespaced_custom_object(
-                *self._place, body, field_validation="Strict", _request_timeout=TIMEOUT
+                *self._resource, body, field_validation="Strict", _request_timeout=TIMEOUT
             )
 
     def delete(self, name: str) -> None:
         """Deletes a TrainJob, with its pods; prints a warning if that fails, because the training has ended already."""
         try:
-            self._jobs.delete_namespaced_custom_object(*self._place, name, _request_timeout=TIMEOUT)
+            self._jobs.delete_namespaced_custom_object(*self._resource, name, _request_timeout=TIMEOUT)
         except Exception as error:
             if getattr(error, "status", 0) != 404:
                 how = f"kubectl delete trainjob -n {self.namespace} {name}"
@@ -82,11 +82,11 @@ class Api:
         """
         selector = ",".join(f"{key}={labels[key]}" for key in (TRAINING, RUN) if key in labels)
         with self._errors("list trainjobs"):
-            found = self._jobs.list_namespaced_custom_object(
-                *self._place, label_selector=selector, _request_timeout=TIMEOUT
+            listed = self._jobs.list_namespaced_custom_object(
+                *self._resource, label_selector=selector, _request_timeout=TIMEOUT
             )
         deadline = time.monotonic() + GONE_SECONDS
-        for name in [job["metadata"]["name"] for job in found["items"]]:
+        for name in [job["metadata"]["name"] for job in listed["items"]]:
             self.delete(name)
             while self.pods_of(name):
                 if time.monotonic() > deadline:
@@ -100,19 +100,19 @@ class Api:
 
         with self._errors("get trainjobs"):
             try:
-                return dict(self._jobs.get_namespaced_custom_object(*self._place, name, _request_timeout=TIMEOUT))
+                return dict(self._jobs.get_namespaced_custom_object(*self._resource, name, _request_timeout=TIMEOUT))
             except ApiException as error:
                 if error.status != 404:
                     raise
                 return {}
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
-        """Returns the pods of a TrainJob, whose JobSet has its name."""
+        """Returns the pods of a TrainJob. Its JobSet has the same name."""
         with self._errors("list pods"):
-            found = self._pods.list_namespaced_pod(
+            listed = self._pods.list_namespaced_pod(
                 self.namespace, label_selector=f"{JOBSET}={name}", _request_timeout=TIMEOUT
             )
-            return list(self._client.sanitize_for_serialization(found.items))
+            return list(self._client.sanitize_for_serialization(listed.items))
 
     @contextmanager
     def _errors(self, right: str) -> Iterator[None]:

@@ -51,8 +51,8 @@ def declared(name: str) -> Declared:
         raise KeyError(name)
     module = ast.parse(path.read_text("utf-8"))
     function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    (decorator,) = (each for each in function.decorator_list if isinstance(each, ast.Call))
-    outputs = {str(each.arg): _schema(each.value) for each in decorator.keywords}
+    (decorator,) = (expression for expression in function.decorator_list if isinstance(expression, ast.Call))
+    outputs = {str(keyword.arg): _schema(keyword.value) for keyword in decorator.keywords}
     arguments = function.args
     defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + [*arguments.defaults]
     inputs = {
@@ -60,7 +60,7 @@ def declared(name: str) -> Declared:
         for argument, default in zip(arguments.args, defaults, strict=True)
         if argument.arg not in (*NO_INPUT, *outputs)
     }
-    annotation = next(each.annotation for each in arguments.args if each.arg == "settings")
+    annotation = next(argument.annotation for argument in arguments.args if argument.arg == "settings")
     purpose = (ast.get_docstring(function) or "").partition("\n")[0]
     return Declared(name, purpose, _settings(module, ast.unparse(annotation or ast.Constant(""))), inputs, outputs)
 
@@ -76,6 +76,6 @@ def _settings(module: ast.Module, annotation: str) -> type[StepSettings]:
     for node in module.body:
         if isinstance(node, ast.ImportFrom) and (room or name) in {alias.name for alias in node.names}:
             source = import_module(f"{node.module}.{room}" if room else str(node.module))
-            found: type[StepSettings] = getattr(source, name)
-            return found
+            settings_class: type[StepSettings] = getattr(source, name)
+            return settings_class
     raise TypeError(f"no import of {annotation}")

@@ -63,8 +63,8 @@ class Node:
 
     def artifacts(self) -> Iterator[tuple[str, Artifact]]:
         """Yields (name, artifact) of each input; of a list, each of its artifacts under the name of the list."""
-        for name, given in self.inputs.items():
-            for artifact in given if isinstance(given, tuple) else (given,):
+        for name, value in self.inputs.items():
+            for artifact in value if isinstance(value, tuple) else (value,):
                 yield name, artifact
 
     def before(self) -> Iterator["Node"]:
@@ -97,21 +97,21 @@ class Graph:
             TypeError: inputs or settings are not those of the step, or a call has the title of another.
         """
         declaration = declared(step)
-        given: dict[str, Any] = {
+        present: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list | tuple) else value
             for name, value in inputs.items()
             if value is not None
         }
-        if unknown := given.keys() - declaration.inputs.keys():
+        if unknown := present.keys() - declaration.inputs.keys():
             raise TypeError(f"{step} has no input {', '.join(sorted(unknown))}")
         for name, of in declaration.inputs.items():
-            if not of.is_optional and name not in given:
+            if not of.is_optional and name not in present:
                 raise TypeError(f"{step} needs {name}")
-            if name in given and of.is_list != isinstance(given[name], tuple):
+            if name in present and of.is_list != isinstance(present[name], tuple):
                 raise TypeError(f"{step}: {name} is {'' if of.is_list else 'not '}a list")
         if not isinstance(settings, declaration.settings):
             raise TypeError(f"{step} takes {declaration.settings.__name__}, not {type(settings).__name__}")
-        ordered = {name: given[name] for name in declaration.inputs if name in given}
+        ordered = {name: present[name] for name in declaration.inputs if name in present}
         node = Node(step, settings, ordered, label, tuple(after))
         if node.title in {other.title for other in self.nodes}:
             raise TypeError(f"two calls are named {node.title}")

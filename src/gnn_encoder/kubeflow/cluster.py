@@ -23,7 +23,7 @@ def trainings() -> tuple[str, ...]:
 
 
 LIKE = {"encode_nodes": "encode_corpus", "index_bm25": "bm25_retrieve"}
-"""Step → another whose section it has if it has none of its own, because one step once did the work of both."""
+"""Step → the step that lends its section if the first has none, because one step once did the work of both."""
 POD_GROUP = "kueue.x-k8s.io/pod-group-name"
 """Label of pods that Kueue admits together."""
 
@@ -107,7 +107,7 @@ class Cluster(Section):
     def needs(self, step: str) -> StepNeeds:
         """Returns the defaults, overridden by the step's own section, or that of `LIKE`."""
         sections = (self.defaults, self.steps.get(step) or self.steps.get(LIKE.get(step, ""), StepNeeds()))
-        return StepNeeds.model_validate(_laid_over(*(each.model_dump(exclude_unset=True) for each in sections)))
+        return StepNeeds.model_validate(_laid_over(*(section.model_dump(exclude_unset=True) for section in sections)))
 
     def image(self, step: str) -> str:
         """Returns the image of a step, or an empty text if the file names none."""

@@ -32,30 +32,30 @@ class ClusterRun:
     """The server's error message about the run, if any."""
 
 
-def cluster_run(found: Any) -> ClusterRun:
+def cluster_run(answer: Any) -> ClusterRun:
     """Returns what the server's answer says about a run."""
-    tasks = (found.run_details.task_details if found.run_details else None) or []
+    tasks = (answer.run_details.task_details if answer.run_details else None) or []
     # A task has no state if Argo has skipped it or has not reached it.
     states = {str(task.display_name): str(task.state) for task in tasks if task.state}
     nodes = _children(tasks)
-    templates = _templates(found.pipeline_spec)
+    templates = _templates(answer.pipeline_spec)
     failed = [name for name, state in states.items() if state == "FAILED"]
     return ClusterRun(
-        run_id=str(found.run_id),
-        name=printable(str(found.display_name)),
+        run_id=str(answer.run_id),
+        name=printable(str(answer.display_name)),
         # If the server cannot read the run, it sends an error and no state.
-        state=str(found.state or ("FAILED" if found.error else "PENDING")),
-        created=found.created_at,
+        state=str(answer.state or ("FAILED" if answer.error else "PENDING")),
+        created=answer.created_at,
         # For an unfinished run the server sends the epoch as the end.
-        finished=found.finished_at if found.finished_at and found.finished_at.year > 1970 else None,
+        finished=answer.finished_at if answer.finished_at and answer.finished_at.year > 1970 else None,
         steps={n: state for n, state in states.items() if step_of_task(n) and not n.endswith(DRIVER)},
         failed={
             name: _pod(nodes, name, templates.get(name, ""))
             for name in failed
             if name.startswith("importer") or name.endswith(DRIVER) or step_of_task(name)
         },
-        terminated="CANCELING" in (found.state, *(change.state for change in found.state_history or ())),
-        error=printable(one_line(found.error.message)) if found.error and found.error.message else "",
+        terminated="CANCELING" in (answer.state, *(change.state for change in answer.state_history or ())),
+        error=printable(one_line(answer.error.message)) if answer.error and answer.error.message else "",
     )
 
 
@@ -70,8 +70,8 @@ def _templates(document: Any) -> dict[str, str]:
     for component in (_part(document, "pipeline_spec", "root"), *components.values()):
         for name, task in _part(component, "dag", "tasks").items():
             label = _part(components, _part(task, "componentRef").get("name")).get("executorLabel")
-            if own := _part(executors, label, "podMetadata"):
-                templates[name] = f"metadata-{len(_part(own, 'annotations'))}-{len(_part(own, 'labels'))}-"
+            if metadata := _part(executors, label, "podMetadata"):
+                templates[name] = f"metadata-{len(_part(metadata, 'annotations'))}-{len(_part(metadata, 'labels'))}-"
     return templates
 
 
@@ -107,9 +107,9 @@ def _pod(nodes: Set[str], task: str, beginning: str) -> str:
         tries = itertools.chain([(executor, f"{beginning}system-container-impl")], attempts)
     pod = ""
     for node, template in tries:
-        if (found := _node(nodes, node)) not in nodes:
+        if (node_id := _node(nodes, node)) not in nodes:
             break
-        workflow, _, digest = found.rpartition("-")
+        workflow, _, digest = node_id.rpartition("-")
         pod = f"{workflow}-{template}-{digest}"
     return pod
 

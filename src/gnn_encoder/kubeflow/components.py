@@ -70,14 +70,16 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
         "command": ["python3", "-m", "gnn_encoder.steps", step.name],
         "args": ["--executor_input", "{{$}}"],
     }
-    given = {"parameters": {key: {"componentInputParameter": key} for key in inputs["parameters"]}}
+    task_inputs = {"parameters": {key: {"componentInputParameter": key} for key in inputs["parameters"]}}
     if artifacts:
-        given["artifacts"] = {key: {"componentInputArtifact": key} for key in artifacts}
-    made = {key: {"artifactSelectors": [{"outputArtifactKey": key, "producerSubtask": name}]} for key in step.outputs}
+        task_inputs["artifacts"] = {key: {"componentInputArtifact": key} for key in artifacts}
+    dag_outputs = {
+        key: {"artifactSelectors": [{"outputArtifactKey": key, "producerSubtask": name}]} for key in step.outputs
+    }
     task = {
         "cachingOptions": {"enableCache": True},
         "componentRef": {"name": f"comp-{name}"},
-        "inputs": given,
+        "inputs": task_inputs,
         "taskInfo": {"name": name},
     }
     document = {
@@ -91,7 +93,7 @@ def component_text(step: Declared, image: str, name: str = "", lists: Mapping[st
         "deploymentSpec": {"executors": {f"exec-{name}": {"container": container}}},
         "pipelineInfo": {"name": name, "description": step.purpose},
         "root": {
-            "dag": {"tasks": {name: task}, "outputs": {"artifacts": made}},
+            "dag": {"tasks": {name: task}, "outputs": {"artifacts": dag_outputs}},
             "inputDefinitions": inputs,
             "outputDefinitions": outputs,
         },

@@ -76,24 +76,24 @@ def package(graph: Graph, arguments: Mapping[str, StepArguments], cluster: Clust
         arguments = {**arguments, "promote": with_data}
 
     def pipeline(dataset: str = data, seed: str = "", label: str = "") -> None:
-        given = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
+        values = dict(zip(RUN_PARAMETERS, (dataset, seed, label), strict=True))
         for node in graph.nodes:
-            tasks[node] = task = _task(node, arguments[node.title], output, given, cluster)
+            tasks[node] = task = _task(node, arguments[node.title], output, values, cluster)
             task.after(*(tasks[before] for before in node.after))
 
-    made = dsl.pipeline(
+    compiled = dsl.pipeline(
         name=f"gnn-encoder-{graph.name}", description=graph.description, pipeline_config=_of_the_run(cluster)
     )(pipeline)
-    spec = made.pipeline_spec
+    spec = compiled.pipeline_spec
     _set_container_needs(spec, {task.name: node for node, task in tasks.items()}, cluster)
-    return [found for each in (spec, made.platform_spec) if (found := json_format.MessageToDict(each))]
+    return [document for message in (spec, compiled.platform_spec) if (document := json_format.MessageToDict(message))]
 
 
 def _task(
     node: Node,
     arguments: StepArguments,
     output: Callable[[Artifact], Any],
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     cluster: Cluster,
 ) -> Any:
     """Adds the task of a call to the pipeline that is being compiled."""
@@ -104,9 +104,9 @@ def _task(
         for name, value in node.inputs.items()
         for number, artifact in enumerate(value if isinstance(value, tuple) else (value,))
     }
-    parameters = {parameter: given[name] for name, parameter in run_parameters(step).items()}
-    made = component(step, cluster.image(node.step) or IMAGE, task_name(node.title), lists)
-    task = made(arguments=arguments.model_dump_json(exclude_defaults=True), **parameters, **inputs)
+    parameters = {parameter: values[name] for name, parameter in run_parameters(step).items()}
+    step_component = component(step, cluster.image(node.step) or IMAGE, task_name(node.title), lists)
+    task = step_component(arguments=arguments.model_dump_json(exclude_defaults=True), **parameters, **inputs)
     task.set_caching_options(cluster.caching)
     _set_task_needs(task, cluster.needs(node.step), cluster.images)
     return task
@@ -187,12 +187,17 @@ def _set_task_needs(task: Any, needs: StepNeeds, images: Images) -> None:
         kubernetes.use_config_map_as_env(task, config_map, variables)
     for label, value in needs.node_selector.items():
         kubernetes.add_node_selector(task, label, value)
-    for each in needs.tolerations:
+    for toleration in needs.tolerations:
         kubernetes.add_toleration(
-            task, each.key or None, each.operator, each.value or None, each.effect, toleration_seconds=each.seconds
+            task,
+            toleration.key or None,
+            toleration.operator,
+            toleration.value or None,
+            toleration.effect,
+            toleration_seconds=toleration.seconds,
         )
     for term in needs.affinity:
-        kubernetes.add_node_affinity(task, [each.model_dump() for each in term.match], weight=term.weight)
+        kubernetes.add_node_affinity(task, [requirement.model_dump() for requirement in term.match], weight=term.weight)
     for number, volume in enumerate(needs.volumes):
         name = f"volume-{number}"
         if volume.claim:

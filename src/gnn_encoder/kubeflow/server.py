@@ -123,7 +123,7 @@ class Server:
             listed = self._schedules.recurring_run_service_list_recurring_runs(
                 experiment_id=number, page_size=200, sort_by="created_at desc", **more
             )
-            return [scheduled(each) for each in listed.recurring_runs or []]
+            return [scheduled(recurring_run) for recurring_run in listed.recurring_runs or []]
 
     def unschedule(self, schedule_id: str) -> None:
         """Deletes a recurring run. Its runs stay, also those that are running, which KFP would delete otherwise."""
@@ -141,7 +141,7 @@ class Server:
             if not (number := self._experiment(experiment)):
                 return []
             listed = self._runs.run_service_list_runs(experiment_id=number, page_size=limit, sort_by="created_at desc")
-            return [cluster_run(each) for each in listed.runs or []]
+            return [cluster_run(run) for run in listed.runs or []]
 
     def page(self, run_id: str, kind: str = "runs") -> str:
         """Returns the address of a run's page, or of a recurring run's if `kind` is `recurringrun`."""
@@ -166,8 +166,8 @@ class Server:
 
     def _experiment(self, name: str) -> str:
         """Returns the id of the experiment with a name, empty if there is none."""
-        found = self._experiments.experiment_service_list_experiments(namespace=self._namespace, filter=_equals(name))
-        return found.experiments[0].experiment_id if found.experiments else ""
+        listed = self._experiments.experiment_service_list_experiments(namespace=self._namespace, filter=_equals(name))
+        return listed.experiments[0].experiment_id if listed.experiments else ""
 
     @contextmanager
     def _errors_in_a_line(self) -> Iterator[None]:

@@ -238,6 +238,6 @@ class StepNeeds(Section):
             yield f"two volumes at {mount} (ephemeral_storage is mounted at /tmp)"
         if name := _repeated(self.variables):
             yield f"{name} is set twice: give it in environment or once in secrets or config_maps"
-        named = {(kind, name) for each in self.volumes for kind in EXISTING if (name := getattr(each, kind))}
+        named = {(kind, name) for volume in self.volumes for kind in EXISTING if (name := getattr(volume, kind))}
         if name := _repeated([name for _, name in named]):
             yield f"two kinds of volumes are named {name}: KFP names a volume after its claim, config map or secret"

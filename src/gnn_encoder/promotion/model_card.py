@@ -76,7 +76,7 @@ class Described:
             "source": source if "://" in source else Path(source).name,
             "splits": {split: (len(np.unique(of.query)), len(of.query)) for split, of in labels.items()},
             "data_digest": data.manifest.digest,
-            "changed": {title: found for title, record in history.items() if (found := _changed(title, record))},
+            "changed": {title: changed for title, record in history.items() if (changed := _changed(title, record))},
         }
         return self._card(decision=None, readme=usage)
 

@@ -199,7 +199,7 @@ class Promote(StepSettings):
     significance: Fraction = 0.05
     """Largest p-value of the gain over the champion in the paired test (`evaluate.test`). 1: any."""
     floors: dict[Floor, Annotated[float, Field(ge=0.0)]] = Field(
-        default_factory=lambda given: {"R@1000": 0.01, f"{COLD}/{given['measure']}": 0.005}
+        default_factory=lambda validated: {"R@1000": 0.01, f"{COLD}/{validated['measure']}": 0.005}
     )
     """Measure, or stratum/measure → how far its value may be below that of the champion, and of the plain dual encoder
     of the same run. By default R@1000 0.01, because a re-ranker sees no other passages, and `measure` of cold queries

@@ -62,7 +62,7 @@ class Settings(StepSettings):
             choice(self)
         except ValueError as error:
             yield str(error)
-        depths = [each.get("negative_depth", 0) for each in self.train_reranker.systems.values()]
+        depths = [changes.get("negative_depth", 0) for changes in self.train_reranker.systems.values()]
         if (deepest := max([self.train_reranker.negative_depth, *depths])) > self.bm25_retrieve.train_depth:
             yield (
                 f"bm25_retrieve.train_depth must be at least train_reranker.negative_depth ({deepest}): "

@@ -45,7 +45,7 @@ def read_yaml(text: str) -> Any:
             if nodes > MOST_NODES or level > MOST_LEVELS:
                 raise yaml.YAMLError("the text is too large, nested too deeply, or refers to itself")
             children = [] if isinstance(node, yaml.ScalarNode) else node.value  # of a mapping, pairs
-            waiting += [(each, level + 1) for c in children for each in (c if isinstance(c, tuple) else (c,))]
+            waiting += [(child, level + 1) for c in children for child in (c if isinstance(c, tuple) else (c,))]
         return loader.construct_document(root) if root else None
     except yaml.YAMLError:
         raise
@@ -82,8 +82,8 @@ def load_settings(preset: str, overrides: Iterable[str] = ()) -> Settings:
 
     Raises UserError for an unknown preset, section or key, and for a value that is impossible or of a wrong type.
     """
-    own = preset.endswith((".yaml", ".yml"))
-    path = Path(preset) if own else pipelines_folder() / "presets" / f"{preset}.yaml"
+    is_path = preset.endswith((".yaml", ".yml"))
+    path = Path(preset) if is_path else pipelines_folder() / "presets" / f"{preset}.yaml"
     if not path.is_file():
         raise UserError(f"no preset {preset!r}: choose one of {', '.join(preset_names())}, or give a YAML file")
     return parse_settings(read_yaml_file(path), overrides, source=str(path))
@@ -109,11 +109,11 @@ def parse_settings(tree: Any, overrides: Iterable[str] = (), source: str = "sett
     _refuse_unknown(source, "step {!r}", sections, Settings.model_fields)
     first_stage = sections.get("first_stage", {})
     for step in Settings.model_fields:
-        own, fields = sections.get(step, {}), settable(step)
-        if step in HAD_BM25 and (moved := [name for name in own if name in IndexBm25.model_fields]):
+        section, fields = sections.get(step, {}), settable(step)
+        if step in HAD_BM25 and (moved := [name for name in section if name in IndexBm25.model_fields]):
             raise UserError(f"{source}: {step}.{moved[0]} has moved to index_bm25.{moved[0]}: all steps use one index")
-        _refuse_unknown(source, f"setting {step}.{{}}", own, fields)
-        sections[step] = {name: value for name, value in shared.items() if name in fields} | own
+        _refuse_unknown(source, f"setting {step}.{{}}", section, fields)
+        sections[step] = {name: value for name, value in shared.items() if name in fields} | section
     depths = {name: value for name, value in sections["bm25_retrieve"].items() if name in settable("first_stage")}
     sections["first_stage"] |= depths | first_stage
     try:

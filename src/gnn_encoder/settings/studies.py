@@ -57,7 +57,7 @@ OWN = settable("try_variant")
 """Settings that only `try_variant` has."""
 
 
-def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> list[TryVariant]:
+def variants(settings: Settings, studies: Iterable[str], user_variants: Iterable[str]) -> list[TryVariant]:
     """Returns the full model, M_de, and every variant of the studies and of the user, without repetition.
 
     A user's variant has the form `NAME: step.setting=value step.setting=value`.
@@ -69,7 +69,7 @@ def variants(settings: Settings, studies: Iterable[str], own: Iterable[str]) -> 
         if study not in STUDIES:
             raise UserError(f"no study {study!r}: choose of {', '.join(STUDIES)}")
         wanted |= STUDIES[study]
-    wanted |= dict(_parsed(text) for text in own)
+    wanted |= dict(_parsed(text) for text in user_variants)
     distinct: dict[str, TryVariant] = {}
     for name, changes in wanted.items():
         variant = _variant(settings, name, changes)

@@ -34,7 +34,7 @@ class System:
     labels: LabelKind | None = None
     """The kind of `encode_with_labels` that makes its bundle; None: another call does."""
     of_dual_encoder: bool = False
-    """Whether its query encoder is M_de's, whose vectors of all queries `build_graph` writes."""
+    """Whether its query encoder is M_de's. `build_graph` writes M_de's vectors of all queries."""
     model: str = ""
     """The name, in ROOT/latest and in an update, of a dual encoder that no other system has. It is there if the run
     made the bundle."""

@@ -21,9 +21,11 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(f"unknown option {option}: give NAME --executor_input JSON")
     module, _, function = name.rpartition(":")
     step = getattr(import_module(module or f"gnn_encoder.steps.{name}"), function)
-    given = json.loads(text)
-    inputs, outputs = given.get("inputs", {}), given["outputs"]["artifacts"]
-    artifacts = {key: [each["uri"] for each in of["artifacts"]] for key, of in inputs.get("artifacts", {}).items()}
+    executor_input = json.loads(text)
+    inputs, outputs = executor_input.get("inputs", {}), executor_input["outputs"]["artifacts"]
+    artifacts = {
+        key: [artifact["uri"] for artifact in of["artifacts"]] for key, of in inputs.get("artifacts", {}).items()
+    }
     paths: dict[str, Any] = {key: local_path(of["artifacts"][0]["uri"]) for key, of in outputs.items()}
     addresses: dict[str, str] = {}
     for key, parameter in inspect.signature(step).parameters.items():
@@ -60,10 +62,10 @@ def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str
 
 def _numbered(artifacts: dict[str, list[str]], name: str) -> list[str]:
     """Returns the addresses of NAME_0, NAME_1, and so on: KFP has no lists of artifacts but those of a loop."""
-    found: list[str] = []
-    while more := artifacts.get(f"{name}_{len(found)}"):
-        found += more
-    return found
+    uris: list[str] = []
+    while more := artifacts.get(f"{name}_{len(uris)}"):
+        uris += more
+    return uris
 
 
 def local_path(uri: str) -> str:

@@ -53,7 +53,7 @@ def build_graph(
     nodes = np.arange(len(train)) if settings.queries == "all" else np.searchsorted(train, data.trained)
     queries, questions = train[nodes], data.query_texts(train)
     trained = np.flatnonzero(np.isin(queries, data.trained))
-    digests, asked_digests = passage_digests(data.passages), text_digests(questions)
+    digests, query_digests = passage_digests(data.passages), text_digests(questions)
     dtype = str(inference_dtype(settings.precision))
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
     kind = f"{settings.edge_features}, {settings.edge_feature_type}"
@@ -61,7 +61,7 @@ def build_graph(
     scorer["self_loops"] = settings.self_loop_features
     former, stored = None, STORED[settings.vector_type]
     if settings.previous:
-        former = FormerGraph.read(Path(settings.previous), retriever, scorer, asked_digests, nodes, digests, stored)
+        former = FormerGraph.read(Path(settings.previous), retriever, scorer, query_digests, nodes, digests, stored)
 
     vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
     new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
@@ -69,16 +69,18 @@ def build_graph(
     encode_passages(encoders.passage_encoder, data.passages, vectors, rows=new, progress=progress, **settings.speed)
     vectors.flush()
     check_range(vectors)
-    every = {} if len(nodes) == len(train) else {"queries": asked_digests}
+    every = {} if len(nodes) == len(train) else {"queries": query_digests}
     Contents.write(passage_vectors, retriever, texts=digests, **every)
-    asked = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
-    unasked = carry_over(former.asking, former.asked, asked) if former else np.arange(len(questions))
-    asked[unasked] = encode_texts(encoders.query_encoder, [questions[row] for row in unasked], **settings.speed)
+    query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
+    new_queries = carry_over(former.asking, former.asked, query_vectors) if former else np.arange(len(questions))
+    query_vectors[new_queries] = encode_texts(
+        encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed
+    )
     judged = data.query_texts(evaluated_queries(data))
     evaluated = create_rows(passage_vectors, EVALUATED, (len(judged), encoders.query_encoder.width))
     evaluated[:] = encode_texts(encoders.query_encoder, judged, **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
-    searching = asked if len(trained) == len(train) else asked[nodes[trained]]
+    searching = query_vectors if len(trained) == len(train) else query_vectors[nodes[trained]]
 
     def nearest(k: int) -> tuple[np.ndarray, np.ndarray]:
         if former is None:
@@ -94,7 +96,7 @@ def build_graph(
         edges = np.full_like(retrieved[:, :1], -1)
     edges, labelled = with_labelled(data, queries, edges) if "labelled" in kinds else (edges, edges < -1)
     Graph.write_structure(graph, queries, edges, labelled, retrieved, m)
-    Contents.write(graph, scorer, queries=asked_digests[nodes])
+    Contents.write(graph, scorer, queries=query_digests[nodes])
     reused = 0.0
     if settings.edge_features == "cross_encoder":
         model = CrossEncoder.load(cross_encoder)
@@ -115,7 +117,7 @@ def build_graph(
         "encoded": len(new),
         "queries": len(queries),
         **({"queries_trained": len(trained)} if len(trained) < len(queries) else {}),
-        "queries_encoded": len(unasked),
+        "queries_encoded": len(new_queries),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,
@@ -171,9 +173,9 @@ def write_features(
             part = part[rows < 0]
         left.append(part)
     todo = np.concatenate(left)
-    asked, node = np.unique(todo // edges.shape[1], return_inverse=True)
+    nodes, node = np.unique(todo // edges.shape[1], return_inverse=True)
     passages, passage = np.unique(edges.ravel()[todo], return_inverse=True)
-    first = Tokens.of(model.tokenizer, data.query_texts(queries[asked]), model.max_length)
+    first = Tokens.of(model.tokenizer, data.query_texts(queries[nodes]), model.max_length)
     second, places = tokens_at(model.tokenizer, data.passages, passages, model.max_length)
     fresh = scratch(len(todo), model.width, dtype=np.float16, folder=draft.path)
     score_pairs(

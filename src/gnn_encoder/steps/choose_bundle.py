@@ -75,12 +75,12 @@ def choose_bundle(
 
 
 def _of_system(system: str, bundles: Sequence[Path]) -> Bundle:
-    made = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
-    for bundle in made:
+    non_empty = [Bundle.read(path) for path in bundles if read_manifest(path).rows]
+    for bundle in non_empty:
         if bundle.system == system:
             return bundle
     raise UserError(
-        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in made)}: leave it out of "
+        f"no bundle has the system {system}, only {', '.join(bundle.system for bundle in non_empty)}: leave it out of "
         "recommend.order, or run gnn-encoder run again"
     )
 

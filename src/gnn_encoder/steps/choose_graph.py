@@ -63,13 +63,13 @@ def choose_graph(
         whole.save(chosen_graph, whole, graph)
         return {"headline": "as the settings have it"}
     trial = _Trial(context, settings, Dataset(dataset), DualEncoder.load(dual_encoder), passage_vectors)
-    figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.asked) else {}
+    figures = trial.figures(TrainingSet.read(training_set), whole, built) if len(trial.query_rows) else {}
     chosen, standings = _chosen(trial, figures)
-    variant = next(each for each in settings.tried if each.variant == chosen)
+    variant = next(tried for tried in settings.tried if tried.variant == chosen)
     facts = {
         "variant": chosen,
         "measure": settings.measure,
-        "queries": len(trial.asked),
+        "queries": len(trial.query_rows),
         "training": {name: getattr(variant, name) for name in TrainGnn.model_fields},
         "standings": standings,
     }
@@ -77,7 +77,7 @@ def choose_graph(
     narrowed(whole, built, shape).save(chosen_graph, whole, graph)
     chosen_graph.manifest.settings = shape.model_dump()
     GraphChoice.write(graph_choice, facts)
-    means = {f"{DEV}/{each['variant']}/{settings.measure}": each["mean"] for each in standings}
+    means = {f"{DEV}/{standing['variant']}/{settings.measure}": standing["mean"] for standing in standings}
     return {**means, "headline": _headline(facts)}
 
 
@@ -90,34 +90,34 @@ class _Trial:
         self.context, self.settings, self.data = context, settings, data
         self.encoders, self.embedding, self.passages = encoders, embedding, read_vectors(embedding)
         self.qrels = data.judged(DEV)
-        self.asked = labelled_queries(self.qrels)
+        self.query_rows = labelled_queries(self.qrels)
         strata = warm_strata(self.qrels, data.split_qrels("train"))
         self.cold = strata.rows(COLD)
 
     def figures(self, examples: TrainingSet, whole: Graph, built: GraphShape) -> dict[str, np.ndarray]:
         """Returns {the dual encoder and each variant: the mean over seeds of each dev query's figure, float64 [n]}."""
-        rows = np.union1d(whole.queries, self.asked)
+        rows = np.union1d(whole.queries, self.query_rows)
         queries = scratch(len(self.data.queries), self.passages.shape[1])
         queries[rows] = vectors_of_queries(self.embedding, self.data, rows)
-        found = {DUAL_ENCODER: self._measured(self.passages, queries[self.asked])}
+        figures = {DUAL_ENCODER: self._measured(self.passages, queries[self.query_rows])}
         for variant in self.settings.tried:
             cut, values = narrowed(whole, built, variant), []
-            for each in with_seeds(variant, self.settings.seeds):
-                part = self.context.part(f"{each.variant}, {each.seed}")
+            for seeded in with_seeds(variant, self.settings.seeds):
+                part = self.context.part(f"{seeded.variant}, {seeded.seed}")
                 passages, of_queries, _ = train_variant(
-                    part, each, self.data, examples, self.encoders, cut, queries, self.passages
+                    part, seeded, self.data, examples, self.encoders, cut, queries, self.passages
                 )
-                values.append(self._measured(passages, of_queries(self.asked)))
+                values.append(self._measured(passages, of_queries(self.query_rows)))
                 part.checkpoints().drop()
-            found[variant.variant] = np.mean(values, axis=0)
-        return found
+            figures[variant.variant] = np.mean(values, axis=0)
+        return figures
 
-    def _measured(self, passages: np.ndarray, asking: np.ndarray) -> np.ndarray:
+    def _measured(self, passages: np.ndarray, query_vectors: np.ndarray) -> np.ndarray:
         depth = min(cutoff(self.settings.measure), len(passages))
-        left_out = self.data.identical[self.asked]
-        scores, hits = search_without(partial(exact.search, passages, asking), left_out, depth)
-        run = Run.from_hits(self.asked, hits, scores)
-        return per_query(run, self.qrels, self.asked, self.data.judged_ids(), [self.settings.measure])[:, 0]
+        left_out = self.data.identical[self.query_rows]
+        scores, hits = search_without(partial(exact.search, passages, query_vectors), left_out, depth)
+        run = Run.from_hits(self.query_rows, hits, scores)
+        return per_query(run, self.qrels, self.query_rows, self.data.judged_ids(), [self.settings.measure])[:, 0]
 
     def falls(self, gains: np.ndarray) -> Iterator[str]:
         """Yields the objection to a variant with these gains [n] over the dual encoder, if its cold queries fall."""
@@ -138,17 +138,20 @@ def _chosen(trial: _Trial, figures: dict[str, np.ndarray]) -> tuple[str, list[di
         }
         for name, values in figures.items()
     ]
-    variants = [each for each in standings if each["variant"] != DUAL_ENCODER]
+    variants = [standing for standing in standings if standing["variant"] != DUAL_ENCODER]
     if not variants:
         return trial.settings.tried[0].variant, standings
-    best = max([each for each in variants if not each["objections"]] or variants, key=lambda each: each["mean"])
+    best = max(
+        [standing for standing in variants if not standing["objections"]] or variants,
+        key=lambda standing: standing["mean"],
+    )
     return str(best["variant"]), standings
 
 
 def _headline(facts: dict[str, Any]) -> str:
     if not facts["standings"]:
         return f"{facts['variant']}: the data have no labelled dev query to choose by"
-    means = {each["variant"]: each["mean"] for each in facts["standings"]}
+    means = {standing["variant"]: standing["mean"] for standing in facts["standings"]}
     return (
         f"{facts['variant']} of {len(means) - 1} variants: {mean_name(facts['measure'])} {means[facts['variant']]:.3f} "
         f"on {facts['queries']:,} dev queries with frozen encoders, {means[DUAL_ENCODER]:.3f} the dual encoder"

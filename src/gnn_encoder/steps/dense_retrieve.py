@@ -36,8 +36,8 @@ def dense_retrieve(context: Context, settings: DenseRetrieve, dataset: Path, dpr
 
     def search_dense(queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         vectors_of_queries = encode_texts(model.query_encoder, data.query_texts(queries), **settings.speed)
-        scores, found = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
-        return scores, np.where(found < 0, found, found + share.start)
+        scores, hits = search(vectors, vectors_of_queries, k, chunk=CHUNK, progress=searching)
+        return scores, np.where(hits < 0, hits, hits + share.start)
 
     dense = leaving_out(data, search_dense)
     run = search_splits(data, dense, train_depth=settings.train_depth, eval_depth=settings.eval_depth)

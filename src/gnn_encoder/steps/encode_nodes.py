@@ -37,7 +37,7 @@ def encode_nodes(
     width, dtype = encoders.passage_encoder.width, read_vectors(passage_vectors).dtype
     passages, nodes = settings.share(len(data.passages)), settings.share(len(queries))
     texts = Contents.read(passage_vectors).digests["texts"][passages]
-    asked = Contents.read(graph).digests["queries"][nodes]
+    query_digests = Contents.read(graph).digests["queries"][nodes]
     former = _former(settings.previous, models, dtype)
     known = former.contents.digests
 
@@ -50,10 +50,10 @@ def encode_nodes(
     )  # fmt: skip
     check_range(h_p, first=passages.start)
     rate = progress.rate
-    h_q = create_rows(encoding, "queries", (len(asked), width))
-    fresh = carry_over(find(known["queries"], asked), former.queries, h_q)
+    h_q = create_rows(encoding, "queries", (len(query_digests), width))
+    fresh = carry_over(find(known["queries"], query_digests), former.queries, h_q)
     h_q[fresh] = encode_texts(encoders.query_encoder, data.query_texts(queries[nodes][fresh]), **settings.speed)
-    Contents.write(encoding, models, passages=texts, queries=asked)
+    Contents.write(encoding, models, passages=texts, queries=query_digests)
     return encoding_figures(len(texts), len(new), rate)
 
 

@@ -35,7 +35,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
-    queries, asked = collected.queries, collected.asked
+    queries, query_rows = collected.queries, collected.asked
     if not queries:
         raise UserError(f"{dataset} has no dev or test query with a positive label, so nothing can be evaluated")
     progress = context.progress("systems", len(runs), "systems")
@@ -46,7 +46,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         if not system.name or system.name in facts:
             raise UserError(f"{path}: each run needs a system's name of its own, not {system.name!r}")
         facts[system.name] = system.facts
-        mean = collected.add(system.name, run.of(asked, depth))
+        mean = collected.add(system.name, run.of(query_rows, depth))
         progress.advance(note=f"{system.name} {mean_name(names[0])} {mean:.3f}")
     for role in ("baseline", "candidate"):
         if (name := getattr(settings, role)) not in facts:
@@ -69,8 +69,8 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
         "without_hits": {split: systems for split, systems in collected.without_hits.items() if systems},
         "remarks": [remark for split in queries for remark in collected.remarks(split)],
         "digests": {split: split_digest(data, split) for split in queries},
-        "fusions": {system: each for system, each in facts.items() if "method" in each},
-        "labels": {system: each for system, each in facts.items() if "labels" in each},
+        "fusions": {system: of_system for system, of_system in facts.items() if "method" in of_system},
+        "labels": {system: of_system for system, of_system in facts.items() if "labels" in of_system},
         "judged": block(
             collected.figures((JUDGED,)),
             (JUDGED,),

@@ -34,8 +34,8 @@ def fuse(
     The weight is tuned on labelled dev queries. If the measure uses only k passages, the tuning uses only k hits, too.
     """
     data = Dataset(dataset)
-    asked, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
-    lexical, dense = (Run.read(path).of(asked, depth) for path in (lexical_run, dense_run))
+    queries, depth = evaluated_queries(data), min(settings.depth, len(data.passages))
+    lexical, dense = (Run.read(path).of(queries, depth) for path in (lexical_run, dense_run))
     first, second = System.of(lexical_run).name, System.of(dense_run).name
     qrels, weight = data.judged("dev"), fusion.UNTUNED
     tuned: dict[str, Any] = {"tuned_on": None}

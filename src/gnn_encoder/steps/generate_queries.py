@@ -44,17 +44,17 @@ def generate_queries(
     tokens = Tokens.join([passage_ids(generator, data.passages.take(shard).full_texts()) for shard in shards])
     batches = generation_batches(generator, tokens, settings.beams, settings.tokens_per_batch)
     batches = batches[settings.share(len(batches))]
-    own = np.sort(np.concatenate([*batches, np.empty(0, np.int64)]))
-    writing = context.progress("writing queries", len(own), "queries")
+    rows = np.sort(np.concatenate([*batches, np.empty(0, np.int64)]))
+    writing = context.progress("writing queries", len(rows), "queries")
     options = {"batches": batches, "progress": writing, **settings.decoding, **settings.speed}
     every = generate(generator, tokens, rows=passages, **options)
     rate = writing.rate
-    passages, texts = passages[own], [every[row] for row in own]
-    place = np.flatnonzero(np.isin(triples.passage, passages))
-    triples = Pairs(triples.query[place], triples.passage[place])
+    passages, texts = passages[rows], [every[row] for row in rows]
+    triple_rows = np.flatnonzero(np.isin(triples.passage, passages))
+    triples = Pairs(triples.query[triple_rows], triples.passage[triple_rows])
     similarity = similarities(data, triples, passages, texts, settings)
     out = GeneratedQueries(passages, texts, triples.query, triples.passage, similarity)
-    out.write(generated_queries, place if settings.shards > 1 else None)
+    out.write(generated_queries, triple_rows if settings.shards > 1 else None)
     context.log.text(first_words_of(data, out), "generated_queries/first_words.md")
     return query_figures(out, rate)
 
@@ -74,10 +74,10 @@ def similarities(
 ) -> np.ndarray:
     """Returns the cosine, fp32 [t], of each triple's query and the query generated (`texts`) from its negative."""
     encoder = TextEncoder.from_backbone(settings.sentence_encoder)
-    queries, place = np.unique(triples.query, return_inverse=True)
-    asked = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
+    queries, inverse = np.unique(triples.query, return_inverse=True)
+    query_vectors = encode_texts(encoder, dataset.query_texts(queries), **settings.speed)
     written = encode_texts(encoder, texts, **settings.speed)
-    return cosines(asked, place, written, np.searchsorted(passages, triples.passage))
+    return cosines(query_vectors, inverse, written, np.searchsorted(passages, triples.passage))
 
 
 def cosines(left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray) -> np.ndarray:

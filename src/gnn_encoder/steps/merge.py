@@ -66,8 +66,8 @@ def merge(context: Context, settings: Merge, parts: list[Path], dataset: Path, m
     figures = figures_of(context, Dataset(dataset), merged, ordered)
     first, metrics = ordered[0], [part.manifest.metrics for part in ordered]
     spent = {
-        "seconds": sum(each["seconds"] for each in metrics),  # of all tasks together, which may run side by side
-        "peak_memory_gib": max(each["peak_memory_gib"] for each in metrics),
+        "seconds": sum(of_task["seconds"] for of_task in metrics),  # of all tasks together, which may run side by side
+        "peak_memory_gib": max(of_task["peak_memory_gib"] for of_task in metrics),
     }
     for part in ordered:
         context.history.pop(part.title, None)
@@ -87,8 +87,8 @@ def complete(parts: Sequence[Part]) -> list[Part]:
             )
     count, numbers = first["settings"]["shards"], sorted(part.number for part in parts)
     if numbers != list(range(count)):
-        found = ", ".join(str(number + 1) for number in numbers)
-        raise UserError(f"{first['step']} has {count} parts, and merge was given {found}: run the pipeline again")
+        present = ", ".join(str(number + 1) for number in numbers)
+        raise UserError(f"{first['step']} has {count} parts, and merge was given {present}: run the pipeline again")
     return sorted(parts, key=lambda part: part.number)
 
 

@@ -115,7 +115,7 @@ class _Challenger:
             "recommendation": self.advice.facts,
             "figures": {f"{split}/{name}": mean for name, mean in figures.items()},
             "baseline": plain[ALL].other[measure],
-            "strata": {stratum: asdict(found) for stratum, found in plain.items()},
+            "strata": {stratum: asdict(paired) for stratum, paired in plain.items()},
             "settings": self.settings.model_dump(mode="json"),
             "comparison": asdict(comparison) if isinstance(comparison, ChampionComparison) else None,
             "model_name": self.settings.model_name,

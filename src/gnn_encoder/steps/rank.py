@@ -36,8 +36,8 @@ def rank(
     if not bundle and not settings.backbone:
         raise UserError(f"nothing ranks for {settings.system}: give a bundle, or set rank.backbone")
     data = Dataset(dataset)
-    asked = evaluated_queries(data)
-    texts, depth, left_out = data.query_texts(asked), min(settings.depth, len(data.passages)), data.identical[asked]
+    rows = evaluated_queries(data)
+    texts, depth, left_out = data.query_texts(rows), min(settings.depth, len(data.passages)), data.identical[rows]
     facts: dict[str, Any] = {}
 
     def encoded(encoder: TextEncoder) -> np.ndarray:
@@ -50,7 +50,7 @@ def rank(
             chosen = parts.manifest.metrics
             facts = {"labels": str(parts.label_use), **{name: chosen.get(name) for name in ("tuned_on", "tuned_by")}}
         if passage_vectors:
-            queries = vectors_of_queries(passage_vectors, data, asked)
+            queries = vectors_of_queries(passage_vectors, data, rows)
         else:
             queries = encoded(TextEncoder.load(parts.query_encoder_path))
         scores, passages = search_without(partial(PassageIndex.read(parts).search, queries), left_out, depth)
@@ -61,6 +61,6 @@ def rank(
         encode_passages(encoder, data.passages, vectors, progress=progress, **settings.speed)
         encoder.max_length = settings.query_length
         scores, passages = search_without(partial(exact.search, vectors, encoded(encoder)), left_out, depth)
-    ranking = Run.from_hits(asked, passages, scores)
+    ranking = Run.from_hits(rows, passages, scores)
     ranking.write(run, settings.system, **facts)
-    return {"hits": len(ranking.query), "headline": f"{len(asked):,} queries"}
+    return {"hits": len(ranking.query), "headline": f"{len(rows):,} queries"}

@@ -53,12 +53,12 @@ def report(
     given.
     """
     data, evaluated = Dataset(dataset), Evaluation.read(evaluation)
-    given = {
+    paths = {
         "dataset": dataset, "evaluation": evaluation, "latency": latency, "graph": graph, "gnn_encoder": gnn_encoder,
         "passage_vectors": passage_vectors, "encoding": encoding, "bundle": bundle, "scorer": scorer,
         "recommendation": recommendation, "graph_choice": graph_choice,
     }  # fmt: skip
-    inputs = {name: path for name, path in given.items() if path}
+    inputs = {name: path for name, path in paths.items() if path}
     profile = data_profile(data, Graph.read(graph) if graph else None)
     metrics: dict[str, Any] = {
         **evaluated.metrics,
@@ -95,7 +95,7 @@ def report(
         groups = zip((won, lost), (hits[candidate][positions] for positions in changed), strict=True)
         won, lost = explained_by_graph(inputs, candidate, groups, settings.speed)
     elif scorer:
-        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, found) for found in (won, lost))
+        won, lost = (explained_by_scorer(load_scorer(scorer), data, candidate, group) for group in (won, lost))
     headline = evaluated.manifest.metrics["headline"]
     page = render_page(
         metrics,

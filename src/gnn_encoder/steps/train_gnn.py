@@ -28,8 +28,8 @@ def train_gnn(
     """Trains from M_de, on the examples whose query is in the graph; with the chosen settings, if any were chosen."""
     chosen = GraphChoice.read(graph_choice).facts if graph_choice else {}
     if chosen:
-        own = {name: getattr(settings, name) for name in KEPT}
-        settings = TrainGnn(**{**chosen["training"], **own})
+        kept = {name: getattr(settings, name) for name in KEPT}
+        settings = TrainGnn(**{**chosen["training"], **kept})
     data, graph_arrays = Dataset(dataset), Graph.read(graph)
     examples = training_examples(settings, data, TrainingSet.read(training_set), graph_arrays)
     encoders = DualEncoder.load(dual_encoder)
