@@ -1,6 +1,7 @@
 """Tiny real parts that the tests share: a dataset, and random models of each kind. Nothing is downloaded."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,36 @@ LONGEST = (
 """Files that take a minute or more of a core, in the order in which they begin."""
 
 
+THINNED = {
+    "test_a_bert_reads_as_transformers_does": 4,
+    "test_a_passage_is_never_a_value_of_its_own_context": 4,
+    "test_a_run_is_the_same_after_any_other": 4,
+    "test_a_search_by_an_index_finds_the_new_vectors": 4,
+    "test_a_search_finds_the_new_vector": 4,
+    "test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log": 2,
+    "test_a_value_of_another_kind_is_refused_for_any_setting": 4,
+    "test_every_kind_learns_and_scores_as_it_did_when_it_is_loaded": 3,
+    "test_every_kind_trains": 3,
+    "test_every_number_is_finite_and_bounded": 10,
+    "test_kfps_compiler_takes_it_and_writes_the_same": 4,
+    "test_resumed_equals_undisturbed": 8,
+    "test_several_devices_give_what_one_gives": 2,
+    "test_shares_equal_a_loop_and_add_up_to_the_stored_score": 8,
+    "test_streamed_vectors_equal_the_networks": 6,
+    "test_triples_are_the_labelled_ones_and_those_of_the_training_set": 3,
+    "test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written": 2,
+}
+"""Test of many cases, each of a second or more → n: every n-th case is a fast test, and the others are slow ones."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        name = item.name.partition("[")[0]
+        if name in THINNED:
+            if cases[item.path.name, name] % THINNED[name]:
+                item.add_marker(pytest.mark.slow)
+            cases[item.path.name, name] += 1
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 

@@ -38,6 +38,13 @@ from gnn_encoder.settings.systems import CONVERGED, DPR, GNN_ENCODER, QUERY_CLUS
 pytestmark = pytest.mark.timeout(400)
 
 
+@pytest.fixture(autouse=True)
+def first_run(request: pytest.FixtureRequest, trained: Trained) -> None:
+    """The run that the slow tests go on from, where no fast test has made it."""
+    if request.node.get_closest_marker("slow") and not trained.outcomes:
+        trained.run()
+
+
 def test_from_raw_text_to_a_decision(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = trained.run()
     shown = capsys.readouterr().out
@@ -260,6 +267,7 @@ def test_the_same_again_reuses_every_step(trained: Trained, capsys: pytest.Captu
     assert Counter(run.data.tags.get("cached") for run in trained.runs()[-count:]) == {"true": count}
 
 
+@pytest.mark.slow
 def test_another_setting_runs_its_step_and_what_follows_again(trained: Trained) -> None:
     outcome = trained.run("--set", "promote.minimum_gain=-2.0")
     assert trained.events(outcome, "starting") == ["promote"]
@@ -277,6 +285,7 @@ def retrain(trained: Trained, *more: str, **environment: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.slow
 def test_retraining_on_the_same_has_nothing_to_do(trained: Trained) -> None:
     runs, before = len(trained.runs()), os.times()
     ended = retrain(trained, "--set", "promote.minimum_gain=-2.0", "--fail-on-keep")
@@ -288,6 +297,7 @@ def test_retraining_on_the_same_has_nothing_to_do(trained: Trained) -> None:
     assert len(trained.runs()) == runs
 
 
+@pytest.mark.slow
 def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp_path: Path) -> None:
     champion = open_registry(f"sqlite:///{trained.root / 'mlflow.db'}", "gnn-encoder")
     before = champion.find(CHAMPION)
@@ -302,6 +312,7 @@ def test_retraining_with_other_settings_meets_the_champion(trained: Trained, tmp
     assert champion.versions()[0].tags["decision"] == "keep"
 
 
+@pytest.mark.slow
 def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     # Trained jointly with nothing changed, a variant is the pipeline's own model.
     command = ["ablate", *trained.command[1:], "--mode", "joint", "--seeds", "1", "--study", "labels"]
@@ -330,6 +341,7 @@ def test_variants_on_the_pipelines_foundation(trained: Trained, capsys: pytest.C
     assert {"try_variant: full, seed 1", "try_variant: frozen, seed 1", "compare_variants"} <= set(names)
 
 
+@pytest.mark.slow
 def test_an_update_encodes_what_has_changed(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,6 +388,7 @@ def gnn_encoder(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.slow
 def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     latest, root = trained.root / "latest", ("--root", str(trained.root))
     before = np.array(Bundle.read(labelled_bundle(latest)).vectors)
@@ -411,6 +424,7 @@ def test_an_update_and_a_retraining_read_added_labels(trained: Trained) -> None:
     assert [label.passage_id for label in Dataset(latest / "dataset").added] == ["p5"]
 
 
+@pytest.mark.slow
 def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     root, real = ("--root", str(trained.root)), pipelines.run_calls
 
@@ -427,6 +441,7 @@ def test_labels_added_during_an_update_are_kept(trained: Trained, monkeypatch: p
     assert len(added.changes.nodes) == 2
 
 
+@pytest.mark.slow
 def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     question, latest, root = "what is the old river", trained.root / "latest", ("--root", str(trained.root))
     names = [
@@ -450,6 +465,7 @@ def test_a_pruned_root_searches_as_before_and_runs_again(trained: Trained, capsy
     assert {"train_cross_encoder", "train_gnn"} <= set(trained.events(outcome, "cached")), "they are in latest/"
 
 
+@pytest.mark.slow
 def test_an_update_reads_the_labels_of_a_recommended_bundle_without_a_graph(trained: Trained) -> None:
     """Of query clusters, as if the run had recommended them."""
     latest, root = trained.root / "latest", ("--root", str(trained.root))

@@ -65,6 +65,7 @@ def same(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[st
     return ("--dataset", str(folder), *(word for setting in given for word in ("--set", setting)))
 
 
+@pytest.mark.slow
 def test_every_kind_is_trained_ranked_and_compared(
     trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,20 @@ def test_every_kind_is_trained_ranked_and_compared(
     assert list(again["results"]["test"]) == ["BM25", "ColBERT, distilled"]
 
 
+def test_two_kinds_are_trained_ranked_and_compared(
+    trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rerank(trained, "--systems", "colbert,bert_dmn_lite", *same) == 0
+    page = Path(capsys.readouterr().out.split("report ")[-1].strip())
+    metrics = Report.read(page.parent).metrics
+    assert list(metrics["results"]["test"]) == ["BM25", "ColBERT", "BERT-DMN lite"]
+    assert (metrics["baseline"], metrics["candidate"]) == ("BM25", "BERT-DMN lite")
+    assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 3
+    assert {"train_reranker: ColBERT", "rerank: BERT-DMN lite"} <= set(read_history(page.parent))
+    assert rerank(trained, "--systems", "colbert", *same) == 0
+    assert reused(capsys.readouterr().out) > 5
+
+
 @pytest.mark.slow
 def test_another_content_of_a_run_file_is_another_first_stage(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -123,6 +138,7 @@ def test_another_content_of_a_run_file_is_another_first_stage(
     assert cached() == (3, systems)  # ingest, and BM25's index and hits
 
 
+@pytest.mark.slow
 def test_a_bundles_hits_are_re_ranked_and_the_bundle_gets_the_best_re_ranker(
     trained: Trained, same: tuple[str, ...], tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +201,7 @@ def study(trained: Trained, capsys: pytest.CaptureFixture[str], *more: str) -> t
     return Report.read(Path(shown.split("report ")[-1].strip()).parent), shown
 
 
+@pytest.mark.slow
 def test_the_study_of_bert_dmn(trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     report, shown = study(trained, capsys, "bert_dmn", "--set", "compare_rerankers.diffusion_pairs=50", *same)
     metrics, page = report.metrics, report.page.read_text()
@@ -202,6 +219,7 @@ def test_the_study_of_bert_dmn(trained: Trained, same: tuple[str, ...], capsys: 
     assert run.data.metrics["test/BERT-DMN against Cross-encoder/AP"] == gain
 
 
+@pytest.mark.slow
 def test_the_study_of_ss_bert(
     trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +242,7 @@ def test_the_study_of_ss_bert(
     assert "52.67" in page and "39.02" in page and "43.8" in page and "Fig. 4" in page and not metrics["diffusion"]
 
 
+@pytest.mark.slow
 def test_the_study_of_structure(
     trained: Trained, same: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

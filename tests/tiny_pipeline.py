@@ -84,7 +84,7 @@ def main(root: Path, *settings: str, docker: bool = False) -> int:
 
     with open_console(["ingest", "bm25_retrieve"], Console()) as console:
         values = dict(setting.split("=") for setting in settings)
-        containers = Containers(str(root)) if docker else None
+        containers = Containers(str(root), image="gnn-encoder-python-tiny:1") if docker else None
         outcome = run_calls(calls(**values), root, f"tiny-{os.getpid()}", {}, console.show, containers)
     print(outcome)
     return outcome.exit_code

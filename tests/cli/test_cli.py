@@ -57,6 +57,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         assert command in ended.stdout
 
 
+@pytest.mark.slow
 def test_the_library_imports_without_kfp() -> None:
     ended = fresh(
         "sys.modules['kfp'] = None\n"

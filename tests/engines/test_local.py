@@ -176,6 +176,7 @@ def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     assert tracked(root, name)["ingest"].info.status == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_step_without_an_output_has_failed_though_it_ended_well(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("ingest", "bm25_retrieve"):
         monkeypatch.setenv("GNN_ENCODER_TINY", json.dumps({step: "silent"}))
@@ -201,6 +202,7 @@ def test_what_the_user_can_mend_is_one_line_exit_code_2_and_nothing_half_written
     assert list(run.glob("ingest/*dataset*")) and not list(run.glob("bm25-retrieve/*bm25_run*"))
 
 
+@pytest.mark.slow
 def test_a_root_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(tmp_path / "disk") as disk:
         root = disk.path / "root"

@@ -162,6 +162,7 @@ def test_values_that_the_arguments_hold_do_not_count(
     assert not changed(step, module, old, new)
 
 
+@pytest.mark.slow
 def test_a_template_is_part_of_the_steps_that_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def digests() -> dict[str, str]:
         return {step: provenance.code_digest.__wrapped__(f"gnn_encoder.steps.{step}") for step in TRAINING}
@@ -185,6 +186,7 @@ def read_by(node: Node) -> set[str]:
     return {each.step for each in direct}.union(*map(read_by, direct))
 
 
+@pytest.mark.slow
 def test_a_changed_report_leaves_what_promote_reads_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = train(Settings())
     assert {"evaluate", "build_graph", "encode_corpus"} <= read_by(graph["promote"]) and graph.of("report")

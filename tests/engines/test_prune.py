@@ -72,6 +72,7 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path / "root")
 
 
+@pytest.mark.slow
 def test_what_was_pruned_is_made_again_and_what_was_kept_is_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,7 +132,7 @@ class Marked:
 
 def test_no_key_of_the_example_is_lost() -> None:
     marked = Marked()
-    cluster, graph = Cluster.model_validate(marked.file), graph_of("train")
+    cluster, graph = Cluster.model_validate(marked.file), graph_of("train", "train_gnn.nodes=2")
     documents = packaged(cluster, graph)
     text = yaml.safe_dump_all(documents)
     assert len(marked.marks) > 70
@@ -145,7 +145,7 @@ def test_no_key_of_the_example_is_lost() -> None:
     assert (on["nodeAffinity"][0]["weight"], on["nodeAffinity"][0]["matchExpressions"][0]["operator"]) == (80, "In")
     assert [each["medium"] for each in on["emptyDirMounts"] if each.get("medium")] == ["Memory"]
     assert (on["imagePullPolicy"], on["securityContext"]["runAsNonRoot"]) == ("IfNotPresent", True)
-    assert "value: ClusterTrainingRuntime/mark-" in text
+    assert '"kind":"ClusterTrainingRuntime","runtime":"mark-' in text
     tasks = spec["root"]["dag"]["tasks"].values()
     assert len(tasks) > 30 and all(task["cachingOptions"]["enableCache"] for task in tasks)
     # What is lost is seen: without a step's section, its marks.

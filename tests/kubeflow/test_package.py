@@ -10,10 +10,10 @@ from kfp_api import EXAMPLE, check_pipeline
 from packages import arguments_without_digests, documents, graph_of, packaged
 
 from gnn_encoder.engines.containers import IMAGE
-from gnn_encoder.engines.trainer_api import TRAINER
+from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.flow.arguments import StepArguments
 from gnn_encoder.flow.graph import Given, Output
-from gnn_encoder.kubeflow.cluster import Cluster, trainings
+from gnn_encoder.kubeflow.cluster import Cluster
 from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.kubeflow.package import load_cluster, write_package
 
@@ -125,7 +125,6 @@ def check_needs(step: str, container: dict[str, Any], on: dict[str, Any]) -> Non
         "HF_TOKEN_PATH": "/hub/token",
         "GNN_ENCODER_CHECKPOINTS": "s3://retrieval/checkpoints",
         **({"TMPDIR": "/scratch"} if step in ON_GPU else {}),
-        **({TRAINER: "ClusterTrainingRuntime/torch-distributed"} if step in trainings() else {}),
     }
     # A volume of a storage class would belong to root, and the image is user 1000.
     assert "genericEphemeralVolume" not in on
@@ -337,14 +336,23 @@ def test_without_caching_the_package_says_so() -> None:
 
 def test_a_training_with_nodes_is_one_task_that_knows_the_runtime_of_its_trainjob() -> None:
     graph = graph_of("train", "train_gnn.nodes=3")
-    trainer = Cluster.model_validate({"trainer": {"runtime": "mine", "kind": "TrainingRuntime"}})
-    spec, _ = packaged(trainer, graph)
+    trainer = {"runtime": "mine", "kind": "TrainingRuntime"}
+    needs = {"cpu": {"request": "4", "limit": "8"}, "memory": "16Gi", "gpu": {"count": 2}}
+    cluster = Cluster.model_validate({"trainer": trainer, "steps": {"train_gnn": needs, "train_dpr": needs}})
+    spec, _ = packaged(cluster, graph)
     assert [name for name in tasks_of(spec) if name.startswith("train-gnn")] == ["train-gnn"]
-    trained = {task_name(node.title) for node in graph.nodes if node.step in trainings()}
-    assert {name: each["env"] for name, each in containers(spec).items() if "env" in each} == {
-        name: [{"name": TRAINER, "value": "TrainingRuntime/mine"}] for name in trained
-    }
-    assert len(trained) == 6
+    waiting = containers(spec)["train-gnn"]
+    (variable,) = waiting["env"]
+    assert variable["name"] == TRAINER and Requests.model_validate_json(variable["value"]) == Requests(
+        **trainer,
+        resources={
+            "limits": {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "2"},
+            "requests": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"},
+        },
+    )
+    assert waiting["resources"] == {"resourceCpuRequest": "500m", "resourceMemoryRequest": "2Gi"}, "it has no GPU"
+    assert containers(spec)["train-dpr"]["resources"]["accelerator"]["resourceCount"] == "2"
+    assert [name for name, container in containers(spec).items() if "env" in container] == ["train-gnn"]
     with pytest.raises(ValueError, match="read s3:// and minio:// addresses, not a pipeline_root at gs://"):
         Cluster.model_validate({"trainer": {}, "pipeline_root": "gs://bucket"})
 

@@ -82,6 +82,7 @@ def server(cluster: Cluster) -> Iterator[KfpServer]:
         assert started.problems == []
 
 
+@pytest.mark.slow
 def test_new_models_are_made_on_the_cluster_and_compared(
     cluster: Cluster,
     server: KfpServer,

@@ -88,6 +88,7 @@ def test_a_floor_of_cold_queries_holds_a_better_bundle_back(gate: Gate) -> None:
     assert gate.decided("one", 18, cold=0.096)["decision"] == "promote", "the control"
 
 
+@pytest.mark.slow
 def test_a_champion_that_cannot_be_read_keeps_its_place(gate: Gate) -> None:
     gate.decided("first", 5)
     bundle, copy = gate.folder / "first" / "bundle", gate.folder / "copy"

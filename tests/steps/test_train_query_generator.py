@@ -96,6 +96,7 @@ def share_a_batch(rank: int, folder: Path, generator: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_the_shares_of_two_processes_have_the_loss_and_gradient_of_the_whole_batch(
     tmp_path: Path, tiny_seq2seq: Path
 ) -> None:

@@ -39,6 +39,7 @@ class Containers:
     """Files and folders outside the root that the steps read."""
     memory: str = ""
     """Memory limit of one container, such as `6g`; empty: none."""
+    image: str = IMAGE
 
 
 def check_engine(image: str) -> None:
@@ -61,16 +62,16 @@ def check_engine(image: str) -> None:
 class ContainerSteps:
     """Runs each step in a container of an image, one at a time."""
 
-    def __init__(self, containers: Containers, image: str) -> None:
+    def __init__(self, containers: Containers) -> None:
         import docker
 
-        self._image, self._client = image, docker.from_env()
+        self._image, self.client = containers.image, docker.from_env()
         mounts = {path: {"bind": path, "mode": "ro"} for path in (*containers.read, *_certificates().values())}
         mounts[containers.root] = {"bind": containers.root, "mode": "rw"}
         passed_on = {n: value for n, value in os.environ.items() if n.startswith(PASSED_ON) or n == "TMPDIR"}
         limits = {"mem_limit": containers.memory, "memswap_limit": containers.memory} if containers.memory else {}
         self._memory = containers.memory
-        self._options: dict[str, Any] = {
+        self.options: dict[str, Any] = {
             "network_mode": "host",
             "pid_mode": "host",
             "user": f"{os.getuid()}:{os.getgid()}",  # the owner of the files that a step writes
@@ -85,7 +86,7 @@ class ContainerSteps:
     def run(self, step: str, executor_input: str) -> int:
         """Runs a step in a container, prints its output, and returns its exit code."""
         command = ["python3", "-m", "gnn_encoder.steps", step, "--executor_input", executor_input]
-        container = self._running = self._client.containers.create(self._image, command, **self._options)
+        container = self._running = self.client.containers.create(self._image, command, **self.options)
         try:
             container.start()
             for line in container.logs(stream=True):

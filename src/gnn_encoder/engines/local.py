@@ -22,7 +22,7 @@ from typing import Any
 from gnn_encoder.artifacts.folder import MANIFEST, digest_of, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines import lifeline
-from gnn_encoder.engines.containers import IMAGE, Containers, ContainerSteps
+from gnn_encoder.engines.containers import Containers, ContainerSteps
 from gnn_encoder.engines.processes import StepProcesses
 from gnn_encoder.errors import UserError, print_any_text
 from gnn_encoder.flow.arguments import StepArguments
@@ -244,7 +244,7 @@ def main(job_file: str) -> int:
     print_any_text()
     job = json.loads(Path(job_file).read_text("utf-8"))
     containers = job["containers"]
-    steps = ContainerSteps(Containers(**containers), IMAGE) if containers else StepProcesses()
+    steps = ContainerSteps(Containers(**containers)) if containers else StepProcesses()
     engine = Engine(Path(job["folder"]), steps)
     # A handler, not SIG_IGN, because steps would inherit SIG_IGN. The running step ends by itself, then the engine.
     for number in (signal.SIGINT, signal.SIGTERM):

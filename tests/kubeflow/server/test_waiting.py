@@ -76,6 +76,7 @@ def test_a_failed_step_is_named_with_its_pod(
     assert shown.err == f"error: build-graph failed; why is in its log: {log}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build_graph", ["Failed", ["Failed", "Failed"]])
 @pytest.mark.parametrize(
     ("metadata", "beginning"),
@@ -230,6 +231,7 @@ def test_a_server_that_stays_away_while_waiting(
     assert len(server.failures) == 7
 
 
+@pytest.mark.slow
 def test_a_server_that_accepts_and_never_answers(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_server_that_accepts_and_never_answers(
     assert "no answer within 1 s; still waiting\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_the_run_alone(server: KfpServer, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(IMAGES, "utf-8")
     server.progress = [at("RUNNING")]
