@@ -72,7 +72,9 @@ def build_graph(
     every = {} if len(nodes) == len(train) else {"queries": query_digests}
     Contents.write(passage_vectors, retriever, texts=digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
-    new_queries = carry_over(former.asking, former.asked, query_vectors) if former else np.arange(len(questions))
+    new_queries = (
+        carry_over(former.asking, former.query_vectors, query_vectors) if former else np.arange(len(questions))
+    )
     query_vectors[new_queries] = encode_texts(
         encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed
     )

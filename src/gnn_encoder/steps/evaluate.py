@@ -35,7 +35,7 @@ def evaluate(context: Context, settings: Evaluate, dataset: Path, runs: list[Pat
     """
     data, names = Dataset(dataset), settings.measures
     collected = Collected(data, names, evaluation, settings.run_depth)
-    queries, query_rows = collected.queries, collected.asked
+    queries, query_rows = collected.queries, collected.evaluated
     if not queries:
         raise UserError(f"{dataset} has no dev or test query with a positive label, so nothing can be evaluated")
     progress = context.progress("systems", len(runs), "systems")

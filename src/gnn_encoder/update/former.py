@@ -23,14 +23,14 @@ class FormerGraph:
     """The earlier graph, and the mapping of its rows to rows of the new run.
 
     `queries` int64 [n], `passages` int64 [m]: the earlier rows of the new graph's queries and of the new run's
-    passages, -1: new. `today` int64 [m']: the new rows of the earlier passages, -1: removed. `vectors` [m', d], `asked`
-    [t', d]: M_de's vectors of the earlier passages and training queries, and `asking` int64 [t]: the rows there of the
-    new run's training queries. `same_features`: the cross-encoder and its settings have not changed.
+    passages, -1: new. `today` int64 [m']: the new rows of the earlier passages, -1: removed. `vectors` [m', d],
+    `query_vectors` [t', d]: M_de's vectors of the earlier passages and training queries, and `asking` int64 [t]: the
+    rows there of the new run's training queries. `same_features`: the cross-encoder and its settings have not changed.
     """
 
     graph: Graph
     vectors: np.ndarray
-    asked: np.ndarray
+    query_vectors: np.ndarray
     queries: np.ndarray
     passages: np.ndarray
     today: np.ndarray
