@@ -161,6 +161,7 @@ def test_the_log_of_a_run_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert subprocess.run(program, env=environment, stdout=subprocess.PIPE, check=True).stdout.decode() == "– 東京 ✓\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )

@@ -154,6 +154,7 @@ def test_an_error_is_passed_on(error: Exception, again: Exception) -> None:
     assert "exit code 3" in str(elastic.error_in("", 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["kill -9 of the step's process", "Ctrl-C"])
 def test_no_process_is_left(ending: str, tiny_dataset: Dataset, tmp_path: Path) -> None:
     source = Path(elastic.__file__).parents[2]

@@ -25,6 +25,7 @@ if threading.active_count() > 1:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "said"), [([], ""), (["asks_cuda"], "asked CUDA\n"), (["starts_thread"], "started a thread\n")]
 )

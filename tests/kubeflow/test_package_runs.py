@@ -33,6 +33,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Graph:
     return graph
 
 
+@pytest.mark.slow
 def test_a_package_and_the_local_engine_make_the_same(graph: Graph, tmp_path: Path) -> None:
     arguments = {
         node.title: StepArguments(settings=node.settings.model_dump(mode="json"), label=node.label)

@@ -162,6 +162,7 @@ def test_a_question_is_a_span_with_the_passages(gate: Gate) -> None:
         assert [span.span_type for span in trace.data.spans if span.parent_id == outer.span_id] == ["RETRIEVER"] * 2
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_version(gate: Gate) -> None:
     from mlflow.tracking import MlflowClient
 
