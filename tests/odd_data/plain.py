@@ -85,17 +85,24 @@ class Ingested:
     def lacks(self) -> set[Kind]:
         """What is fatal: no corpus, nothing to train on, or nothing to measure."""
         positives = self.positives()
-        relevant = [set().union(*(positives.get(query, set()) for query in group)) for group in self.groups()]
-        relevant = [passages for passages in relevant if passages]
+        groups = [group for group in self.groups() if any(query in positives for query in group)]
         found = set()
         if not self.passages:
             found.add(Kind.EMPTY_CORPUS)
-        if len(relevant) < 2:
+        if len(groups) < 2:
             found.add(Kind.NO_TRAINING)
-        elif all(len(passages) == len(self.passages) for passages in relevant):
-            found.add(Kind.NO_NEGATIVE)
-        if not any(self.split[query] != "train" for query in self.answered()):
+        if not any(self.split[query] != "train" for query in positives):
             found.add(Kind.NO_EVALUATION)
+        text_of = {row.id: form(full_text(row.title, row.text)) for row in self.passages}
+        itself = {query: {passage} for query, passage in self.identical.items()}
+        relevant = [
+            set().union(*(known.get(q, ()) for q in group for known in (positives, itself))) for group in groups
+        ]
+        if Kind.NO_TRAINING not in found:
+            none = all(len(passages) == len(text_of) for passages in relevant)
+            by_text = all({text_of[passage] for passage in passages} == {*text_of.values()} for passages in relevant)
+            if none or (by_text and not found):  # copies are looked for where nothing else is wrong
+                found.add(Kind.NO_NEGATIVE)
         return found
 
 

@@ -35,7 +35,7 @@ def assert_one_line(error: UserError) -> None:
     assert str(error) and "\n" not in str(error)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=65, deadline=None, derandomize=True)
 @given(data_sets(most=8), st.sampled_from((write_beir, write_msmarco, write_dpr)), CUTS, st.integers(0, 20))
 def test_damaged_data_are_read_or_refused(data: OddData, write: object, cuts: list, which: int) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -105,23 +105,24 @@ def assert_counted(report: DataReport, expected: Ingested) -> None:
             assert found.get(split) == (np.mean(list(plain.values())) if plain else None)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=135, deadline=None, derandomize=True)
 @given(data_sets())
 def test_data_without_faults_are_kept_whole(data: OddData) -> None:
     expected = ingested(data)
     assert not expected.problems
     with tempfile.TemporaryDirectory() as root:
         folder = write_beir(Path(root) / "data", data)
-        report = check(folder)
-        assert {problem.kind for problem in report.problems} == expected.lacks()
-        assert_counted(report, expected)
-        if not report.fatal:
-            kept, again = ingest(folder)
-            assert again == report
+        if lacks := expected.lacks():
+            report = check(folder)
+            assert {problem.kind for problem in report.problems} == lacks
+        else:
+            kept, report = ingest(folder)
+            assert not report.problems
             assert_kept(kept, expected)
+        assert_counted(report, expected)
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=90, deadline=None, derandomize=True)
 @given(spoilt_data_sets())
 def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
     expected = ingested(data)
@@ -142,7 +143,7 @@ def test_bad_rows_are_counted_and_left_out(data: OddData) -> None:
             assert_kept(kept, expected)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data_sets(most=30))
 def test_equal_queries_are_in_one_split_whatever_the_order_of_rows(data: OddData) -> None:
     backwards = OddData(data.corpus[::-1], data.queries[::-1], {s: rows[::-1] for s, rows in data.labels.items()})

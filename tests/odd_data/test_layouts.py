@@ -10,7 +10,7 @@ from odd_data.test_ingestion import ingest, rows_of
 from gnn_encoder.errors import UserError
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data_sets(most=20, ids=[name for name in (*ODD_IDS, *QUOTED_IDS) if "\t" not in name]))
 def test_layouts_hold_the_same_data(data: OddData) -> None:
     data = flat(data)
@@ -27,7 +27,14 @@ def test_layouts_hold_the_same_data(data: OddData) -> None:
         assert found[0] == found[1] or all(isinstance(each, UserError) for each in found), found
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+def _one_row(text: str) -> str:
+    """DPR's own reader opens files with universal line ends. Quoted tabs beside line ends could also be rows of which a
+    quote is not doubled, and are refused."""
+    text = text.replace("\r", "")
+    return text.replace("\t", " ") if "\n" in text else text
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data_sets(most=20))
 def test_layouts_hold_the_same_positive_labels(data: OddData) -> None:
     texts = [row.text for row in data.queries]
@@ -35,8 +42,7 @@ def test_layouts_hold_the_same_positive_labels(data: OddData) -> None:
     positive = {
         split: [row._replace(relevance=1) for row in rows if row.relevance >= 1] for split, rows in data.labels.items()
     }
-    # DPR's own reader opens files with universal line ends.
-    corpus = [row._replace(title=row.title.replace("\r", ""), text=row.text.replace("\r", "")) for row in data.passages]
+    corpus = [row._replace(title=_one_row(row.title), text=_one_row(row.text)) for row in data.passages]
     data = OddData(corpus, data.queries, positive)
     with tempfile.TemporaryDirectory() as root:
         found = []

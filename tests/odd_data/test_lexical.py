@@ -29,7 +29,7 @@ def without_lone_signs(data: OddData) -> OddData:
     return OddData(corpus, queries, data.labels)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(data_sets(most=30))
 def test_bm25_finds_equal_texts_alike(rows: OddData) -> None:
     rows = without_lone_signs(rows)

@@ -62,7 +62,7 @@ def ranked_data(draw: st.DrawFn) -> tuple[Ingested, list[Run]]:
     return data, [draw(rankings(data)) for _ in range(2)]
 
 
-@settings(max_examples=55, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(ranked_data())
 def test_measures_are_those_of_the_written_files(case: tuple[Ingested, list[Run]]) -> None:
     plain, runs = case

@@ -134,14 +134,14 @@ def test_facts_are_counted(tiny_dataset: Dataset, tiny_backbone: Path) -> None:
 def test_rates_are_tokens_over_seconds(
     tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each look at this clock is a second later. 100 texts are encoded, and batches of 64 trained on, three times after
-    # the first; then the clock is read once more.
+    # Each look at this clock is a second later. 256 texts, of which 100 differ, are encoded, and batches of 64 trained
+    # on, three times after the first; then the clock is read once more.
     monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=partial(next, count())))
     monkeypatch.setattr(measuring, "SECONDS", 2.5)
     found = measure_rates(tiny_dataset, str(tiny_backbone), 0)
     lengths = data_facts(tiny_dataset, str(tiny_backbone), 0).passage_tokens
     assert lengths.min() == lengths.max()
-    assert found.encoding == pytest.approx(3 * 100 * lengths[0] / 4)
+    assert found.encoding == pytest.approx(3 * 256 * lengths[0] / 4)
     assert found.training == pytest.approx(3 * 64 * lengths[0] / 4)
     assert "memory" in found.machine
 

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 import numpy as np
 import torch
@@ -55,8 +56,7 @@ def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
     model = new_dual_encoder(settings)
     set_dropout(model, DROPOUT)
     encoder = model.passage_encoder
-    rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
-    tokens = Tokens.of(encoder.tokenizer, data.passages.take(rows).full_texts(), LENGTH)
+    tokens = Tokens.of(encoder.tokenizer, _sample(data, seed), LENGTH)
     progress = Progress("auto", "measuring the machine", 2, "rates")
     for attempt in range(1, TRIES + 1):
         encoding, training = _encoding(model, tokens), _training(model, tokens, settings)
@@ -65,6 +65,13 @@ def measure_rates(data: Dataset, backbone: str, seed: int) -> Rates:
         print(f"auto: encoding is {encoding / training:.0f} times as fast as training: measured again", file=sys.stderr)
     progress.advance(2)
     return Rates(machine(), encoding, training)
+
+
+def _sample(data: Dataset, seed: int) -> list[str]:
+    """`TEXTS` passages. Those of a smaller corpus are repeated: a call's own cost, as of copying the model's weights,
+    would otherwise hide the speed, and a dozen passages would seem to be encoded ten times too slowly."""
+    rows = np.sort(np.random.default_rng(seed).permutation(len(data.passages))[:TEXTS])
+    return list(islice(cycle(data.passages.take(rows).full_texts()), TEXTS))
 
 
 def _encoding(model: DualEncoder, tokens: Tokens) -> float:
