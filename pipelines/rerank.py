@@ -161,23 +161,20 @@ def select_triples(
 
 
 def scores_of_teacher(flow: Graph, settings: Settings, name: str, first: Mapping[str, Output]) -> Output:
-    """Adds the training of a re-ranker's teacher, and its scores of the first stage's hits.
+    """Adds the training of a re-ranker's teacher, and its scores of the first stage's hits; both once for all students.
 
-    With equal settings the teacher is the system `cross_encoder`; the cache has it then.
+    With equal settings the teacher is the system `cross_encoder`.
     """
     teacher = settings.train_reranker.teacher()
     shared = teacher == settings.train_reranker.for_system("cross_encoder")
     title = ALL_SYSTEMS["cross_encoder"].title if shared else "Teacher"
     same = [node for node in flow.of("train_reranker") if node.settings == teacher and node.inputs == first]
     model = (same[0] if same else flow.add("train_reranker", teacher, title, **first)).output
-    return flow.add(
-        "score_candidates",
-        settings.score_candidates,
-        ALL_SYSTEMS[name].title,
-        dataset=first["dataset"],
-        bm25_run=first["first_run"],
-        cross_encoder=model,
-    ).output
+    scored = {"dataset": first["dataset"], "bm25_run": first["first_run"], "cross_encoder": model}
+    done = [node for node in flow.of("score_candidates") if node.inputs == scored]
+    if not done:
+        done = [flow.add("score_candidates", settings.score_candidates, ALL_SYSTEMS[name].title, **scored)]
+    return done[0].output
 
 
 def propagate(flow: Graph, settings: Settings, name: str, reranked: Reranked, measure: str, dataset: Output) -> Output:

@@ -123,7 +123,7 @@ def train(settings: Settings) -> Graph:
 def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
     """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
     label_settings = settings.encode_with_labels.model_copy(
-        update={**_bundled(settings), "measure": settings.evaluate.measures[0]}
+        update={**_bundled(settings), **settings.build_graph.speed, "measure": settings.evaluate.measures[0]}
     )
     return {
         system: flow.add(

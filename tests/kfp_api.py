@@ -25,8 +25,6 @@ from google.protobuf import json_format
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec import pipeline_spec_pb2 as messages
 
-from gnn_encoder.settings.presets import SOURCE_TREE
-
 NOT_SENT = frozenset(("error", "executor_detail", "pod_name"))
 """Fields of a task that the description has and KFP 2.17's converter of workflows never fills."""
 STATES = {"Pending": "PENDING", "Running": "RUNNING", "Succeeded": "SUCCEEDED", "Skipped": "SKIPPED"}
@@ -35,7 +33,7 @@ STATES |= {"Failed": "FAILED", "Error": "FAILED"}
 WORKFLOW = "gnn-encoder-train-x7k2p"
 BEGUN = "2026-11-22T01:00:00Z"
 PLAIN = {"str": str, "int": int, "bool": bool, "float": float, "datetime": str, "object": object}
-EXAMPLE = SOURCE_TREE / "pipelines" / "clusters" / "example.yaml"
+EXAMPLE = Path(__file__).parents[1] / "pipelines" / "clusters" / "example.yaml"
 APIS = ("ExperimentServiceApi", "RunServiceApi", "RecurringRunServiceApi", "HealthzServiceApi")
 
 

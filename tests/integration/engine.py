@@ -12,12 +12,11 @@ from integration.ceph import wait_for
 
 from gnn_encoder.engines.containers import IMAGE, check_engine
 from gnn_encoder.errors import UserError
-from gnn_encoder.settings.presets import SOURCE_TREE
 
 PACKAGES = ("containerd", "debootstrap", "docker.io", "iptables")
 PROGRAMS = ("/usr/bin/docker", "/usr/sbin/dockerd", "/usr/sbin/debootstrap")
 BASE = "gnn-encoder-tests-base"
-CHECKOUT = SOURCE_TREE
+CHECKOUT = Path(__file__).parents[2]
 
 
 class Engine:

@@ -26,6 +26,8 @@ GRAPH_FILES = {
     "scales": "edge_feature_scales.npy",
 }
 """Field of `Graph` → file."""
+QUERIES, EVALUATED = "queries", "evaluated"
+"""Arrays beside the passages' vectors: M_de's of all training queries, and of `evaluated_queries`, fp32."""
 DIGESTS, MODELS = "_digests.npy", "models.json"
 STORED: dict[str, np.dtype] = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
 CHUNK = 65_536

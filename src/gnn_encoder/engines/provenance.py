@@ -119,7 +119,8 @@ def _origin(arguments: Mapping[str, StepArguments]) -> dict[str, str]:
     for title, call in arguments.items():
         if title == "report":
             continue  # a change of the page is no reason to train again
-        data[title] = [digest for name in DATA if (digest := call.source_digests.get(name))]
+        if read := [digest for name in DATA if (digest := call.source_digests.get(name))]:
+            data[title] = read
         models[title] = {k: v for k, v in call.source_digests.items() if k not in (*DATA, "registry")}
         settings[title] = {k: v for k, v in call.settings.items() if title != "ingest" or k not in DATA}
         code[title] = call.code_digest
@@ -212,6 +213,7 @@ def code_digest(module: str) -> str:
     return digest_of({"python": sys.version_info[:2], "versions": versions, "modules": sources})
 
 
+@functools.cache
 def _templates(source: Path) -> set[Path]:
     """Returns the templates that a module names, and those that a template names.
 

@@ -36,6 +36,8 @@ OUTPUTS, PARTS, CHECKPOINTS, FETCHED = (
 KINDS = (OUTPUTS, PARTS, CHECKPOINTS, FETCHED)
 LEFTOVERS = ("pipeline/**/.*.partial-*", "tokens/.partial-*", "checkpoints/.*.partial-*", "tmp/*")
 """Patterns of what killed processes leave in a root; while the root is locked, none of it is in use."""
+OF_KFP = "executor_output.json"
+"""A file in folders of steps that kfp.local ran, which earlier versions used."""
 PROGRAMS = ("pipeline", "artifacts", "checkpoints", "tokens", "tmp", "logs")
 """Folders of a root in which this program and MLflow keep their own files, and users no links."""
 
@@ -100,7 +102,8 @@ def remove(removable: Iterable[Unneeded]) -> None:
 
 def _remove_empty(folder: Path) -> None:
     """Removes the folders of a step and of a run in which no output is left."""
-    while folder.name != "pipeline" and not any(folder.iterdir()):
+    while folder.name != "pipeline" and {path.name for path in folder.iterdir()} <= {OF_KFP}:
+        (folder / OF_KFP).unlink(missing_ok=True)
         folder.rmdir()
         folder = folder.parent
 

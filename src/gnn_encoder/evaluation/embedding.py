@@ -5,11 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Dataset, read_manifest
-from gnn_encoder.artifacts.arrays import read_rows
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, read_rows
 from gnn_encoder.evaluation.collected import evaluated_queries
-
-QUERIES, EVALUATED = "queries", "evaluated"
-"""Arrays of the artifact besides the passages' vectors: of all training queries, and of `evaluated_queries`, fp32."""
 
 
 def vectors_of_queries(path: Path, data: Dataset, rows: np.ndarray) -> np.ndarray:

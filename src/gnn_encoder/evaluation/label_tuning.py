@@ -41,7 +41,7 @@ def candidate_uses(settings: EncodeWithLabels) -> list[LabelUse]:
         uses = [LabelUse("sum", weight) for weight in settings.sum_weights]
     elif settings.kind == "clusters":
         uses = [LabelUse("clusters", w, clusters=c) for w in settings.cluster_weights for c in settings.clusters]
-    else:
+    elif settings.kind == "memory":
         for weight in settings.memory_weights:
             if "max" in settings.memory_forms:
                 uses.append(LabelUse("max", weight))

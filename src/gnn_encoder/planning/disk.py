@@ -216,7 +216,7 @@ class _Forecast:
         if settings.edge_features == "cross_encoder" and settings.self_loop_features == "cross_encoder":
             loops = (self.nodes + self.m) * self.scorer_width * FP16
         structure = self.nodes * (columns * 13 + 4 * settings.retrieved + 20) + 8 * self.m
-        vectors = self.vectors + self.query_vectors + 16 * self.m
+        vectors = self.vectors + self.query_vectors + self.judged * self.width * FP32 + 16 * self.m
         return self._edge_features() + loops + structure + vectors + ARTIFACT, self._edge_features()
 
     def _edge_features(self) -> float:

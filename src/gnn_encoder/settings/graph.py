@@ -146,7 +146,7 @@ def largest_graph(settings: BuildGraph, wanted: Iterable[GraphShape]) -> BuildGr
     })  # fmt: skip
 
 
-class ChooseGraph(Inference):
+class ChooseGraph(StepSettings):
     """Tries graphs and trainings with frozen encoders on dev queries, for `train_gnn` to train the best one jointly."""
 
     variants: dict[str, dict[str, Any]] = Field(default_factory=dict)

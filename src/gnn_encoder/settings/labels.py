@@ -17,8 +17,9 @@ Candidates = Annotated[tuple[Annotated[float, Field(ge=0.0, strict=True)], ...],
 class EncodeWithLabels(Inference, IndexKind):
     """Makes a bundle of M_de's vectors, in which labelled training queries lift their passages, without training.
 
-    The section chooses the systems, and the numbers that are tried for each; the index is as in
-    `encode_corpus`. What is tried on dev is ranked by the first of `evaluate.measures`.
+    The section chooses the systems, and the numbers that are tried for each; the index is as in `encode_corpus`, and
+    precision and tokens per batch as in `build_graph`, which encodes. What is tried on dev is ranked by the first of
+    `evaluate.measures`.
     """
 
     kinds: tuple[LabelKind, ...] = tuple(label_systems())

@@ -72,7 +72,10 @@ class BundleDualEncoder(Inference, IndexKind):
 
 
 class Evaluate(Inference):
-    """Measures every system on dev and test queries."""
+    """Measures every system on dev and test queries.
+
+    Queries of systems of the dual encoder M_de have the vectors that `build_graph` made, thus its precision.
+    """
 
     untrained_backbone: str = MINILM
     """A pretrained encoder, evaluated as an additional row of the table. Empty: no such row."""

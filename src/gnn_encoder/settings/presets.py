@@ -63,13 +63,9 @@ def read_yaml_file(path: Path) -> Any:
         raise UserError(f"{path} is not valid YAML: {problem}") from None
 
 
-SOURCE_TREE = Path(__file__).parents[3]
-
-
 def pipelines_folder() -> Path:
-    """Returns the folder `pipelines` of the wheel, or of the source tree that the package was installed from."""
-    packaged = Path(__file__).parents[1] / "pipelines"
-    return packaged if packaged.is_dir() else SOURCE_TREE / "pipelines"
+    """Returns the package's folder `pipelines`; in a source tree it is a link."""
+    return Path(__file__).parents[1] / "pipelines"
 
 
 def preset_names() -> list[str]:

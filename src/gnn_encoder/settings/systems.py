@@ -1,8 +1,9 @@
 """The systems of a training run. A system is one row of `SYSTEMS`, which graphs, settings, links and cards read.
 
 A new system that trains nothing needs a row, and a call that makes its bundle, in
-`pipelines.train.bundles_without_training`. A new kind of `encode_with_labels` needs no call, but a name in `LabelKind`
-and numbers in `settings.labels`. The row gives the system a run, a fusion, figures, a place in the recommendation's
+`pipelines.train.bundles_without_training`. A new kind of `encode_with_labels` needs no call, but a name in `LabelKind`,
+numbers in `settings.labels`, its uses in `evaluation.label_tuning.candidate_uses`, and the scoring of a `LabelUse` in
+`retrieval`. The row gives the system a run, a fusion, figures, a place in the recommendation's
 order, a link in ROOT/latest, and a sentence on its card; an update makes the bundle again.
 """
 

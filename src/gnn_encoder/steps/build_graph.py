@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_encoder.artifacts import Contents, Dataset, Draft, Graph, KnownPositives, PairScores, read_manifest
-from gnn_encoder.artifacts.arrays import STORED, check_range, create_rows, create_vectors
+from gnn_encoder.artifacts.arrays import EVALUATED, QUERIES, STORED, check_range, create_rows, create_vectors
 from gnn_encoder.engines.step import Context, Metrics, step
 from gnn_encoder.evaluation.collected import evaluated_queries
-from gnn_encoder.evaluation.embedding import EVALUATED, QUERIES
 from gnn_encoder.inference.encoding import encode_passages, encode_texts, inference_dtype
 from gnn_encoder.inference.scoring import PairTokens, pair_tokens, score_pairs
 from gnn_encoder.inference.tokens import Tokens, tokens_at
@@ -53,7 +52,8 @@ def build_graph(
     nodes = np.arange(len(train)) if settings.queries == "all" else np.searchsorted(train, data.trained)
     queries, questions = train[nodes], data.query_texts(train)
     trained = np.flatnonzero(np.isin(queries, data.trained))
-    digests, query_digests = passage_digests(data.passages), text_digests(questions)
+    judged = data.query_texts(evaluated_queries(data))
+    digests, query_digests, judged_digests = passage_digests(data.passages), *map(text_digests, (questions, judged))
     dtype = str(inference_dtype(settings.precision))
     retriever = {"dual_encoder": read_manifest(dual_encoder).digest, "dtype": dtype}
     kind = f"{settings.edge_features}, {settings.edge_feature_type}"
@@ -61,7 +61,8 @@ def build_graph(
     scorer["self_loops"] = settings.self_loop_features
     former, stored = None, STORED[settings.vector_type]
     if settings.previous:
-        former = FormerGraph.read(Path(settings.previous), retriever, scorer, query_digests, nodes, digests, stored)
+        before = Path(settings.previous)
+        former = FormerGraph.read(before, retriever, scorer, query_digests, nodes, digests, judged_digests, stored)
 
     vectors = create_vectors(passage_vectors, m, encoders.passage_encoder.width, stored)
     new = carry_over(former.passages, former.vectors, vectors) if former else np.arange(m)
@@ -70,7 +71,7 @@ def build_graph(
     vectors.flush()
     check_range(vectors)
     every = {} if len(nodes) == len(train) else {"queries": query_digests}
-    Contents.write(passage_vectors, retriever, texts=digests, **every)
+    Contents.write(passage_vectors, retriever, texts=digests, evaluated=judged_digests, **every)
     query_vectors = create_rows(passage_vectors, QUERIES, (len(questions), encoders.query_encoder.width))
     new_queries = (
         carry_over(former.asking, former.query_vectors, query_vectors) if former else np.arange(len(questions))
@@ -78,9 +79,9 @@ def build_graph(
     query_vectors[new_queries] = encode_texts(
         encoders.query_encoder, [questions[row] for row in new_queries], **settings.speed
     )
-    judged = data.query_texts(evaluated_queries(data))
     evaluated = create_rows(passage_vectors, EVALUATED, (len(judged), encoders.query_encoder.width))
-    evaluated[:] = encode_texts(encoders.query_encoder, judged, **settings.speed)
+    new_judged = carry_over(former.evaluated, former.evaluated_vectors, evaluated) if former else np.arange(len(judged))
+    evaluated[new_judged] = encode_texts(encoders.query_encoder, [judged[row] for row in new_judged], **settings.speed)
     depth = min(max(settings.neighbors, settings.retrieved), m)
     searching = query_vectors if len(trained) == len(train) else query_vectors[nodes[trained]]
 
@@ -119,7 +120,7 @@ def build_graph(
         "encoded": len(new),
         "queries": len(queries),
         **({"queries_trained": len(trained)} if len(trained) < len(queries) else {}),
-        "queries_encoded": len(new_queries),
+        "queries_encoded": len(new_queries) + len(new_judged),
         "isolated_passages": float((degree == 0).mean()),
         "largest_degree": int(degree.max(initial=0)),
         "features_reused": reused,

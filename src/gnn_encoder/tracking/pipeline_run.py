@@ -80,7 +80,8 @@ class PipelineLog:
     def _tolerating(self) -> Iterator[None]:
         # If the store fails later, a run that took hours must not end.
         try:
-            with mlflow_runs.reaching(self.uri):
+            with mlflow_runs.store_errors(self.uri):
+                mlflow_runs.await_lock(self.uri)
                 yield
         except UserError as error:
             print(f"warning: {error}", file=sys.stderr)
