@@ -30,7 +30,7 @@ test-browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[browser]"
 	[ -n "$$GNN_ENCODER_CHROMIUM" ] || command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium)
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser -rs
 
 # Tests of what only a GPU runs; `make gpu` runs them, too.
 test-gpu: $(INSTALLED)
@@ -43,7 +43,7 @@ test-integration: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "torch" -e ".[integration]"
 	dpkg --status $(SERVERS) >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || \
 		(apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SERVERS))
-	$(BIN)/python -m pytest -m integration
+	$(BIN)/python -m pytest -m integration -rs
 
 # The steps' image; TARGET=gpu makes the image for GPUs, and TARGET=serve the server's. images/build describes the
 # requirements.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.main import get_command
 
@@ -53,6 +54,7 @@ def test_ci_builds_the_image_and_runs_the_tests() -> None:
     assert "make test" in (PROJECT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_the_build_asks_the_package_for_its_version_and_source() -> None:
     (program,) = re.findall(r"'(from gnn_encoder [^']+)'", (PROJECT / "images" / "build").read_text())
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

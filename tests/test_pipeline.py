@@ -122,6 +122,7 @@ def test_the_recommended_system_is_the_bundle_and_each_system_has_one(trained: T
     assert "- train_gnn: heads = `2`, epochs = `1`" in readme and "negative_slope" not in readme, "no defaults"
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_there_and_what_the_rest_took(
     trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +151,7 @@ def test_search_finds_passages(trained: Trained, capsys: pytest.CaptureFixture[s
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines() if "[p" in line] == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) -> None:
     question, latest = "what is the old river", trained.root / "latest"
     champion = Retriever.load("models:/gnn-encoder@champion", trained.root)
@@ -170,6 +172,7 @@ def test_applications_open_the_champion_by_name_and_learn_why(trained: Trained) 
         assert each.graph is None and sum(p.amount for p in each.parts) == pytest.approx(each.hit.score, rel=ROUNDED)
 
 
+@pytest.mark.slow
 def test_mlflow_loads_the_champion_and_shows_data_and_model(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,8 +115,6 @@ def test_two_kinds_are_trained_ranked_and_compared(
     assert (metrics["baseline"], metrics["candidate"]) == ("BM25", "BERT-DMN lite")
     assert len({json.dumps(figures) for figures in metrics["results"]["test"].values()}) == 3
     assert {"train_reranker: ColBERT", "rerank: BERT-DMN lite"} <= set(read_history(page.parent))
-    assert rerank(trained, "--systems", "colbert", *same) == 0
-    assert reused(capsys.readouterr().out) > 5
 
 
 @pytest.mark.slow

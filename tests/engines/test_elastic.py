@@ -93,6 +93,7 @@ def test_a_training_whose_follower_is_killed_resumes_with_the_same_bits(
     assert resumed == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "error", "words"),
     [

@@ -163,6 +163,7 @@ def test_a_damaged_cache_entry_is_named_and_the_step_runs_again(
         assert str(file) in events[1]["message"]
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_say_why_it_died_is_explained_by_the_log(
     root: Path, kind_of_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_step_without_an_output_has_failed_though_it_ended_well(root: Path, mo
         assert heard.kinds(step)[-1] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [("fail", "the data is wrong: mend it"), ("full", "No space left on device: some/file")],

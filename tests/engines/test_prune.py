@@ -138,6 +138,7 @@ def test_links_and_what_a_kept_artifact_links_to_are_kept(root: Root) -> None:
     assert (root.path / "latest/bundles/x").read_text() == "shared", "the file stays under its other name"
 
 
+@pytest.mark.slow
 def test_the_bundles_of_registered_versions_are_kept(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     own, other, neither = (root.artifact(f"r/{name}/dataset") for name in ("own", "other", "neither"))
     elsewhere = f"sqlite:///{root.path.parent / 'elsewhere.db'}"
@@ -250,6 +251,7 @@ def test_parts_of_killed_attempts_and_an_interrupted_deletion(root: Root, monkey
     assert root.found() == {} and not list(root.path.glob("pipeline/r/step/.*partial*"))
 
 
+@pytest.mark.slow
 def test_fetched_bundles_without_an_alias_are_found(root: Root, tmp_path: Path) -> None:
     def fetched(number: int, schema: str) -> str:
         with drafting(tmp_path / "cache" / f"{number:032x}", schema) as draft:

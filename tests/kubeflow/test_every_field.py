@@ -54,6 +54,7 @@ def test_every_field_is_one_of_the_published_messages(pipeline: str) -> None:
     assert of_containers and all(each["retryPolicy"]["maxRetryCount"] == 3 for each in of_containers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_kfps_compiler_takes_it_and_writes_the_same(pipeline: str, tmp_path: Path) -> None:
     documents = list(packaged(load_cluster(EXAMPLE), graph_of(pipeline)))
@@ -130,6 +131,7 @@ class Marked:
         return [where for mark, where in self.marks.items() if mark not in text]
 
 
+@pytest.mark.slow
 def test_no_key_of_the_example_is_lost() -> None:
     marked = Marked()
     cluster, graph = Cluster.model_validate(marked.file), graph_of("train", "train_gnn.nodes=2")

@@ -50,6 +50,7 @@ def test_a_package_and_the_local_engine_make_the_same(graph: Graph, tmp_path: Pa
             assert list(read_history(there)) == list(read_history(Path(path))), node.title
 
 
+@pytest.mark.slow
 def test_a_package_is_run_for_other_data(graph: Graph, tmp_path: Path) -> None:
     first = Graph("ingest", nodes=graph.of("ingest"))
     arguments = {"ingest": StepArguments(settings=graph["ingest"].settings.model_dump(mode="json"))}

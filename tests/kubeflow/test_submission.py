@@ -129,6 +129,7 @@ def test_new_models_are_made_on_the_cluster_and_compared(
     assert {task for task in first if first[task] != second[task]} == {"promote", "train-gnn"}
 
 
+@pytest.mark.slow
 def test_a_run_that_fails(cluster: Cluster, server: KfpServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.execute = lambda arguments: None
     server.progress = [at("FAILED", train_gnn="Failed")]
@@ -174,6 +175,7 @@ def test_where_it_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
     assert f"cannot write to {cluster.file}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_mlflow_that_only_this_side_knows_is_refused_before_anything_runs(
     cluster: Cluster, server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

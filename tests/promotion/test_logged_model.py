@@ -131,6 +131,7 @@ def test_the_run_shows_its_dataset_and_its_model(gate: Gate) -> None:
     assert found.model_id == model.model_id
 
 
+@pytest.mark.slow
 def test_a_question_is_a_span_with_the_passages(gate: Gate) -> None:
     import mlflow
 

@@ -107,6 +107,7 @@ def test_a_variant_that_falls_on_cold_queries_is_not_chosen(given: dict[str, Pat
     assert module._chosen(Trial(), figures)[0] == "both edges"  # all fall  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_trials_are_deterministic_and_leave_no_checkpoint(
     given: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_report_folder(evaluated: SimpleNamespace) -> None:
     assert evaluated.report.metrics["profile"]["splits"]["train"]["labels"] == 60
 
 
+@pytest.mark.slow
 def test_without_the_untrained_row_the_rest_is_the_same(
     evaluated: SimpleNamespace, inputs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_weights_are_tuned_on_dev(evaluated: SimpleNamespace) -> None:
         assert metrics["results"]["dev"][fused_name(system, CONVEX)]["RR@10"] == pytest.approx(chosen)
 
 
+@pytest.mark.slow
 def test_without_dev_labels_the_weight_is_a_half(
     evaluated: SimpleNamespace, inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -232,6 +234,7 @@ def rewritten(data: Dataset, path: Path, labelled: tuple[str, ...] = SPLITS, ans
     return Dataset(path)
 
 
+@pytest.mark.slow
 def test_answers_are_found_where_queries_have_them(
     inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_bundle_is_searched_for_the_queries_of_all_splits(
         stage(Dataset(tmp_path / "data"), lexical, tmp_path, str(tmp_path / "latest"))
 
 
+@pytest.mark.slow
 def test_run_files_and_bundles_in_an_object_store(
     tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, lexical: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

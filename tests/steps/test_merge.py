@@ -128,6 +128,7 @@ def figures(path: Path, step: str) -> dict[str, Any]:
     return {name: value for name, value in metrics.items() if "second" not in name and name != "peak_memory_gib"}
 
 
+@pytest.mark.slow
 def test_tasks_score_the_bits_of_one_task(scored: tuple[Path, Path]) -> None:
     whole, parts = map(PairScores.read, scored)
     assert not differing(whole, parts) and len(whole.query) > 300
@@ -138,6 +139,7 @@ def test_tasks_score_the_bits_of_one_task(scored: tuple[Path, Path]) -> None:
     assert one.pop("headline").split(",")[0] == several.pop("headline").split(",")[0] and one == several
 
 
+@pytest.mark.slow
 def test_tasks_generate_the_bits_of_one_task(written: tuple[Path, Path]) -> None:
     whole, parts = map(GeneratedQueries.read, written)
     assert not differing(whole, parts) and len(whole.text) == 40 and len(set(whole.text)) > 1
@@ -146,6 +148,7 @@ def test_tasks_generate_the_bits_of_one_task(written: tuple[Path, Path]) -> None
     assert figures(written[0], "generate_queries") == figures(written[1], "generate_queries")
 
 
+@pytest.mark.slow
 def test_tasks_retrieve_the_bits_of_one_task(retrieved: tuple[Path, Path]) -> None:
     whole, several = map(Run.read, retrieved)
     assert not differing(whole, several)

@@ -27,6 +27,7 @@ def gate(tmp_path: Path, tiny_dataset: Dataset, tiny_backbone: Path, monkeypatch
     yield made
 
 
+@pytest.mark.slow
 def test_without_tracking_it_decides_and_registers_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     facts = gate.decided("one", 10)
@@ -76,6 +77,7 @@ def test_a_floor_holds_a_better_bundle_back(gate: Gate) -> None:
     assert kept["decision"] == "keep" and "a passage takes 1.00 times the index" in kept["reason"]
 
 
+@pytest.mark.slow
 def test_a_floor_of_cold_queries_holds_a_better_bundle_back(gate: Gate) -> None:
     first = gate.decided("first", 8, cold=0.09)
     assert first["decision"] == "promote", "twelve queries do not hold the first bundle back"
@@ -123,6 +125,7 @@ def test_a_bundle_is_registered_where_its_artifact_lies(gate: Gate, root: str) -
         assert gate.aliases() == {CHAMPION: "1"}
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached_does_not_cost_the_champion_its_place(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

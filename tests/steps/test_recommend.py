@@ -266,6 +266,7 @@ def test_a_system_without_a_bundle_and_a_bundle_that_was_not_ranked_are_refused(
         choose_bundle(ChooseBundle(), dataset=tiny_dataset.path, bundles=[plain], **paths)
 
 
+@pytest.mark.slow
 def test_dprs_bundle_is_made_after_the_recommendation_if_it_is_recommended(
     plain: Path, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     return load_file(path / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_resumed_equals_undisturbed(
     tmp_path: Path, tiny_dataset: Dataset, tiny_seq2seq: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_all_kinds_are_trained_on_the_same_pairs(
     assert first == second
 
 
+@pytest.mark.slow
 def test_the_margin_is_between_probabilities_where_scores_are_logits(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +334,7 @@ def test_the_table_of_colbert_has_the_scores_of_all_pairs(tiny_dataset: Dataset,
     assert not np.allclose(table.detach().numpy(), pairs.detach().numpy()[:, ::-1], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_in_batch_negatives_train_and_are_refused_without_a_softmax(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_edges_and_features_that_the_earlier_graph_had_not(
     assert read_manifest(tmp_path / "now" / "graph").metrics["encoded"] == 0
 
 
+@pytest.mark.slow
 def test_vectors_of_another_type_carry_nothing_over(
     yesterday: Path, tiny_dataset: Dataset, models: dict[str, Path], tmp_path: Path
 ) -> None:

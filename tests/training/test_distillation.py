@@ -172,6 +172,7 @@ def train(out: Path, inputs: dict[str, Path], **settings: object) -> dict[str, t
     return {f"{file.parent.name}.{name}": value for file in files for name, value in load_file(file).items()}
 
 
+@pytest.mark.slow
 def test_the_dual_encoder_learns_the_teachers_order_of_unlabelled_passages(
     inputs: dict[str, Path], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:

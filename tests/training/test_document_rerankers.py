@@ -59,6 +59,7 @@ def train(inputs: dict[str, Path], out: Path, backbone: Path, kind: str, **setti
     return {name: array for file in sorted(out.glob("*.safetensors")) for name, array in load_file(file).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DOCUMENT_KINDS)
 def test_every_kind_trains(kind: str, inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     with OrderedSums():
@@ -243,6 +244,7 @@ def test_frozen_layers_are_in_eval_mode_in_every_step(
         assert modes == {expected}
 
 
+@pytest.mark.slow
 def test_all_kinds_train_on_the_same_triples_of_documents(
     inputs: dict[str, Path], tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

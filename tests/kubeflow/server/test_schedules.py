@@ -168,6 +168,7 @@ def test_a_lost_answer_says_that_it_may_exist(
     assert "quickstart may have been created all the same: see gnn-encoder schedule list" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_retrain_trains_after_a_scheduled_run_because_its_data_are_unknown(
     server: KfpServer,
     tmp_path: Path,

@@ -81,6 +81,7 @@ def test_a_reranking_pipeline_is_sent(server: KfpServer, cluster: str, monkeypat
     assert {"score-candidates-colbert-distilled", "rerank-colbert-distilled"} <= set(given)
 
 
+@pytest.mark.slow
 def test_first_stages_and_word_vectors_of_an_object_store(
     server: KfpServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

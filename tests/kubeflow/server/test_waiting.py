@@ -21,6 +21,7 @@ from gnn_encoder.kubeflow.server import Server
 from gnn_encoder.kubeflow.submission import wait
 
 
+@pytest.mark.slow
 def test_waiting_for_success(
     server: KfpServer, cluster: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
