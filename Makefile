@@ -15,11 +15,12 @@ test: $(INSTALLED)
 
 # Several processes with one thread each, because tests start steps as processes, and threads do not speed up imports.
 # The longest files come first (tests/conftest.py), so that no core waits for a long file at the end.
+BESIDE := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 suite: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BESIDE)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
+	$(BESIDE) -m slow
 
 # Whole runs must reach the figures in tests/effectiveness/. DATA=FOLDER: of the sets with a BEIR folder in it, too.
 test-effectiveness: $(INSTALLED)
