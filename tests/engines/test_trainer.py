@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -23,7 +24,7 @@ from trainjobs import REQUESTS, assert_close, cluster, source, stored, trained, 
 from gnn_encoder.artifacts import Dataset, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines import elastic, trainer, trainer_api
-from gnn_encoder.engines.trainer import Training, follow, train_job, trouble
+from gnn_encoder.engines.trainer import Training, follow, own_run, train_job, trouble
 from gnn_encoder.engines.trainer_api import TRAINING
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
@@ -280,6 +281,47 @@ def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[
     assert trouble({}, []) == ("it was deleted", False)
 
 
+def test_the_address_of_a_training_is_of_its_run(api: KubernetesApi) -> None:
+    assert own_run("train_gnn") == "run-0"
+    api.pod["metadata"]["labels"].pop("pipeline/runid")
+    assert own_run("train_gnn") == "b1"
+
+
+@contextmanager
+def without_an_answer(api: KubernetesApi, seconds: float) -> Iterator[None]:
+    """For so long the API answers nothing about the next TrainJob, which then is complete."""
+
+    def refuse() -> None:
+        wait_for(lambda: bool(api.created))
+        path = f"GET {JOBS}/{api.created[0]['metadata']['name']}"
+        api.refusals[path] = 503, "etcd"
+        time.sleep(seconds)
+        del api.refusals[path]
+        time.sleep(0.3)
+        with_condition(api, "Complete").join()
+
+    thread = Thread(target=refuse)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_an_api_that_does_not_answer_for_long_ends_the_step(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "PATIENCE_SECONDS", 0.3)
+    with without_an_answer(api, 2.0), pytest.raises(UserError, match=r"the Kubernetes API answers 503 .*; run again"):
+        follow(TRAINED)
+
+
+def test_an_api_that_does_not_answer_says_nothing_about_pods(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "PODLESS_SECONDS", 1.0)
+    with without_an_answer(api, 1.5):
+        follow(TRAINED)
+
+
 def test_a_trainjob_without_pods_ends_the_step(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PODLESS_SECONDS", 0.5)
     what = r"it has no pods after 0 s; run again, or see kubectl get events -n retrieval \| grep train-gnn-\w{8}$"
@@ -397,13 +439,20 @@ train_gnn(TrainGnn(**given["settings"]), addresses=given["addresses"], **given["
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_step_is_resumed_by_its_next_attempt(
-    inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: int, inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of two processes on each node, one has neither the leader's files nor writes their copies."""
     given = {key: str(path) for key, path in inputs.items() if key in declared("train_gnn").inputs}
     with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
         addresses = stored({key: Path(path) for key, path in given.items()}, "s3://bucket/run")
-        settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10, "nodes": 2}
+        settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10}
+        alone = {}
+        if processes > 1:
+            settings |= {"cache_refreshes": 2, "dropout": 0.0, "epochs": 4}
+            alone = trained(train_gnn, TrainGnn(**settings), {k: Path(v) for k, v in given.items()}, tmp_path / "alone")
+        settings |= {"nodes": 2, "processes": processes}
         call = {"settings": settings, "addresses": addresses, "inputs": given, "out": str(tmp_path / "out")}
         command = [sys.executable, "-c", STEP, json.dumps(call)]
         environment = {**os.environ, "PYTHONPATH": str(source())}
@@ -418,6 +467,10 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
         logs = "".join(path.read_text("utf-8") for path in (tmp_path / "cluster").glob("*.log"))
     assert "resumed at" in logs
     assert api.deleted[0] == old and len(api.deleted) == 2 and not api.jobs
+    if alone:
+        assert_close(weights_of(tmp_path / "out"), alone)
+    left = [path.name for path in (tmp_path / "cluster").glob(f"{api.deleted[1]}-*-tmpdir/*/*")]
+    assert not {"inputs", "checkpoints"} & set(left), "the launchers remove what their processes shared"
     assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "out").values())
 
 
