@@ -21,9 +21,10 @@ from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 from trainjobs import REQUESTS, assert_close, cluster, source, stored, trained, weights_of
 
-from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines import elastic, trainer, trainer_api
+from gnn_encoder.engines.rank import _leave
 from gnn_encoder.engines.trainer import Training, follow, own_run, train_job, trouble
 from gnn_encoder.engines.trainer_api import TRAINING
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
@@ -40,7 +41,8 @@ from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 from gnn_encoder.steps.train_gnn import train_gnn
 from gnn_encoder.steps.train_query_generator import train_query_generator
 from gnn_encoder.steps.train_reranker import train_reranker
-from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.mlflow_runs import StepLog
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = "s3://bucket/checkpoints"
@@ -285,6 +287,32 @@ def test_the_address_of_a_training_is_of_its_run(api: KubernetesApi) -> None:
     assert own_run("train_gnn") == "run-0"
     api.pod["metadata"]["labels"].pop("pipeline/runid")
     assert own_run("train_gnn") == "b1"
+
+
+def test_a_hand_over_that_cannot_be_deleted_ends_no_step(
+    api: KubernetesApi, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It is at an address of the run. What the pods do is left out but for what rank 0 leaves."""
+    addresses: list[str] = []
+    context = Context("train_dpr", StepLog(), "k" * 64)
+
+    def leave_a_result(training: Training) -> None:
+        addresses.append(training.address)
+        drafts = {"dpr": Draft(tmp_path / "rank", "model")}
+        (drafts["dpr"] / "weights").write_text("1")
+        (tmp_path / "scratch").mkdir()
+        _leave(training.address, tmp_path / "scratch", elastic.result_of({"steps": 2}, context, drafts), drafts)
+
+    def refuse(address: str) -> None:
+        raise UserError("the store denies access")
+
+    monkeypatch.setattr(trainer, "follow", leave_a_result)
+    monkeypatch.setattr(elastic, "remove_folder", refuse)
+    with drafting(tmp_path / "dpr", "model") as draft:
+        metrics = elastic.train_on_nodes(train_dpr, 1, 2, context, TrainDpr(nodes=2), {"dpr": draft})
+    assert metrics["steps"] == 2 and (tmp_path / "dpr" / "weights").read_text() == "1"
+    assert addresses == [f"{ROOT}/train_dpr-{'k' * 20}-training-run-0"]
+    assert f"{addresses[0]}/outputs/dpr, which nobody needs, is left in the store" in capsys.readouterr().err
 
 
 @contextmanager
