@@ -488,6 +488,8 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
         try:
             wait_for(lambda: any("/states/" in key for key in store.objects))
             os.kill(step.pid, signal.SIGKILL)
+            for pod in api.processes if processes > 1 else ():
+                pod.kill()  # otherwise it trains on until the next attempt deletes it
             (old,) = api.jobs
             subprocess.run(command, env=environment, check=True)
         finally:
