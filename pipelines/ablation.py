@@ -11,7 +11,7 @@ from gnn_encoder.settings.studies import with_seeds
 
 def ablation(settings: Settings, variants: Sequence[TryVariant], seeds: int) -> Graph:
     """Returns the graph from raw text to one table of all variants, each with `seeds` seeds."""
-    flow = Graph("ablation")
+    flow = Graph("ablation", "Compares variants of the GNN-encoder on one foundation.")
     # As in the training pipeline, whose graph is reused if it has all edges.
     wanted = [*choice(settings).tried, *variants]
     base = lay_foundation(flow, settings, largest_graph(settings.build_graph, wanted))

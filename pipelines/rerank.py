@@ -36,11 +36,12 @@ def rerank(settings: Settings, systems: Sequence[str], study: str = "", bundle: 
 
     Raises:
         UserError: the first stage has the name of a re-ranker, several tasks are to score for a teacher, or a system
-            propagates the scores of another that does not train on labelled triples.
+            propagates the scores of another that does not train on labelled triples, or learns from such a teacher.
     """
     of_kind = trained_on(settings, systems)
     _check(settings, systems, of_kind)
-    flow, reranked = Graph("rerank"), Reranked()
+    flow = Graph("rerank", "Trains re-rankers and compares them on queries they never saw.")
+    reranked = Reranked()
     dataset = flow.add("ingest", settings.ingest).output
     bm25_index, bm25_run = search_by_words(flow, settings, dataset)
     first_run = flow.add(
@@ -217,6 +218,11 @@ def _check(settings: Settings, systems: Sequence[str], of_kind: Mapping[str, Seq
         raise UserError(
             f"score_candidates.shards = {settings.score_candidates.shards}: for a re-ranker that learns from a "
             "teacher, one task scores: add --set score_candidates.shards=1"
+        )
+    if of_kind["distilled"] and (triples := settings.train_reranker.teacher().triples) != "labelled":
+        raise UserError(
+            f"train_reranker.triples = {triples} for cross_encoder, the teacher of {', '.join(of_kind['distilled'])}: "
+            "a teacher trains on labelled triples: add --set train_reranker.systems.cross_encoder.triples=labelled"
         )
     for name in changed_by("propagate_sections", systems):
         system = ALL_SYSTEMS[name]

@@ -24,13 +24,15 @@ from gnn_encoder.settings.systems import (
 
 def train(settings: Settings) -> Graph:
     """Returns the graph from raw text to a decision about the recommended bundle."""
-    flow, tried = Graph("train"), choice(settings)
+    flow = Graph("train", "Trains a GNN-encoder and compares it on queries it never saw.")
+    tried = choice(settings)
     base = lay_foundation(flow, settings, graphs.largest_graph(settings.build_graph, tried.tried))
     inputs = {"dataset": base.dataset, "dual_encoder": base.dual_encoder, "passage_vectors": base.passage_vectors}
-    bundled = {"dataset": base.dataset, "bm25_index": base.bm25_index}
+    bm25_index = base.bm25_index if settings.encode_corpus.bm25 else None
+    bundled: dict[str, Artifact | None] = {"dataset": base.dataset, "bm25_index": bm25_index}
 
     # What labels give without training: labelled training queries lift their passages.
-    bundles = bundles_without_training(flow, settings, bm25_index=base.bm25_index, **inputs)
+    bundles = bundles_without_training(flow, settings, bm25_index=bm25_index, **inputs)
 
     # The graph and the training that are best with frozen encoders, if the settings name several.
     trained_on = {"training_set": base.training_set, **inputs, "graph": base.graph}
@@ -53,7 +55,7 @@ def train(settings: Settings) -> Graph:
     )
 
     # The dual encoder as it is, and trained further until it is no better on dev.
-    bundles[DUAL_ENCODER] = bundle_of(flow, settings, DUAL_ENCODER, bm25_index=base.bm25_index, **inputs)
+    bundles[DUAL_ENCODER] = bundle_of(flow, settings, DUAL_ENCODER, bm25_index=bm25_index, **inputs)
     if settings.train_converged.epochs:
         converged = flow.add(
             "train_dual_encoder",
@@ -120,7 +122,7 @@ def train(settings: Settings) -> Graph:
     return with_early_refusals(flow, *tried.tried)
 
 
-def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact) -> dict[str, Output]:
+def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artifact | None) -> dict[str, Output]:
     """Adds the bundles of the systems that change what M_de finds and train nothing; returns them by system."""
     label_settings = settings.encode_with_labels.model_copy(
         update={**_bundled(settings), **settings.build_graph.speed, "measure": settings.evaluate.measures[0]}
@@ -135,7 +137,7 @@ def bundles_without_training(flow: Graph, settings: Settings, /, **inputs: Artif
 
 
 def encode_graph(
-    flow: Graph, settings: Settings, /, *, bm25_index: Artifact, **inputs: Artifact
+    flow: Graph, settings: Settings, /, *, bm25_index: Artifact | None, **inputs: Artifact | None
 ) -> tuple[Output, Output]:
     """Adds the encoding of the graph's nodes, and the propagation over it; returns the encoding and the bundle."""
     corpus = settings.encode_corpus

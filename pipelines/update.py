@@ -17,9 +17,11 @@ def update(settings: Settings, models: Mapping[str, Given]) -> Graph:
         models: `dual_encoder`, `cross_encoder` and `gnn_encoder` of the earlier run; `converged` and `dpr` if their
             bundles are wanted (`System.model`).
     """
-    flow = Graph("update")
+    flow = Graph("update", "Encodes what has changed with the models of an earlier run.")
     dataset = flow.add("ingest", settings.ingest).output
-    bm25_index: Artifact = flow.add("index_bm25", settings.index_bm25, dataset=dataset).output
+    bm25_index: Artifact | None = None
+    if settings.encode_corpus.bm25:
+        bm25_index = flow.add("index_bm25", settings.index_bm25, dataset=dataset).output
     built = flow.add(
         "build_graph",
         settings.build_graph,

@@ -1,4 +1,4 @@
-"""A step of two processes that trains nothing: rank 0 is busy for ten minutes, rank 1 fails.
+"""Steps of several processes that train nothing. In `train_dual_encoder` rank 0 is busy for ten minutes, rank 1 fails.
 
 How it fails is in the environment variable FAILS: `die`, `user error`, or not set: it does not. Each process writes
 its id to a file of its own in the folder that the variable PIDS names.
@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.engines.step import step
@@ -33,6 +35,17 @@ def train_dual_encoder(
                 raise UserError("the data are wrong: mend them")
     time.sleep(600)
     return {}
+
+
+@step(model="model")
+def count_threads(context: Context, settings: TrainDualEncoder, model: Draft) -> dict[str, Any]:
+    return {"threads": torch.get_num_threads()}
+
+
+@step(model="model")
+def fail_after_a_point(context: Context, settings: TrainDualEncoder, model: Draft) -> dict[str, Any]:
+    context.metric("loss", 0.5, 1)
+    raise UserError("the data are wrong: mend them")
 
 
 if __name__ == "__main__":

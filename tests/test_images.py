@@ -5,10 +5,13 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from required import missing
 from typer.main import get_command
 
 from gnn_encoder import __version__
@@ -43,6 +46,25 @@ def test_a_library_of_two_versions_of_cuda_is_refused() -> None:
 def test_two_builds_of_faiss_or_none_are_refused() -> None:
     assert "faiss-cpu, faiss-gpu" in packages.problems([*FAISS, ("faiss_cpu", "1.15.1")])[0]
     assert "nothing" in packages.problems([("torch", "2.13.0")])[0]
+
+
+def test_a_wheel_has_every_module_and_file_also_from_an_archive_of_the_source(tmp_path: Path) -> None:
+    try:
+        from hatchling.builders.sdist import SdistBuilder
+        from hatchling.builders.wheel import WheelBuilder
+    except ImportError:
+        missing("no hatchling, which builds this package")
+
+    def wheel(source: Path, folder: Path) -> set[str]:
+        (path,) = WheelBuilder(str(source)).build(directory=str(folder), versions=["standard"])
+        return {name for name in zipfile.ZipFile(path).namelist() if name.startswith("gnn_encoder/")}
+
+    (archive,) = SdistBuilder(str(PROJECT)).build(directory=str(tmp_path))
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    direct = wheel(PROJECT, tmp_path / "direct")
+    assert {"gnn_encoder/pipelines/train.py", "gnn_encoder/pipelines/presets/quickstart.yaml"} <= direct
+    assert wheel(tmp_path / f"gnn_encoder-{__version__}", tmp_path / "indirect") == direct
 
 
 def test_ci_builds_the_image_and_runs_the_tests() -> None:

@@ -330,6 +330,14 @@ def test_the_teacher_is_the_cross_encoder_unless_that_learns_itself() -> None:
     assert learner.loss == "listwise_distillation"
 
 
+@pytest.mark.parametrize("systems", [["cross_encoder", "colbert"], ["colbert"]])
+def test_a_teacher_on_other_than_labelled_triples_is_one_line(systems: list[str]) -> None:
+    own = {"cross_encoder": {"triples": "augmented"}, "colbert": {"loss": "listwise_distillation"}}
+    settings = Settings(train_reranker=TrainReranker.model_validate({"systems": own}))
+    with pytest.raises(UserError, match=r"triples = augmented for cross_encoder, the teacher of colbert: .* add --set"):
+        rerank_graph(settings, systems)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

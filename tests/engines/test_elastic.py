@@ -1,6 +1,7 @@
 """Whichever of the processes that train together dies, the others end, the cause is named, and a rerun goes on."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import elastic_steps
 import numpy as np
 import pytest
+from mlflow_store import write_store
 from safetensors import SafetensorError
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -21,12 +23,13 @@ from gnn_encoder.artifacts import Dataset, TrainingSet, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines import elastic
 from gnn_encoder.engines.launch import cause_of
-from gnn_encoder.errors import UserError
+from gnn_encoder.errors import Missing, UserError
 from gnn_encoder.models.dual_encoder import DualEncoder
 from gnn_encoder.settings.foundation import TrainDualEncoder
 from gnn_encoder.settings.reranking import TrainReranker
 from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
-from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.mlflow_runs import StepLog
 
 PATIENCE = 60
 """Seconds in which a training with a dead process has to end."""
@@ -106,7 +109,7 @@ def test_a_follower_that_fails_ends_the_leader_in_its_own_work(
 ) -> None:
     monkeypatch.setenv("FAILS", trouble)
     monkeypatch.setenv("PIDS", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", f"{Path(elastic.__file__).parents[2]}{os.pathsep}{Path(__file__).parents[1]}")
+    monkeypatch.setenv("PYTHONPATH", python_path())
     began = time.monotonic()
     with pytest.raises(error, match=words):
         elastic_steps.train_dual_encoder(
@@ -145,6 +148,7 @@ def test_the_cause_is_the_first_error_that_is_not_of_a_broken_connection(tmp_pat
     ("error", "again"),
     [
         (UserError("mend it"), UserError("mend it")),
+        (Missing("gone"), UserError("gone")),
         (OSError(28, "No space left on device", "file"), OSError(28, "No space left on device", "file")),
         (SafetensorError("cut"), RuntimeError("SafetensorError: cut")),
         (RuntimeError("killed"), RuntimeError("killed")),
@@ -155,15 +159,55 @@ def test_an_error_is_passed_on(error: Exception, again: Exception) -> None:
     assert "exit code 3" in str(elastic.error_in("", 3))
 
 
+def test_figures_that_are_no_numbers_are_passed_on(tmp_path: Path) -> None:
+    context = Context("train_gnn", StepLog(), "key", curves={"loss": [(1, float("inf"))]})
+    with drafting(tmp_path / "out", "model") as draft:
+        text = elastic.result_of({"loss": float("nan"), "steps": 2}, context, {"out": draft})
+        (tmp_path / elastic.RESULT).write_text(text, "utf-8")
+        read = Context("train_gnn", StepLog(), "key")
+        metrics = elastic._take(tmp_path, read, {"out": draft})
+        (draft.path / "model").touch()
+    assert math.isnan(metrics["loss"]) and metrics["steps"] == 2
+    assert read.curves == {"loss": [(1, float("inf"))]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.cpu_count() == 1, reason="a single core has a single thread")
+def test_a_process_of_a_pod_has_the_threads_that_the_pod_may_use(tmp_path: Path) -> None:
+    assert launch(elastic_steps.count_threads, tmp_path, StepLog()) == 0
+    assert json.loads((tmp_path / elastic.RESULT).read_text("utf-8"))["metrics"] == {"threads": 1}
+
+
+@pytest.mark.slow
+def test_the_last_points_of_a_training_that_fails_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := write_store(tmp_path / "mlflow.db"))
+    client = MlflowClient(uri)
+    run = client.create_run(client.create_experiment("steps"))
+    assert launch(elastic_steps.fail_after_a_point, tmp_path, StepLog(client, run.info.run_id))
+    assert [point.value for point in client.get_metric_history(run.info.run_id, "loss")] == [0.5]
+
+
+def launch(step: Any, folder: Path, log: StepLog) -> int:
+    """The exit code of a launcher of one rank, which gets its numbers from the environment, as in a pod."""
+    context, settings = Context(step.__name__, log, "key"), TrainDualEncoder()
+    call = elastic.call_of(step, context, settings, {}, {"model": ("model", str(folder / "model"))})
+    (folder / elastic.CALL).write_text(call.model_dump_json(), "utf-8")
+    numbers = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **numbers, "PET_LOCAL_ADDR": "127.0.0.1", "PYTHONPATH": python_path()}
+    return subprocess.run([sys.executable, *elastic.COMMAND, str(folder)], env=environment).returncode
+
+
+def python_path() -> str:
+    """Where processes find the package and this folder's steps."""
+    return os.pathsep.join(map(str, (Path(elastic.__file__).parents[2], Path(elastic_steps.__file__).parent)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["kill -9 of the step's process", "Ctrl-C"])
 def test_no_process_is_left(ending: str, tiny_dataset: Dataset, tmp_path: Path) -> None:
-    source = Path(elastic.__file__).parents[2]
-    environment = {
-        **os.environ,
-        "PIDS": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(map(str, (source, Path(elastic_steps.__file__).parent))),
-    }
+    environment = {**os.environ, "PIDS": str(tmp_path), "PYTHONPATH": python_path()}
     command = [sys.executable, elastic_steps.__file__, str(tiny_dataset.path), str(tmp_path / "out")]
     # A shell starts its background jobs (`make test &`) with Ctrl-C ignored, and the step would inherit that.
     step = subprocess.Popen(

@@ -1,5 +1,6 @@
 """What makes a step run again, and what must not."""
 
+import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from beir_folder import write_beir
 from gnn_encoder.engines import provenance
 from gnn_encoder.errors import UserError
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
-from gnn_encoder.flow.declared import step_names
+from gnn_encoder.flow.declared import declared, step_names
 from gnn_encoder.flow.graph import Given, Node
 from gnn_encoder.models.backbone import MINILM_SHA256
 from gnn_encoder.pipelines.rerank import rerank
@@ -34,6 +35,17 @@ def test_a_step_depends_on_what_it_imports_and_on_nothing_else() -> None:
     assert {"gnn_encoder.steps.train_gnn", "gnn_encoder.training", "gnn_encoder.models.gnn"} <= train_gnn
     assert "torch" in packages
     assert not {"gnn_encoder.tracking.mlflow_runs", "gnn_encoder.engines.local", "kfp"} & (train_gnn | packages)
+
+
+@pytest.mark.parametrize("step", [name for name in step_names() if "processes" in declared(name).settings.model_fields])
+def test_a_step_depends_on_what_its_processes_run(step: str) -> None:
+    modules, _ = provenance.closure(f"gnn_encoder.steps.{step}")
+    assert "gnn_encoder.engines.rank" in modules
+    texts = (node for module in modules for node in ast.walk(ast.parse(provenance._source(module).read_bytes())))
+    named = {node.value for node in texts if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    started = {name for name in named if name.startswith("gnn_encoder.") and provenance._find(name)}
+    assert started <= modules
+    assert "gnn_encoder.engines.rank" not in provenance.closure("gnn_encoder.steps.ingest")[0]
 
 
 def test_a_stores_password_is_no_part_of_a_digest() -> None:

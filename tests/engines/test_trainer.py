@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -20,10 +21,11 @@ from slow_store import SlowStore, slow_store
 from tiny_graph import write_gnn_inputs
 from trainjobs import REQUESTS, assert_close, cluster, source, stored, trained, weights_of
 
-from gnn_encoder.artifacts import Dataset, read_manifest
+from gnn_encoder.artifacts import Dataset, Draft, drafting, read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines import elastic, trainer, trainer_api
-from gnn_encoder.engines.trainer import Training, follow, train_job, trouble
+from gnn_encoder.engines.rank import _leave
+from gnn_encoder.engines.trainer import Training, follow, own_run, train_job, trouble
 from gnn_encoder.engines.trainer_api import TRAINING
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
@@ -39,7 +41,8 @@ from gnn_encoder.steps.train_dual_encoder import train_dual_encoder
 from gnn_encoder.steps.train_gnn import train_gnn
 from gnn_encoder.steps.train_query_generator import train_query_generator
 from gnn_encoder.steps.train_reranker import train_reranker
-from gnn_encoder.tracking.context import CHECKPOINTS
+from gnn_encoder.tracking.context import CHECKPOINTS, Context
+from gnn_encoder.tracking.mlflow_runs import StepLog
 
 pytestmark = pytest.mark.timeout(600)
 ROOT = "s3://bucket/checkpoints"
@@ -280,6 +283,73 @@ def test_the_trouble_of_a_trainjob(pods: list[dict[str, Any]], conditions: list[
     assert trouble({}, []) == ("it was deleted", False)
 
 
+def test_the_address_of_a_training_is_of_its_run(api: KubernetesApi) -> None:
+    assert own_run("train_gnn") == "run-0"
+    api.pod["metadata"]["labels"].pop("pipeline/runid")
+    assert own_run("train_gnn") == "b1"
+
+
+def test_a_hand_over_that_cannot_be_deleted_ends_no_step(
+    api: KubernetesApi, store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It is at an address of the run. What the pods do is left out but for what rank 0 leaves."""
+    addresses: list[str] = []
+    context = Context("train_dpr", StepLog(), "k" * 64)
+
+    def leave_a_result(training: Training) -> None:
+        addresses.append(training.address)
+        drafts = {"dpr": Draft(tmp_path / "rank", "model")}
+        (drafts["dpr"] / "weights").write_text("1")
+        (tmp_path / "scratch").mkdir()
+        _leave(training.address, tmp_path / "scratch", elastic.result_of({"steps": 2}, context, drafts), drafts)
+
+    def refuse(address: str) -> None:
+        raise UserError("the store denies access")
+
+    monkeypatch.setattr(trainer, "follow", leave_a_result)
+    monkeypatch.setattr(elastic, "remove_folder", refuse)
+    with drafting(tmp_path / "dpr", "model") as draft:
+        metrics = elastic.train_on_nodes(train_dpr, 1, 2, context, TrainDpr(nodes=2), {"dpr": draft})
+    assert metrics["steps"] == 2 and (tmp_path / "dpr" / "weights").read_text() == "1"
+    assert addresses == [f"{ROOT}/train_dpr-{'k' * 20}-training-run-0"]
+    assert f"{addresses[0]}/outputs/dpr, which nobody needs, is left in the store" in capsys.readouterr().err
+
+
+@contextmanager
+def without_an_answer(api: KubernetesApi, seconds: float) -> Iterator[None]:
+    """For so long the API answers nothing about the next TrainJob, which then is complete."""
+
+    def refuse() -> None:
+        wait_for(lambda: bool(api.created))
+        path = f"GET {JOBS}/{api.created[0]['metadata']['name']}"
+        api.refusals[path] = 503, "etcd"
+        time.sleep(seconds)
+        del api.refusals[path]
+        time.sleep(0.3)
+        with_condition(api, "Complete").join()
+
+    thread = Thread(target=refuse)
+    thread.start()
+    yield
+    thread.join()
+
+
+def test_an_api_that_does_not_answer_for_long_ends_the_step(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "PATIENCE_SECONDS", 0.3)
+    with without_an_answer(api, 2.0), pytest.raises(UserError, match=r"the Kubernetes API answers 503 .*; run again"):
+        follow(TRAINED)
+
+
+def test_an_api_that_does_not_answer_says_nothing_about_pods(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "PODLESS_SECONDS", 1.0)
+    with without_an_answer(api, 1.5):
+        follow(TRAINED)
+
+
 def test_a_trainjob_without_pods_ends_the_step(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "PODLESS_SECONDS", 0.5)
     what = r"it has no pods after 0 s; run again, or see kubectl get events -n retrieval \| grep train-gnn-\w{8}$"
@@ -397,13 +467,20 @@ train_gnn(TrainGnn(**given["settings"]), addresses=given["addresses"], **given["
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_killed_step_is_resumed_by_its_next_attempt(
-    inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: int, inputs: dict[str, Path], store: SlowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of two processes on each node, one has neither the leader's files nor writes their copies."""
     given = {key: str(path) for key, path in inputs.items() if key in declared("train_gnn").inputs}
     with cluster(monkeypatch, tmp_path / "cluster", ROOT) as api:
         addresses = stored({key: Path(path) for key, path in given.items()}, "s3://bucket/run")
-        settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10, "nodes": 2}
+        settings = {**TRAIN, "batch_size": 3, "mask_fraction": 0.2, "dropout": 0.1, "epochs": 10}
+        alone = {}
+        if processes > 1:
+            settings |= {"cache_refreshes": 2, "dropout": 0.0, "epochs": 4}
+            alone = trained(train_gnn, TrainGnn(**settings), {k: Path(v) for k, v in given.items()}, tmp_path / "alone")
+        settings |= {"nodes": 2, "processes": processes}
         call = {"settings": settings, "addresses": addresses, "inputs": given, "out": str(tmp_path / "out")}
         command = [sys.executable, "-c", STEP, json.dumps(call)]
         environment = {**os.environ, "PYTHONPATH": str(source())}
@@ -411,6 +488,8 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
         try:
             wait_for(lambda: any("/states/" in key for key in store.objects))
             os.kill(step.pid, signal.SIGKILL)
+            for pod in api.processes if processes > 1 else ():
+                pod.kill()  # otherwise it trains on until the next attempt deletes it
             (old,) = api.jobs
             subprocess.run(command, env=environment, check=True)
         finally:
@@ -418,6 +497,10 @@ def test_a_killed_step_is_resumed_by_its_next_attempt(
         logs = "".join(path.read_text("utf-8") for path in (tmp_path / "cluster").glob("*.log"))
     assert "resumed at" in logs
     assert api.deleted[0] == old and len(api.deleted) == 2 and not api.jobs
+    if alone:
+        assert_close(weights_of(tmp_path / "out"), alone)
+    left = [path.name for path in (tmp_path / "cluster").glob(f"{api.deleted[1]}-*-tmpdir/*/*")]
+    assert not {"inputs", "checkpoints"} & set(left), "the launchers remove what their processes shared"
     assert all(torch.isfinite(weight).all() for weight in weights_of(tmp_path / "out").values())
 
 

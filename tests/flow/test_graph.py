@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Given, Graph, Node, Output
 from gnn_encoder.pipelines.ablation import ablation
 from gnn_encoder.pipelines.rerank import rerank, studied_systems
@@ -88,6 +89,16 @@ def test_a_single_task_is_the_step_and_several_are_merged() -> None:
     assert list(merge.artifacts()) == [*(("parts", task.output) for task in tasks), ("dataset", DATA)]
 
 
+@pytest.mark.parametrize("has_bm25", [True, False])
+def test_bundles_read_an_index_of_words_only_if_they_have_one(has_bm25: bool) -> None:
+    settings = load_settings("quickstart", [f"encode_corpus.bm25={str(has_bm25).lower()}"])
+    updated = update(settings, {**MODELS, "converged": Given("/c"), "dpr": Given("/d")})
+    assert len(updated.of("index_bm25")) == has_bm25
+    for graph in (train(settings), updated):
+        bundled = [node for node in graph.nodes if declared(node.step).outputs.keys() == {"bundle"}]
+        assert len(bundled) > 3 and all(("bm25_index" in node.inputs) is has_bm25 for node in bundled)
+
+
 def graphs(settings: Settings) -> Iterator[tuple[set[str], Graph]]:
     """The graphs of all pipelines with some settings, each with the steps that are its ends."""
     yield {"promote"}, train(settings)
@@ -123,6 +134,7 @@ CHANGES = {
 )
 def test_every_graph_has_what_it_needs_in_an_order_that_works(preset: str, changes: str) -> None:
     for ends, graph in graphs(load_settings(preset, CHANGES[changes])):
+        assert graph.description, "KFP's pages show it"
         made: list[Node] = []
         for node in graph.nodes:
             assert all(each in made for each in node.before()), f"{graph.name}: {node.title} reads what is not there"

@@ -12,8 +12,9 @@ from kfp.dsl import Dataset, Input
 from kfp_api import check_pipeline
 
 from gnn_encoder import data
+from gnn_encoder.flow.arguments import task_name
 from gnn_encoder.flow.declared import declared, step_names
-from gnn_encoder.kubeflow.components import run_parameters, step_of_task, task_name
+from gnn_encoder.kubeflow.components import run_parameters, step_of_task
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,9 @@ from packages import arguments_without_digests, documents, graph_of, packaged
 
 from gnn_encoder.engines.containers import IMAGE
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.graph import Given, Output
 from gnn_encoder.kubeflow.cluster import Cluster
-from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.kubeflow.package import load_cluster, write_package
 
 WITH_ALL_STEPS = "evaluate.rerank_depth=10"

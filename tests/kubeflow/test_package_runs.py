@@ -11,10 +11,9 @@ from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.artifacts.history import read_history
 from gnn_encoder.engines.local import Engine, calls_of
 from gnn_encoder.engines.processes import FORK_AFTER, StepProcesses
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.graph import Graph
 from gnn_encoder.kubeflow.cluster import Cluster
-from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.kubeflow.package import write_package
 from gnn_encoder.pipelines.foundation import search_by_words
 from gnn_encoder.settings.foundation import Bm25Retrieve, Ingest

@@ -11,6 +11,8 @@ import pytest
 from gnn_encoder.artifacts.folder import read_manifest
 from gnn_encoder.engines import step as engine
 from gnn_encoder.flow.arguments import ORIGIN, StepArguments
+from gnn_encoder.flow.declared import declared
+from gnn_encoder.kubeflow.components import run_parameters
 from gnn_encoder.steps.__main__ import main, with_parameters
 from gnn_encoder.tracking.mlflow_runs import StepLog
 
@@ -55,6 +57,14 @@ def test_digests_that_do_not_hold_for_the_run_are_left_out() -> None:
     of_seed = changed("promote", promote, source="ours", seed="4")
     assert set(of_data.source_digests) == {SETTINGS, CODE, "registry"} and of_data.settings == {}
     assert set(of_seed.source_digests) == {DATA, CODE, "registry"} and of_seed.settings == {}
+
+
+def test_the_trials_of_graphs_have_the_seed_of_the_run() -> None:
+    tried = [{"variant": name, "seed": 3} for name in ("one layer", "two layers")]
+    call = changed("choose_graph", StepArguments(settings={"seeds": 2, "tried": tried}), seed="12")
+    assert [trial["seed"] for trial in call.settings["tried"]] == [12, 12] and "seed" not in call.settings
+    assert "seed" in run_parameters(declared("choose_graph")), "a component has the parameter"
+    assert changed("choose_graph", StepArguments(), seed="12").settings == {}
 
 
 def test_a_seed_that_is_no_number_is_refused() -> None:

@@ -8,8 +8,8 @@ from trained_root import Trained
 
 from gnn_encoder.artifacts import Decision, Report
 from gnn_encoder.engines.provenance import graph_arguments
+from gnn_encoder.flow.arguments import task_name
 from gnn_encoder.kubeflow.cluster import Cluster
-from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.kubeflow.package import write_package
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.artifacts.folder import Manifest
 from gnn_encoder.artifacts.history import Curves
 from gnn_encoder.engines import lifeline
-from gnn_encoder.engines.launch import FAILURE
+from gnn_encoder.engines.launch import FAILURE, MACHINE_THREADS
 from gnn_encoder.errors import UserError, one_line
 from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.settings.values import StepSettings
@@ -56,14 +56,14 @@ class Call(BaseModel):
     """Name → folder, or address in an object store."""
     outputs: dict[str, tuple[str, str]]
     """Name → schema, and the folder of the draft; no folder where rank 0 sends its outputs to the call's address."""
-    threads: int | None = None
-    """Threads of a machine's processes together; None: all cores."""
     run_id: str | None = None
     """The step's MLflow run."""
 
 
 class Result(BaseModel):
     """What rank 0 returns."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")  # by default null, which no figure can be
 
     metrics: dict[str, Any]
     curves: Curves
@@ -87,7 +87,6 @@ def call_of(
     settings: StepSettings,
     inputs: Mapping[str, str],
     outputs: Mapping[str, tuple[str, str]],
-    threads: int | None = None,
 ) -> Call:
     """Returns the call of a step (`@step`), with its inputs and outputs where the processes find them."""
     return Call(
@@ -98,7 +97,6 @@ def call_of(
         sources=dict(context.sources),
         inputs=dict(inputs),
         outputs=dict(outputs),
-        threads=threads,
         run_id=context.log.run_id,
     )
 
@@ -129,11 +127,15 @@ def train_in_processes(
         read = {name: str(path) for name, path in inputs.items()}
         written = {name: (draft.manifest.schema, str(draft.path)) for name, draft in drafts.items()}
         failures, threads = Path(folder, FAILURE), torch.get_num_threads()
-        call = call_of(run_step, context, settings, read, written, threads)
+        call = call_of(run_step, context, settings, read, written)
         Path(folder, CALL).write_text(call.model_dump_json(), encoding="utf-8")
         # 127.0.0.1: by default torch asks the name service for this machine's name, which may not have it.
         numbers = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(size), "PET_LOCAL_ADDR": "127.0.0.1"}
-        variables = {lifeline.LAUNCHER: str(os.getpid()), "OMP_NUM_THREADS": str(max(1, threads // size))}
+        variables = {
+            lifeline.LAUNCHER: str(os.getpid()),
+            MACHINE_THREADS: str(threads),
+            "OMP_NUM_THREADS": str(max(1, threads // size)),
+        }
         # A session of its own: Ctrl-C is for this process, which then ends the launcher, and so the ranks.
         launcher = subprocess.Popen(
             [sys.executable, *COMMAND, folder], env={**os.environ, **numbers, **variables}, start_new_session=True
@@ -161,7 +163,7 @@ def train_on_nodes(
     Raises UserError if the place of the checkpoints or an input is not at an address that pods can read, if the cluster
     refuses the TrainJob, or if a pod fails.
     """
-    from gnn_encoder.engines.trainer import Training, follow
+    from gnn_encoder.engines.trainer import Training, follow, own_run
 
     address = context.address_beside_checkpoints("training")
     if not is_remote(address):
@@ -170,6 +172,8 @@ def train_on_nodes(
             f"and {address} is on one machine"
         )
     inputs = readable(context.addresses)
+    # Another run with equal settings may train at the same time. A later attempt of this run takes this one's place.
+    address += f"-{own_run(context.title)}"
     with tempfile.TemporaryDirectory() as folder:
         written = {name: (draft.manifest.schema, "") for name, draft in drafts.items()}
         call = call_of(run_step, context, settings, inputs, written)
@@ -181,7 +185,10 @@ def train_on_nodes(
             get_folder(f"{address}/outputs/{name}", draft.path)
         metrics = _take(Path(folder, "result"), context, drafts)
     for part in ("call", "result", *(f"outputs/{name}" for name in drafts)):
-        remove_folder(f"{address}/{part}")
+        try:
+            remove_folder(f"{address}/{part}")
+        except Exception as error:  # the outputs are complete
+            context.warn(f"{address}/{part}, which nobody needs, is left in the store: {one_line(error)}")
     return metrics
 
 
@@ -216,7 +223,8 @@ def result_of(metrics: dict[str, Any], context: Context, drafts: Mapping[str, Dr
 
 def error_text(error: Exception) -> str:
     """Returns an error as text from which `error_in` makes it again."""
-    facts: dict[str, Any] = {"type": type(error).__name__, "text": one_line(error)}
+    kind = UserError if isinstance(error, UserError) else type(error)
+    facts: dict[str, Any] = {"type": kind.__name__, "text": one_line(error)}
     if isinstance(error, OSError) and error.errno is not None:
         facts |= {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
     return json.dumps(facts, default=str)
@@ -227,7 +235,7 @@ def error_in(text: str, code: int) -> Exception:
     if not text:
         return RuntimeError(f"torch's launcher ended with exit code {code} before a process of the training failed")
     facts = json.loads(text)
-    if facts["type"] == "UserError":
+    if facts["type"] == UserError.__name__:
         return UserError(facts["text"])
     if "errno" in facts:
         return OSError(facts["errno"], facts["strerror"], facts["filename"])

@@ -11,11 +11,13 @@ import os
 import re
 import signal
 import sys
-from contextlib import suppress
+import tempfile
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from gnn_encoder.errors import one_line
+from gnn_encoder.storage.s3 import is_remote
 
 BROKEN = re.compile(r"gloo/|Dist\w*Error|NCCL|[Cc]onnection (closed|reset|refused)")
 """Pattern of the errors of a process that lost its connection to another process, which failed before."""
@@ -25,12 +27,27 @@ FAILURE = "failure.json"
 """File in the folder of a call on one machine: the cause of a failure."""
 MEETING_SECONDS = 3600
 """How long the machines of a training wait for each other: pulling an image, or a new GPU node, takes minutes."""
+MACHINE_FOLDER = "GNN_ENCODER_MACHINE_FOLDER"
+"""Environment variable of a rank: a folder that the ranks of its machine share, and that ends with the launcher."""
+MACHINE_THREADS = "GNN_ENCODER_MACHINE_THREADS"
+"""Environment variable of a rank: the threads of all ranks of its machine together."""
 TERMINATION_LOG = "GNN_ENCODER_TERMINATION_LOG"
 """Environment variable of a pod: the file in which Kubernetes reads why the container ended."""
 
 
 def main(call_address: str) -> int:
     """Returns the exit code."""
+    import torch
+
+    # Before torch's launcher, which sets OMP_NUM_THREADS to 1: this number honours the variable and the CPU affinity.
+    os.environ.setdefault(MACHINE_THREADS, str(torch.get_num_threads()))
+    with tempfile.TemporaryDirectory() if is_remote(call_address) else nullcontext(call_address) as machine_folder:
+        os.environ[MACHINE_FOLDER] = machine_folder
+        return _run(call_address)
+
+
+def _run(call_address: str) -> int:
+    """Runs torch's launcher; returns the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run

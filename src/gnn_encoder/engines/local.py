@@ -9,7 +9,6 @@ cache has the addresses of the outputs; outputs that are gone or damaged are mad
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -25,7 +24,7 @@ from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.containers import Containers, ContainerSteps
 from gnn_encoder.engines.processes import StepProcesses
 from gnn_encoder.errors import UserError, print_any_text
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Artifact, Given, Graph
 from gnn_encoder.tracking.progress import emit
@@ -125,7 +124,9 @@ class Cache:
             return None
         try:
             kept = json.loads(entry.read_text("utf-8"))
-            outputs = {name: str(kept[name]) for name in call.outputs}
+            outputs: dict[str, str] = {name: kept[name] for name in call.outputs}
+            if not all(Path(path).exists() for path in outputs.values()):
+                return None  # deleted, or in a root that was moved
             manifests = [read_manifest(path) for path in outputs.values()]
         except UserError as error:
             emit(call.title, "note", message=f"cannot reuse its last output: {error}")
@@ -191,14 +192,9 @@ class Engine(Cache):
 
         Titles may differ in signs, or in letters that the name lacks, and two runs may begin in one second.
         """
-        name = folder_name(title)
+        name = task_name(title)
         names = chain([name], (f"{name}--{number}" for number in count(2)))
         return next(folder for folder in map(self._run.joinpath, names) if not folder.exists())
-
-
-def folder_name(title: str) -> str:
-    """Returns the name of the folder of a call's outputs in the folder of a run; it may have a number behind it."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def executor_input(call: Call, inputs: Mapping[str, Sequence[str]], outputs: Mapping[str, str]) -> str:

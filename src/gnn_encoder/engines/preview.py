@@ -7,9 +7,10 @@ from typing import Any
 
 from gnn_encoder.artifacts.folder import HISTORY
 from gnn_encoder.artifacts.history import Record, read_history
-from gnn_encoder.engines.local import INGEST, Cache, calls_of, folder_name
+from gnn_encoder.engines.local import INGEST, Cache, calls_of
 from gnn_encoder.engines.provenance import graph_arguments
 from gnn_encoder.errors import UserError
+from gnn_encoder.flow.arguments import task_name
 from gnn_encoder.flow.graph import Graph, Node
 from gnn_encoder.tracking.pipeline_run import tracking_uri
 
@@ -48,7 +49,7 @@ def preview(graph: Graph, root: Path, planned: Mapping[str, float]) -> list[Expe
 def _seconds(node: Node, dataset: str, folder: Path) -> float | None:
     """Returns what the newest equal call has taken."""
     settings: dict[str, Any] = node.settings.model_dump(mode="json")
-    for file in sorted(folder.glob(f"*/{folder_name(node.title)}*/*/{HISTORY}"), reverse=True):
+    for file in sorted(folder.glob(f"*/{task_name(node.title)}*/*/{HISTORY}"), reverse=True):
         try:
             history = read_history(file.parent)
         except UserError:  # the artifact is damaged

@@ -1,7 +1,8 @@
 """Computes digests of what a step's result depends on besides inputs and settings: code, data source, backbones.
 
 KFP's cache compares arguments only, so the digests are arguments. The code digest of a step covers the modules that the
-step's module imports, directly or indirectly. So a change in the report or in a comment does not repeat a training.
+step's module imports, directly or indirectly, and the module that its processes run (`STARTED_BY_NAME`). So a change in
+the report or in a comment does not repeat a training.
 """
 
 import ast
@@ -37,6 +38,8 @@ OBSERVERS = tuple(
 )
 """Rooms and modules that do not affect results: they watch steps, list a pipeline's steps, or copy files whose
 digests are in the arguments."""
+STARTED_BY_NAME = {f"{PACKAGE}.training.ranks": f"{PACKAGE}.engines.rank"}
+"""Module → the module that Python starts by its name (`-m`) in the steps that import the first one."""
 DATA = ("dataset", "labels")
 """Settings of `ingest` that name data."""
 BACKBONES = ("backbone", "generator", "sentence_encoder", "untrained_backbone")
@@ -244,6 +247,8 @@ def closure(module: str) -> tuple[set[str], set[str]]:
         if name in modules or f"{name}.".startswith(tuple(f"{observer}." for observer in OBSERVERS)):
             continue
         modules.add(name)
+        if started := STARTED_BY_NAME.get(name):
+            waiting.append(started)
         for imported in _imports(name):
             top = imported.partition(".")[0]
             if top == PACKAGE:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from gnn_encoder.artifacts import Draft
 from gnn_encoder.engines import lifeline
 from gnn_encoder.engines.elastic import CALL, RESULT, WAIT, Call, error_text, result_of
+from gnn_encoder.engines.launch import MACHINE_FOLDER, MACHINE_THREADS
 from gnn_encoder.errors import UserError, print_any_text
 from gnn_encoder.storage import Transfer
 from gnn_encoder.storage.s3 import is_remote
@@ -73,17 +74,18 @@ def _train(call_address: str, scratch: Path) -> None:
         (scratch / "call" / CALL if remote else Path(call_address, CALL)).read_text("utf-8")
     )
     local, size = int(os.environ[LOCAL_RANK]), int(os.environ[LOCAL_WORLD_SIZE])
+    machine_folder = Path(os.environ[MACHINE_FOLDER])
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
     else:
-        torch.set_num_threads(max(1, (call.threads or os.cpu_count() or 1) // size))
+        torch.set_num_threads(max(1, int(os.environ[MACHINE_THREADS]) // size))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=WAIT)
     rank = dist.get_rank()
     if os.environ[GROUP_RANK] != "0":  # rank 0 hands its state over: this machine needs no store
-        os.environ[CHECKPOINTS] = str(scratch / "checkpoints")
+        os.environ[CHECKPOINTS] = str(machine_folder / "checkpoints")
     inputs = {name: Path(address) for name, address in call.inputs.items()}
     if remote:
-        inputs = _fetched(call.inputs, local, call.key)
+        inputs = _fetched(call.inputs, machine_folder / "inputs", local)
     drafts = {
         name: _draft(scratch, name, schema, "" if rank else path) for name, (schema, path) in call.outputs.items()
     }
@@ -94,15 +96,16 @@ def _train(call_address: str, scratch: Path) -> None:
         with reaching(uri) as client:
             log = StepLog(client, call.run_id)
     context = Context(step.__name__, log, call.key, call.title, call.sources)
-    metrics: dict[str, Any] = step.__wrapped__(context, settings, **inputs, **drafts)
-    log.close(None)
+    try:
+        metrics: dict[str, Any] = step.__wrapped__(context, settings, **inputs, **drafts)
+    finally:
+        log.close(None)
     if rank == 0:
         _leave(call_address, scratch, result_of(metrics, context, drafts), drafts if remote else {})
 
 
-def _fetched(addresses: dict[str, str], local: int, key: str) -> dict[str, Path]:
-    """Returns the folders of the inputs, which the first process of each machine fetches."""
-    folder = Path(tempfile.gettempdir(), f"inputs-{key[:20]}")
+def _fetched(addresses: dict[str, str], folder: Path, local: int) -> dict[str, Path]:
+    """Returns the folders of the inputs below `folder`, which the first process of each machine fetches."""
     for name, address in addresses.items() if local == 0 else ():
         # KFP's launcher writes no index. The digests in the manifests are checked when the artifact is read.
         get_folder(address, folder / name, Transfer(f"fetching {address}"), indexed=False)

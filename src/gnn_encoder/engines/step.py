@@ -24,7 +24,7 @@ from gnn_encoder.artifacts.folder import digest_of, drafting, read_manifest
 from gnn_encoder.artifacts.history import Record, joined, write_history
 from gnn_encoder.engines import lifeline
 from gnn_encoder.errors import UserError, one_line, print_any_text
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import StepArguments, title_of
 from gnn_encoder.machine.memory import peak_gib
 from gnn_encoder.settings.values import StepSettings
 from gnn_encoder.tracking.context import Context
@@ -70,11 +70,11 @@ def step(**outputs: str) -> Callable[[Callable[..., Metrics]], Callable[..., Non
                 call, settings = StepArguments(settings=arguments.model_dump()), arguments
             folders = {i: _folders(paths[i]) for i in inputs if i in paths}
             targets = {o: (Path(str(paths[o])), schema) for o, schema in outputs.items()}
-            emit(call.title(name), "started", pid=os.getpid())
+            emit(title_of(name, call.label), "started", pid=os.getpid())
             try:
                 _run(run_step, call, settings, folders, targets, addresses, tags)
             except BaseException as error:
-                emit(call.title(name), "failed", message=one_line(error), kind=type(error).__name__)
+                emit(title_of(name, call.label), "failed", message=one_line(error), kind=type(error).__name__)
                 if not isinstance(error, UserError) or isinstance(arguments, StepSettings):
                     raise  # in a library call the caller handles the UserError
                 print(f"{name}: {error}", file=sys.stderr)
@@ -99,7 +99,7 @@ def _run(
     own_tags: Mapping[str, str],
 ) -> None:
     began = time.monotonic()
-    name, title, values = run_step.__name__, call.title(run_step.__name__), settings.model_dump()
+    name, title, values = run_step.__name__, title_of(run_step.__name__, call.label), settings.model_dump()
     folders: dict[str, Path] = {}  # the folders of a list are `figures.0`, `figures.1`
     for key, paths in inputs.items():
         folders |= {key: paths} if isinstance(paths, Path) else {f"{key}.{i}": path for i, path in enumerate(paths)}

@@ -34,6 +34,8 @@ STUCK = (
 POLL_SECONDS = 5.0
 PODLESS_SECONDS = 60.0
 """How long a TrainJob that is not suspended may be without pods."""
+PATIENCE_SECONDS = 1800.0
+"""How long the Kubernetes API may give no answer while the pods train. An upgrade of a control plane takes minutes."""
 DEFAULT_LOG = "/dev/termination-log"
 """Kubernetes' default of `terminationMessagePath`."""
 
@@ -50,6 +52,15 @@ class Training:
     """Processes of a node."""
     address: str
     """Address of the call and of the result."""
+
+
+def own_run(title: str) -> str:
+    """Returns the id of the KFP run that this process's pod belongs to, or without a run the pod's own.
+
+    `title` is the call's.
+    """
+    about = Api(title).own_pod()["metadata"]
+    return str(about.get("labels", {}).get(RUN) or about["uid"])
 
 
 def follow(training: Training) -> None:
@@ -132,14 +143,22 @@ def train_job(name: str, requests: Requests, training: Training, pod: Mapping[st
 
 
 def _await_end(api: Api, name: str) -> None:
-    """Waits until a TrainJob is complete; raises UserError with the cause if it cannot become so."""
-    waiting_since = time.monotonic()
+    """Waits until a TrainJob is complete.
+
+    Raises UserError with the cause if it cannot become so, or if the Kubernetes API has not answered for
+    `PATIENCE_SECONDS`.
+    """
+    waiting_since = answered = time.monotonic()
     while True:
         try:
             job, pods = api.job(name), api.pods_of(name)
         except Unreachable:  # it may answer later, and the training goes on
+            if time.monotonic() - answered > PATIENCE_SECONDS:
+                raise
+            waiting_since = time.monotonic()  # whether there are pods is not known
             time.sleep(POLL_SECONDS)
             continue
+        answered = time.monotonic()
         if "Complete" in conditions(job):
             return
         cause, waits = trouble(job, pods)

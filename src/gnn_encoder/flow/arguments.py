@@ -1,5 +1,6 @@
 """The JSON argument of a call: its settings, and digests of everything else that decides its result."""
 
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,6 +25,15 @@ class StepArguments(BaseModel):
     dataset: str = ""
     """Of `promote` in a KFP package: the data set that its digests hold for. A run's parameter may name another."""
 
-    def title(self, step: str) -> str:
-        """Returns the name of the call in the console and in MLflow."""
-        return f"{step}: {self.label}" if self.label else step
+
+def title_of(step: str, label: str) -> str:
+    """Returns the name of a call in the console, in MLflow and in histories; `label` tells calls of a step apart."""
+    return f"{step}: {label}" if label else step
+
+
+def task_name(title: str) -> str:
+    """Returns the name of a call's task, and of the folder of its outputs, which may have a number behind it.
+
+    `rank: Dual encoder` is `rank-dual-encoder`.
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gnn_encoder.flow.arguments import title_of
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.settings.shared import Merge, Sharded
 from gnn_encoder.settings.values import StepSettings
@@ -46,8 +47,8 @@ class Node:
 
     @property
     def title(self) -> str:
-        """The name of the call in the console, in MLflow and in histories."""
-        return f"{self.step}: {self.label}" if self.label else self.step
+        """The name of the call."""
+        return title_of(self.step, self.label)
 
     @property
     def output(self) -> Output:
@@ -80,6 +81,7 @@ class Graph:
     name: str
     """The pipeline's name, as in the names of runs."""
     description: str = ""
+    """One sentence, which KFP's pages show."""
     nodes: list[Node] = field(default_factory=list)
 
     def add(

@@ -4,7 +4,6 @@ A container of a component runs `python3 -m gnn_encoder.steps NAME --executor_in
 inputs before, stores the outputs afterwards, and replaces `{{$}}` by the JSON.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,14 +115,9 @@ def write_components(folder: Path, cluster: Cluster) -> Iterator[Path]:
 def run_parameters(step: Declared) -> dict[str, str]:
     """Returns the part of `RUN_PARAMETERS` that a step has."""
     last = step.name == "promote"  # registers digests that hold for the arguments' data set and seed alone
-    draws = "seed" in step.settings.model_fields
+    draws = "seed" in step.settings.model_fields or step.name == "choose_graph"  # whose trials have seeds
     reads = {"dataset": last or step.name == "ingest", "seed": last or draws, "label": True}
     return {name: parameter for name, parameter in RUN_PARAMETERS.items() if reads[name]}
-
-
-def task_name(title: str) -> str:
-    """Returns the name of a call's task: `rank: Dual encoder` is `rank-dual-encoder`."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def step_of_task(task: str) -> str:

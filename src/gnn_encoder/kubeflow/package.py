@@ -15,11 +15,11 @@ import yaml
 from gnn_encoder.engines.containers import IMAGE
 from gnn_encoder.engines.trainer_requests import TRAINER, Requests
 from gnn_encoder.errors import UserError
-from gnn_encoder.flow.arguments import StepArguments
+from gnn_encoder.flow.arguments import StepArguments, task_name
 from gnn_encoder.flow.declared import declared
 from gnn_encoder.flow.graph import Artifact, Given, Graph, Node, Output
 from gnn_encoder.kubeflow.cluster import Cluster, Images, Trainer
-from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters, task_name
+from gnn_encoder.kubeflow.components import RUN_PARAMETERS, component, run_parameters
 from gnn_encoder.kubeflow.step_needs import Amount, StepNeeds
 from gnn_encoder.settings.presets import read_yaml_file
 

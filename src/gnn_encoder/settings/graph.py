@@ -173,7 +173,8 @@ class ChooseGraph(StepSettings):
                     raise ValueError(f"choose_graph.variants.{name}: {key} is no setting of build_graph or train_gnn")
                 changed[setting] = value
             try:
-                tried.append(TryVariant(**{**shared, "cache_refreshes": 0, "processes": 1, **changed, "variant": name}))
+                alone = {"cache_refreshes": 0, "processes": 1, "nodes": 1}
+                tried.append(TryVariant(**{**shared, **alone, **changed, "variant": name}))
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"]))

@@ -110,6 +110,7 @@ def _variant(settings: Settings, name: str, changes: dict[str, Any]) -> TryVaria
     if whole.try_variant.mode != "joint" or shared["layers"] < 2:
         shared["cache_refreshes"] = 0  # either the encoders are frozen, so vectors stay current, or eq. 6 is left out
     labels = _labels(settings, whole.try_variant.mode)
+    shared["nodes"] = 1  # a variant is one pod
     return TryVariant(**shared, **whole.try_variant.model_dump(include=OWN), variant=name, labels=labels)
 
 

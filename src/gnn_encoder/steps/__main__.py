@@ -55,8 +55,9 @@ def with_parameters(step: str, arguments: str, values: Mapping[str, str]) -> str
             settings["dataset"] = source
     if seed := values.get("seed"):
         digests.pop(ORIGIN[1], None)
-        if step != "promote":
-            settings["seed"] = int(seed)
+        drawing = settings.get("tried", []) if step == "choose_graph" else [settings] if step != "promote" else []
+        for seeded in drawing:
+            seeded["seed"] = int(seed)
     return json.dumps(call)
 
 

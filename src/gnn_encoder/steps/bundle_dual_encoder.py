@@ -18,8 +18,8 @@ def bundle_dual_encoder(
     settings: BundleDualEncoder,
     dataset: Path,
     dual_encoder: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
     passage_vectors: Path | None = None,
     recommendation: Path | None = None,
 ) -> Metrics:

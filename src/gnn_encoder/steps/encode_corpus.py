@@ -37,8 +37,8 @@ def encode_corpus(
     passage_vectors: Path,
     graph: Path,
     encoding: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
 ) -> Metrics:
     """Propagates over the graph, builds the index, and writes the bundle."""
     data, graph_arrays = Dataset(dataset), Graph.read(graph)

@@ -32,8 +32,8 @@ def encode_with_labels(
     dataset: Path,
     dual_encoder: Path,
     passage_vectors: Path,
-    bm25_index: Path,
     bundle: Draft,
+    bm25_index: Path | None = None,
 ) -> Metrics:
     """Chooses a use of the labels, on dev or by cross-validation, and writes the bundle with that use."""
     data = Dataset(dataset)

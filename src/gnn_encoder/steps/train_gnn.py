@@ -9,7 +9,7 @@ from gnn_encoder.models.gnn import GnnEncoder
 from gnn_encoder.settings.graph import TrainGnn
 from gnn_encoder.training.masked_graph import MaskedGraphTraining, new_gnn, training_examples
 
-KEPT = ("cache_refreshes", "processes")
+KEPT = ("cache_refreshes", "processes", "nodes")
 """Settings that a trial with frozen encoders does not have."""
 
 

@@ -57,7 +57,7 @@ class Context:
 
     def checkpoints(self) -> Checkpoints:
         """The checkpoints of this call; a rerun of the same work resumes from them."""
-        return Checkpoints(*self._root_and_call, self._warn)
+        return Checkpoints(*self._root_and_call, self.warn)
 
     def address_beside_checkpoints(self, name: str) -> str:
         """A folder or address beside the checkpoints of this call, for what its processes hand over."""
@@ -69,6 +69,7 @@ class Context:
         root = os.environ.get(CHECKPOINTS) or "gnn-encoder-runs/checkpoints"
         return root, f"{self.step}-{self.key[:20]}"
 
-    def _warn(self, message: str) -> None:
+    def warn(self, message: str) -> None:
+        """Says something in the console and on stderr that ends no step."""
         emit(self.title or self.step, "note", message=message)
         print(f"warning: {message}", file=sys.stderr)

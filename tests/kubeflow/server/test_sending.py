@@ -14,8 +14,8 @@ from slow_store import slow_store
 from submitting import IMAGES, submit
 
 from gnn_encoder.artifacts.folder import MANIFEST
+from gnn_encoder.flow.arguments import task_name
 from gnn_encoder.flow.graph import Graph
-from gnn_encoder.kubeflow.components import task_name
 from gnn_encoder.pipelines.rerank import rerank
 from gnn_encoder.pipelines.train import train
 from gnn_encoder.settings.presets import load_settings
