@@ -33,7 +33,7 @@ def given(tiny_dataset: Dataset, tiny_backbone: Path, tmp_path_factory: pytest.T
 
 
 def of(variants: dict[str, dict[str, object]], **settings: object) -> ChooseGraph:
-    return ChooseGraph.model_validate({"variants": variants, "precision": "fp32", **settings}).of(BUILD, TRAIN, "RR@10")
+    return ChooseGraph.model_validate({"variants": variants, **settings}).of(BUILD, TRAIN, "RR@10")
 
 
 def choose(given: dict[str, Path], folder: Path, settings: ChooseGraph) -> dict[str, Path]:
